@@ -1,0 +1,80 @@
+"""What can go wrong, as exceptions that carry what a person needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedzoError(Exception):
+    """Base of every error that fedzo raises on purpose."""
+
+
+class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentence it prints
+    """A setting that cannot be: names the key, the value and what is allowed.
+
+    >>> raise InvalidValue("smoothing", 0, "a number > 0")
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: smoothing = 0: must be a number > 0
+    """
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        super().__init__(key, value, allowed)
+        self.key, self.value, self.allowed = key, value, allowed
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value!r}: must be {self.allowed}"
+
+    def under(self, table: str) -> InvalidValue:
+        """Return the same complaint with the key's table in front, as a configuration names it."""
+        return InvalidValue(f"{table}.{self.key}", self.value, self.allowed)
+
+
+class UsageError(FedzoError):
+    """The request cannot be carried out as it stands; nothing has been run or written."""
+
+
+class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prints
+    """A data set could not be found or is damaged; the message lists what was tried."""
+
+
+class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sentence it prints
+    """A loss or the model stopped being a finite number; says where.
+
+    ``round`` counts from 1, as in ``history.jsonl``; ``device`` is None for the global model.
+    """
+
+    def __init__(self, what: str, round: int, device: int | None = None) -> None:
+        super().__init__(what, round, device)
+        self.what, self.round, self.device = what, round, device
+
+    def __str__(self) -> str:
+        where = "" if self.device is None else f" on device {self.device}"
+        return f"{self.what} is not finite in round {self.round}{where}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Suggest what a mistyped word may have meant.
+
+    >>> nearest("learning_rat", ["learning_rate", "smoothing"])
+    " (did you mean 'learning_rate'?)"
+    >>> nearest("zzz", ["learning_rate"])
+    ''
+    """
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def one_of(known: Iterable[str]) -> str:
+    """Word a choice for an error message.
+
+    >>> one_of(["forward", "central"])
+    "one of 'forward', 'central'"
+    """
+    return "one of " + ", ".join(repr(k) for k in known)
+
+
+def require(condition: bool, key: str, value: object, allowed: str) -> None:
+    """Raise :class:`InvalidValue` unless the condition holds."""
+    if not condition:
+        raise InvalidValue(key, value, allowed)

@@ -1,0 +1,238 @@
+"""Randomness without state: every draw is a pure function of where it is used.
+
+A draw is addressed by ``(seed, stream, round, device, step)``. The address *is* the key and
+the counter of a counter-based generator, Philox 4x32-10 (Salmon et al., "Parallel random
+numbers: as easy as 1, 2, 3", SC 2011)::
+
+    key     = seed (64 bits)
+    counter = (block, step << 8 | stream, device, round)      four 32-bit words
+
+so two addresses never share a draw, nothing has to be stored for a run to go on exactly,
+any worker may do any part of the work, and whoever knows the seed can rebuild any vector.
+No global generator is read or written.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import float32, njit, uint32, uint64
+from numpy.typing import DTypeLike, NDArray
+
+from fedzo._simd import log_uniform, sincos_uniform, use_wide_vectors
+from fedzo.errors import InvalidValue, require
+
+
+class Stream(enum.IntEnum):
+    """What a draw is for. The numbers are part of every result: never change one."""
+
+    DIRECTIONS = 1
+    BATCHES = 2
+    PARTICIPANTS = 3
+    PARTITION = 4
+    INIT = 5
+    PROBLEM = 6
+    CHANNEL = 7
+    NOISE = 8
+
+
+class Draws(NamedTuple):
+    """All the random numbers of one address; asking twice gives the same numbers twice.
+
+    Examples
+    --------
+    >>> here = Draws(seed=7, stream=Stream.BATCHES, round=3, device=12, step=0)
+    >>> here.integers(1200, 5)
+    array([ 988,  190, 1149,  577,  501])
+    >>> here.integers(1200, 5)
+    array([ 988,  190, 1149,  577,  501])
+    >>> here._replace(step=1).subset(10, 4)
+    array([0, 3, 4, 9])
+    """
+
+    seed: int
+    stream: Stream
+    round: int = 0
+    device: int = 0
+    step: int = 0
+
+    def address(self) -> tuple[int, int, int, int, int]:
+        """Return the key's two words and the counter's upper three."""
+        seed, stream, round_, device, step = self
+        if (seed | device << 32 | round_ << 32 | step << 40) >> 64 != 0:  # negative ones too
+            self._complain()
+        return seed & 0xFFFFFFFF, seed >> 32, step << 8 | stream, device, round_
+
+    def _complain(self) -> None:
+        check_seed("seed", self.seed)
+        for key, bits in (("round", 32), ("device", 32), ("step", 24)):
+            value = getattr(self, key)
+            require(0 <= value < 1 << bits, key, value, f"a whole number in [0, 2^{bits})")
+
+    def words(self, count: int) -> NDArray[np.uint32]:
+        """Return independent words, uniform on {0, ..., 2^32 - 1}."""
+        out = np.empty(count, np.uint32)
+        _words(out, *self.address())
+        return out
+
+    def uniform(self, count: int) -> NDArray[np.float64]:
+        """Return float64 numbers uniform on [0, 1), 53 random bits each."""
+        words = self.words(2 * count).astype(np.uint64)
+        return np.asarray(((words[::2] << 21) | (words[1::2] >> 11)) * 2.0**-53, np.float64)
+
+    def integers(self, high: int, count: int) -> NDArray[np.int64]:
+        """Return whole numbers uniform on {0, ..., high - 1}, independent (with replacement).
+
+        Each is floor(u high) of a 53-bit u, so probabilities are right to high / 2^53.
+        """
+        out = np.empty(count, np.int64)
+        _integers(out, high, *self.address())
+        return out
+
+    def subset(self, population: int, size: int) -> NDArray[np.int64]:
+        """Return a uniform random subset of {0, ..., population - 1}, sorted.
+
+        Floyd's method (Bentley, "Programming pearls: a sample of brilliance", CACM 1987):
+        time and memory grow with ``size`` only, never with ``population``.
+        """
+        if size == population:
+            return np.arange(size)
+        chosen: set[int] = set()
+        uniform = self.uniform(size).tolist()
+        for u, top in zip(uniform, range(population - size, population), strict=True):
+            pick = int(u * (top + 1))
+            chosen.add(top if pick in chosen else pick)
+        return np.sort(np.fromiter(chosen, np.int64, size))
+
+    def permutation(self, count: int) -> NDArray[np.int64]:
+        """Return a uniform random order of {0, ..., count - 1}."""
+        return np.argsort(self.uniform(count), kind="stable")
+
+    def normals(self, *shape: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return independent standard normal numbers, a matrix row by row."""
+        out = np.empty(shape, dtype)
+        fill_normals(out.reshape(-1, shape[-1]), self)
+        return out
+
+
+def check_seed(key: str, seed: int) -> None:
+    """Raise unless the seed fits the generator's key."""
+    require(0 <= seed < 1 << 64, key, seed, "a whole number in [0, 2^64)")
+
+
+def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
+    """Fill each row with independent N(0, 1) numbers in place; return the rows' squared norms.
+
+    Philox and Box-Muller, 256 numbers at a time: the words of one tile stay in the first
+    cache, and every loop over them is vectorised. Row n starts at its own block, so a row
+    can be rebuilt without the ones before it. The numbers are made in float32 (largest
+    magnitude 6.8) and, where ``rows`` is float64, widened: one address names the same
+    vector in both precisions, and norms are exact to the precision of ``rows``.
+    """
+    count, dim = rows.shape
+    if count * _tiles(dim) * _BLOCKS > 1 << 32:
+        raise InvalidValue("directions x dim", (count, dim), f"below {_TILE} * 2^26 numbers")
+    squares = np.empty(count, np.float64)
+    _normals(rows, squares, *draws.address())
+    return squares
+
+
+_TILE = 256  # numbers made at a time
+_BLOCKS = _TILE // 4  # a Philox block is four words, and a word makes one number
+
+
+@njit(inline="always")
+def _tiles(dim: Any) -> Any:
+    return -(-dim // 256)
+
+
+_LOW = uint64(0xFFFFFFFF)
+_HALF = uint64(32)
+
+
+@njit(inline="always")
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """Philox 4x32-10 of one counter and key, as uint64 whose **low** halves are the words.
+
+    The high halves are left as they fall: the next multiplication reads low halves only,
+    so clearing them in every round would be work for nothing.
+    """
+    for _ in range(10):
+        p0 = (c0 & _LOW) * uint64(0xD2511F53)
+        p1 = (c2 & _LOW) * uint64(0xCD9E8D57)
+        c0 = (p1 >> _HALF) ^ c1 ^ k0
+        c2 = (p0 >> _HALF) ^ c3 ^ k1
+        c1 = p1
+        c3 = p0
+        k0 = k0 + uint64(0x9E3779B9)
+        k1 = k1 + uint64(0xBB67AE85)
+    return c0, c1, c2, c3
+
+
+@njit(nogil=True, cache=True)
+def _words(out: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
+    for block in range((out.size + 3) // 4):
+        words = philox(uint64(block), uint64(c1), uint64(c2), uint64(c3), uint64(k0), uint64(k1))
+        for i in range(min(4, out.size - 4 * block)):
+            out[4 * block + i] = uint32(words[i])
+
+
+@njit(nogil=True, cache=True)
+def _integers(out: Any, high: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
+    for block in range((out.size + 1) // 2):
+        w = philox(uint64(block), uint64(c1), uint64(c2), uint64(c3), uint64(k0), uint64(k1))
+        for i in range(min(2, out.size - 2 * block)):
+            bits = ((w[2 * i] & _LOW) << uint64(21)) | ((w[2 * i + 1] & _LOW) >> uint64(11))
+            out[2 * block + i] = int(float(bits) * 2.0**-53 * high)
+
+
+_FAST = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract", "reassoc"}}
+
+
+@njit(inline="always")
+def _box_muller(out: Any, lengths: Any, angles: Any) -> Any:
+    """Make 256 normals of 256 words (Box & Muller 1958); return the sum of their squares."""
+    use_wide_vectors()
+    square = out.dtype.type(0)
+    for j in range(128):
+        length = math.sqrt(float32(-2) * log_uniform(lengths[j]))
+        sine, cosine = sincos_uniform(angles[j])
+        u = out.dtype.type(length * sine)
+        v = out.dtype.type(length * cosine)
+        out[j] = u
+        out[128 + j] = v
+        square += u * u + v * v
+    return square
+
+
+@njit(**_FAST)
+def _normals(rows: Any, squares: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
+    use_wide_vectors()
+    k0, k1, c1, c2, c3 = uint64(k0), uint64(k1), uint64(c1), uint64(c2), uint64(c3)
+    lengths = np.empty(64, np.uint64)  # two 32-bit words side by side in each
+    angles = np.empty(64, np.uint64)
+    length_words, angle_words = lengths.view(np.uint32), angles.view(np.uint32)
+    rest = np.empty(256, rows.dtype)
+    count, dim = rows.shape
+    flat = rows.reshape(-1)  # numba knows a slice of this to be contiguous, a row's slice not
+    for n in range(count):
+        square = 0.0
+        for tile in range(_tiles(dim)):
+            block = uint64((n * _tiles(dim) + tile) * 64)
+            for j in range(64):
+                a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
+                lengths[j] = (a & _LOW) | (c << _HALF)
+                angles[j] = (b & _LOW) | (d << _HALF)
+            start = n * dim + tile * 256
+            left = dim - tile * 256
+            if left >= 256:
+                square += _box_muller(flat[start : start + 256], length_words, angle_words)
+            else:
+                _box_muller(rest, length_words, angle_words)
+                for j in range(left):
+                    flat[start + j] = rest[j]
+                    square += rest[j] * rest[j]
+        squares[n] = square
