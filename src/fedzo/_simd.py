@@ -65,51 +65,51 @@ def bits_double(_typing_context: Any, _bits: Any) -> Any:
 
 
 @njit(inline="always")
-def log_uniform(word: Any) -> Any:
-    """ln((word + 1/2) / 2^32), float32 arithmetic, absolute error below 4e-7 + 1e-7 |ln|.
+def exponential(word: Any) -> Any:
+    """-2 ln((word + 1/2) / 2^32) in float32, relative error below 6e-7.
 
-    The argument is split as 2^e m with m in [sqrt(1/2), sqrt(2)), and ln(m) is a degree-9
-    polynomial in m - 1 (the classical single-precision one of the Cephes library).
+    The argument is split as 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)), and ln(1 + m) is
+    m times a polynomial, the best of degree 7: its own error is 2e-7 of the logarithm, so
+    results near 0 keep their digits too. The coefficients are those of -2 ln(1 + m) / m.
     """
     x = float32(word) * float32(2.0**-32) + float32(2.0**-33)
     bits = float_bits(x)
     e = int32(uint32(bits - uint32(0x3F3504F3))) >> int32(23)  # 0x3f3504f3 is sqrt(1/2)
     m = bits_float(uint32(bits - (uint32(e) << uint32(23)))) - float32(1)
-    p = float32(7.0376836292e-2)
-    p = p * m + float32(-1.1514610310e-1)
-    p = p * m + float32(1.1676998740e-1)
-    p = p * m + float32(-1.2420140846e-1)
-    p = p * m + float32(1.4249322787e-1)
-    p = p * m + float32(-1.6668057665e-1)
-    p = p * m + float32(2.0000714765e-1)
-    p = p * m + float32(-2.4999993993e-1)
-    p = p * m + float32(3.3333331174e-1)
-    return float32(e) * float32(math.log(2)) + (m + m * m * (p * m - float32(0.5)))
+    p = float32(0.207571938831702)
+    p = p * m + float32(-0.3267622725029703)
+    p = p * m + float32(0.34424899317396234)
+    p = p * m + float32(-0.39768480879238766)
+    p = p * m + float32(0.4994311779325922)
+    p = p * m + float32(-0.6667121543817286)
+    p = p * m + float32(1.0000068860436738)
+    p = p * m + float32(-1.9999998357307614)
+    return float32(e) * float32(-2 * math.log(2)) + m * p
 
 
 @njit(inline="always")
-def sincos_uniform(word: Any) -> Any:
-    """Return sine and cosine of an angle uniform on the circle, error below 2e-7.
+def circle(half: Any) -> Any:
+    """Sine and cosine of an angle uniform on 2^16 points of the circle, error below 2e-7.
 
-    The word, read as a signed integer, is an angle in [-pi/2, pi/2), the right half of the
-    circle, where one polynomial each will do (least-squares fits at Chebyshev points); the
-    word's lowest bit, far below what float32 resolves of the angle, throws the cosine to
-    the left half.
+    With w a signed 16-bit number, (w | 1) π / 2^16 is an angle in the right half of the
+    circle, where one polynomial each will do, and the bit that was set throws the cosine to
+    the left half. The points lie evenly on the whole circle, so for every polynomial of
+    sine and cosine of a degree below 2^16 their mean is the integral over the circle, exactly.
     """
-    a = float32(int32(word)) * float32(math.pi * 2.0**-32)
+    w = int32(half)
+    a = float32(w | int32(1)) * float32(math.pi * 2.0**-16)
     z = a * a
-    sine = float32(2.605166305e-06)
-    sine = sine * z + float32(-1.9809046826e-04)
-    sine = sine * z + float32(8.3330506344e-03)
-    sine = sine * z + float32(-1.6666657972e-01)
-    sine = sine * z + float32(9.9999999572e-01)
-    cosine = float32(-2.605107657e-07)
-    cosine = cosine * z + float32(2.4760135909e-05)
-    cosine = cosine * z + float32(-1.3888360862e-03)
-    cosine = cosine * z + float32(4.1666636212e-02)
-    cosine = cosine * z + float32(-4.9999999357e-01)
-    cosine = cosine * z + float32(9.9999999978e-01)
-    return a * sine, bits_float(float_bits(cosine) ^ (word << uint32(31)))
+    sine = float32(2.605224888429445e-06)
+    sine = sine * z + float32(-1.9809075326363598e-04)
+    sine = sine * z + float32(8.333051065035776e-03)
+    sine = sine * z + float32(-1.6666657992088477e-01)
+    sine = sine * z + float32(9.999999957332509e-01)
+    cosine = float32(2.3153931286930676e-05)
+    cosine = cosine * z + float32(-1.3853704342938627e-03)
+    cosine = cosine * z + float32(4.166358470991748e-02)
+    cosine = cosine * z + float32(-4.9999905348956103e-01)
+    cosine = cosine * z + float32(9.999999534715427e-01)
+    return a * sine, bits_float(float_bits(cosine) ^ (uint32(w) << uint32(31)))
 
 
 @njit(inline="always")

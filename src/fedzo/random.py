@@ -19,10 +19,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float32, njit, uint32, uint64
+from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo._simd import log_uniform, sincos_uniform, use_wide_vectors
+from fedzo._simd import circle, exponential, use_wide_vectors
 from fedzo.errors import InvalidValue, require
 
 
@@ -127,26 +127,29 @@ def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
     """Fill each row with independent N(0, 1) numbers in place; return the rows' squared norms.
 
     Philox and Box-Muller, 256 numbers at a time: the words of one tile stay in the first
-    cache, and every loop over them is vectorised. Row n starts at its own block, so a row
-    can be rebuilt without the ones before it. The numbers are made in float32 (largest
-    magnitude 6.8) and, where ``rows`` is float64, widened: one address names the same
-    vector in both precisions, and norms are exact to the precision of ``rows``.
+    cache, and every loop over them is vectorised. A pair of numbers is a length and an
+    angle. The length gets 32 bits, so magnitudes go up to 6.8; the angle gets 16, which
+    leave all moments of a pair below the 2^16-th as they should be (see ``circle``).
+
+    Row n starts at its own block, so a row can be rebuilt without the ones before it. The
+    numbers are made in float32 and, where ``rows`` is float64, widened: one address names
+    the same vector in both precisions, and norms are exact to the precision of ``rows``.
     """
     count, dim = rows.shape
     if count * _tiles(dim) * _BLOCKS > 1 << 32:
-        raise InvalidValue("directions x dim", (count, dim), f"below {_TILE} * 2^26 numbers")
+        raise InvalidValue("directions x dim", (count, dim), "below 2^34 numbers in all")
     squares = np.empty(count, np.float64)
     _normals(rows, squares, *draws.address())
     return squares
 
 
 _TILE = 256  # numbers made at a time
-_BLOCKS = _TILE // 4  # a Philox block is four words, and a word makes one number
+_BLOCKS = 48  # Philox blocks for them: 128 words for the lengths, 64 for the angles
 
 
 @njit(inline="always")
 def _tiles(dim: Any) -> Any:
-    return -(-dim // 256)
+    return -(-dim // _TILE)
 
 
 _LOW = uint64(0xFFFFFFFF)
@@ -194,44 +197,44 @@ _FAST = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"con
 
 @njit(inline="always")
 def _box_muller(out: Any, lengths: Any, angles: Any) -> Any:
-    """Make 256 normals of 256 words (Box & Muller 1958); return the sum of their squares."""
-    use_wide_vectors()
+    """Make a tile of normals (Box & Muller 1958); return the sum of their squares."""
     square = out.dtype.type(0)
-    for j in range(128):
-        length = math.sqrt(float32(-2) * log_uniform(lengths[j]))
-        sine, cosine = sincos_uniform(angles[j])
+    for j in range(_TILE // 2):
+        length = math.sqrt(exponential(lengths[j]))
+        sine, cosine = circle(angles[j])
         u = out.dtype.type(length * sine)
         v = out.dtype.type(length * cosine)
         out[j] = u
-        out[128 + j] = v
+        out[_TILE // 2 + j] = v
         square += u * u + v * v
     return square
 
 
-@njit(**_FAST)
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _normals(rows: Any, squares: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
     use_wide_vectors()
     k0, k1, c1, c2, c3 = uint64(k0), uint64(k1), uint64(c1), uint64(c2), uint64(c3)
-    lengths = np.empty(64, np.uint64)  # two 32-bit words side by side in each
-    angles = np.empty(64, np.uint64)
-    length_words, angle_words = lengths.view(np.uint32), angles.view(np.uint32)
-    rest = np.empty(256, rows.dtype)
+    words = np.empty(2 * _BLOCKS, np.uint64)  # two 32-bit words side by side in each
+    some, others = words[:_BLOCKS], words[_BLOCKS:]
+    lengths = words.view(np.uint32)[: _TILE // 2]
+    angles = words.view(np.int16)[_TILE:]
+    rest = np.empty(_TILE, rows.dtype)
     count, dim = rows.shape
     flat = rows.reshape(-1)  # numba knows a slice of this to be contiguous, a row's slice not
     for n in range(count):
         square = 0.0
         for tile in range(_tiles(dim)):
-            block = uint64((n * _tiles(dim) + tile) * 64)
-            for j in range(64):
+            block = uint64((n * _tiles(dim) + tile) * _BLOCKS)
+            for j in range(_BLOCKS):
                 a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
-                lengths[j] = (a & _LOW) | (c << _HALF)
-                angles[j] = (b & _LOW) | (d << _HALF)
-            start = n * dim + tile * 256
-            left = dim - tile * 256
-            if left >= 256:
-                square += _box_muller(flat[start : start + 256], length_words, angle_words)
+                some[j] = (a & _LOW) | (c << _HALF)
+                others[j] = (b & _LOW) | (d << _HALF)
+            start = n * dim + tile * _TILE
+            left = dim - tile * _TILE
+            if left >= _TILE:
+                square += _box_muller(flat[start : start + _TILE], lengths, angles)
             else:
-                _box_muller(rest, length_words, angle_words)
+                _box_muller(rest, lengths, angles)
                 for j in range(left):
                     flat[start + j] = rest[j]
                     square += rest[j] * rest[j]

@@ -1,0 +1,226 @@
+"""The command line: ``fedzo run | plot | data | bench``."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedzo._version import __version__
+from fedzo.errors import FedzoError, UsageError
+
+if TYPE_CHECKING:
+    from fedzo.config import Experiment
+    from fedzo.run import Result
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code.
+
+    0: done; 1: the run diverged; 2: bad input, nothing was run; 130: interrupted, resumable.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except FedzoError as error:
+        print(f"fedzo: error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except BrokenPipeError:  # the reader of our output has had enough
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedzo", description="Federated optimisation from loss values only."
+    )
+    parser.add_argument("--version", action="version", version=f"fedzo {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a configuration")
+    _add_config(run)
+    run.add_argument("--out", type=Path, metavar="DIR", help="where the run's files go")
+    run.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
+    run.add_argument("--seeds", type=int, metavar="K", help="run K seeds, in DIR/seed-*")
+    run.add_argument("--quiet", action="store_true", help="print the summary only")
+    run.set_defaults(command=_run)
+
+    plot = commands.add_parser("plot", help="draw the curves of runs")
+    plot.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
+    plot.add_argument("--out", type=Path, metavar="FILE", help="the picture (curves.png)")
+    plot.set_defaults(command=_plot)
+
+    data = commands.add_parser("data", help="list, fetch or show data")
+    actions = data.add_subparsers(required=True, metavar="ACTION")
+    actions.add_parser("list", help="what there is, and where").set_defaults(command=_data_list)
+    get = actions.add_parser("get", help="fetch a data set into the cache")
+    get.add_argument("name", metavar="NAME")
+    get.set_defaults(command=_data_get)
+    show = actions.add_parser("show", help="draw which device holds what")
+    _add_config(show)
+    show.add_argument("--out", type=Path, default=Path("split.png"), metavar="FILE")
+    show.set_defaults(command=_data_show)
+
+    bench = commands.add_parser("bench", help="measure this machine")
+    bench.add_argument("--quick", action="store_true", help="seconds instead of minutes")
+    bench.set_defaults(command=_bench)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a name that ships")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="change a setting; may be given several times",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from fedzo.config import Experiment
+
+    experiment = Experiment.load(arguments.config, arguments.set)
+    out = _out(arguments, experiment.name)
+    signal.signal(signal.SIGTERM, _interrupt)  # a polite end is one with a checkpoint
+    if arguments.seeds is None:
+        return _one(experiment, out, arguments)
+    if arguments.seeds < 1:
+        raise UsageError(f"--seeds {arguments.seeds}: must be a whole number >= 1")
+    return _many(experiment, out, arguments)
+
+
+def _interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _out(arguments: argparse.Namespace, name: str) -> Path:
+    """Return the folder for a run: as given, or the first free one under runs/."""
+    if arguments.out is not None:
+        return Path(arguments.out)
+    if arguments.resume:
+        path = Path(arguments.config)
+        if path.name == "config.toml" and path.is_file():
+            return path.parent
+        raise UsageError("--resume needs --out DIR, the folder of the run to go on with")
+    folder, number = Path("runs") / name, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{name}-{number}", number + 1
+    return folder
+
+
+def _one(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> int:
+    from fedzo.progress import ProgressLine
+
+    line = None if arguments.quiet else ProgressLine(sys.stderr)
+    try:
+        result = experiment.run(out, arguments.resume, line)
+    finally:
+        if line is not None:
+            line.close()
+    print(_summary(result, out))
+    return _exit_code(result, out)
+
+
+def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> int:
+    from fedzo.folder import RunFolder
+    from fedzo.plot import draw_runs
+
+    first = experiment.settings.seed
+    for seed in range(first, first + arguments.seeds):
+        folder = out / f"seed-{seed}"
+        # Of several seeds some may be finished, some half done, some not begun.
+        arguments.resume = arguments.resume and RunFolder(folder).has_run()
+        code = _one(experiment.with_seed(seed), folder, arguments)
+        if code != 0:
+            return code
+    draw_runs([out], out / "curves.png")
+    print(f"all seeds     {out / 'curves.png'}")
+    return 0
+
+
+def _summary(result: Result, out: Path) -> str:
+    from fedzo.progress import duration, headline
+
+    record = result.history[-1] if result.history else {}
+    rows = [("result", result.message)]
+    rows += [(key.replace("_", " "), f"{record[key]:.6g}") for key in headline(record)]
+    rows += [
+        ("queries", f"{result.queries:,} (and {result.evaluation_queries:,} for evaluation)"),
+        ("bytes up", f"{result.uplink_bytes:,}"),
+        ("bytes down", f"{result.downlink_bytes:,}"),
+        ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
+        ("files", f"{out}/: config.toml history.jsonl model.npy checkpoint.npz curves.png"),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(name.ljust(width) + value for name, value in rows)
+
+
+def _exit_code(result: Result, out: Path) -> int:
+    from fedzo.run import Status
+
+    if result.status == Status.INTERRUPTED:
+        print(f"to go on: fedzo run {out / 'config.toml'} --resume", file=sys.stderr)
+        return INTERRUPTED
+    return 0 if result.success else 1
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from fedzo.plot import draw_runs
+
+    alone = arguments.runs[0] if len(arguments.runs) == 1 else Path()
+    out = arguments.out or alone / "curves.png"
+    _writable(lambda: draw_runs(arguments.runs, out), out)
+    print(out)
+    return 0
+
+
+def _data_list(_arguments: argparse.Namespace) -> int:
+    from fedzo import data
+
+    for entry in data.catalogue():
+        where = entry.folder or f"not here: fedzo data get {entry.name}"
+        print(f"{entry.name:<20}{entry.about}\n{'':<20}{where}")
+    return 0
+
+
+def _data_get(arguments: argparse.Namespace) -> int:
+    from fedzo import data
+
+    print(f"{arguments.name}: {data.get(arguments.name)}")
+    return 0
+
+
+def _data_show(arguments: argparse.Namespace) -> int:
+    from fedzo.config import Experiment
+    from fedzo.data.show import draw_partition
+
+    experiment = Experiment.load(arguments.config, arguments.set)
+    problem: Any = experiment.problem()
+    if not hasattr(problem, "parts"):
+        raise UsageError(f"{arguments.config}: this problem has no data to show")
+    labels, classes = problem.data.train_labels, problem.data.classes
+    _writable(lambda: draw_partition(labels, problem.parts, classes, arguments.out), arguments.out)
+    print(arguments.out)
+    return 0
+
+
+def _writable(draw: Any, out: Path) -> None:
+    try:
+        draw()
+    except (OSError, ValueError) as error:  # ValueError: a format that nobody draws
+        raise UsageError(f"cannot write {out}: {error}") from error
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from fedzo.bench import run_benchmarks
+
+    run_benchmarks(quick=arguments.quick)
+    return 0

@@ -1,0 +1,104 @@
+"""Data sets: what there is, where it is, and how to have it in memory.
+
+How the samples are dealt to devices is in :mod:`fedzo.data.partition`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from fedzo.data import fashion_mnist
+from fedzo.data.dataset import Dataset
+from fedzo.data.fetch import Source, find, obtain
+from fedzo.errors import InvalidValue, nearest, one_of
+
+__all__ = ["Dataset", "Entry", "catalogue", "get", "load", "names"]
+
+_SOURCES = {source.name: source for source in (fashion_mnist.MINI, fashion_mnist.WHOLE)}
+
+
+class Entry(NamedTuple):
+    """A line of the catalogue; ``folder`` is None where the data set is not on this machine."""
+
+    name: str
+    about: str
+    folder: Path | None
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that :func:`load` knows.
+
+    Examples
+    --------
+    >>> names()
+    ('fashion-mnist-mini', 'fashion-mnist')
+    """
+    return tuple(_SOURCES)
+
+
+def catalogue() -> list[Entry]:
+    """Return what each data set is, and the folder it is in.
+
+    Files are looked for by their names; their content is checked when they are loaded.
+
+    Examples
+    --------
+    >>> mini = catalogue()[0]
+    >>> mini.name, mini.folder.name
+    ('fashion-mnist-mini', 'files')
+    """
+    return [Entry(name, source.about, find(source)) for name, source in _SOURCES.items()]
+
+
+def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
+    """Return a data set, downloaded first if it is nowhere on this machine.
+
+    Parameters
+    ----------
+    name
+        One of :func:`names`.
+    folder
+        The folder with its files: they are looked for there and nowhere else. None or empty:
+        the cache, where the system's package puts it, then a download into the cache.
+
+    Raises
+    ------
+    InvalidValue
+        No data set has that name.
+    DataUnavailable
+        It cannot be had, or a file is damaged; the message says what was tried.
+
+    Examples
+    --------
+    >>> mini = load("fashion-mnist-mini")
+    >>> mini.train_inputs.shape, mini.test_inputs.shape
+    ((4000, 784), (1000, 784))
+    >>> mini.classes[mini.train_labels[0]]
+    'Ankle boot'
+    """
+    source = _source(name)
+    _, contents = obtain(source, folder)
+    return source.decode(*contents)
+
+
+def get(name: str) -> Path:
+    """Make sure that a data set is on this machine, whole; return the folder it is in.
+
+    What is not found is downloaded into the cache, with a progress bar on standard error if
+    that is a terminal.
+
+    Examples
+    --------
+    >>> get("fashion-mnist-mini").name
+    'files'
+    """
+    folder, _ = obtain(_source(name))
+    return folder
+
+
+def _source(name: str) -> Source:
+    if name not in _SOURCES:
+        raise InvalidValue("data", name, one_of(_SOURCES) + nearest(name, _SOURCES))
+    return _SOURCES[name]

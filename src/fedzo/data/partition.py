@@ -1,0 +1,189 @@
+"""Deal a data set's samples to devices.
+
+Every sample goes to exactly one device and no device goes without. A kind of split is a
+function that says which device each sample goes to:
+
+``shards``
+    Sorted by label and cut into ``devices * shards_per_device`` shards, dealt at random
+    (McMahan et al., AISTATS 2017). Where the cut does not come out even, the first shards
+    have one sample more.
+``dirichlet``
+    Equal sizes, to one sample; each device's class mixture is q ~ Dir(α K p), p being the
+    K classes' shares in the whole (Hsu, Qi & Brown, 2019, arXiv:1909.06335). α is
+    ``concentration``, counted per class as is usual: in balanced data q ~ Dir(α, ..., α).
+    Small α: one class a device; large α: everybody has the whole's mixture. Classes run out:
+    devices are served in random order, and who comes too late draws again among the others.
+``iid``
+    At random, equal sizes to one sample.
+``sizes``
+    At random, sizes at random: every way to write the number of samples as an ordered sum
+    of ``devices`` whole numbers >= 1 is equally likely.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo.errors import InvalidValue, nearest, one_of, require
+from fedzo.random import Draws
+
+KINDS = ("shards", "dirichlet", "iid", "sizes")
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def partition(
+    labels: ArrayLike,
+    devices: int,
+    kind: str,
+    draws: Draws,
+    *,
+    shards_per_device: int = 2,
+    concentration: float = 0.5,
+) -> list[Ints]:
+    """Return each device's samples, as sorted indices into ``labels``.
+
+    Parameters
+    ----------
+    labels
+        Each sample's class, a whole number.
+    devices
+        N, at most the number of samples.
+    kind
+        One of :data:`KINDS`, which this module's head describes.
+    draws
+        Where the randomness comes from; the steps from its own on are used.
+    shards_per_device
+        For ``shards``.
+    concentration
+        α, for ``dirichlet``.
+
+    Examples
+    --------
+    >>> from fedzo.random import Stream
+    >>> draws = Draws(seed=0, stream=Stream.PARTITION)
+    >>> partition([2, 0, 1, 1, 2, 0, 0, 1], 2, "shards", draws)
+    [array([1, 2, 5, 6]), array([0, 3, 4, 7])]
+    """
+    labels = np.asarray(labels)
+    count = len(labels)
+    if kind not in KINDS:
+        raise InvalidValue("partition", kind, one_of(KINDS) + nearest(kind, KINDS))
+    samples = f"{count:,}, the number of samples"
+    require(1 <= devices <= count, "devices", devices, f"a whole number from 1 to {samples}")
+
+    fresh = (draws._replace(step=step) for step in itertools.count(draws.step))
+    match kind:
+        case "shards":
+            most = count // devices
+            require(
+                1 <= shards_per_device <= most,
+                "shards_per_device",
+                shards_per_device,
+                f"a whole number from 1 to {most:,}: {devices:,} devices share {count:,} samples",
+            )
+            owners = _shards(labels, devices, shards_per_device, fresh)
+        case "dirichlet":
+            require(
+                1e-6 <= concentration <= 1e6,
+                "concentration",
+                concentration,
+                "a number from 1e-6 to 1e6",
+            )
+            owners = _dirichlet(labels, devices, concentration, fresh)
+        case "iid":
+            owners = _at_random(_even_sizes(count, devices), fresh)
+        case "sizes":
+            owners = _at_random(_random_sizes(count, devices, fresh), fresh)
+    by_device = np.argsort(owners, kind="stable")
+    return np.split(by_device, np.cumsum(np.bincount(owners))[:-1])
+
+
+def _even_sizes(count: int, parts: int) -> Ints:
+    return count // parts + (np.arange(parts) < count % parts)
+
+
+def _random_sizes(count: int, parts: int, fresh: Iterator[Draws]) -> Ints:
+    """Return a uniform random composition: parts - 1 different cuts at the count - 1 gaps."""
+    cuts = next(fresh).subset(count - 1, parts - 1) + 1
+    return np.diff(cuts, prepend=0, append=count)
+
+
+def _at_random(sizes: Ints, fresh: Iterator[Draws]) -> Ints:
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    return owners[next(fresh).permutation(len(owners))]
+
+
+def _shards(labels: Ints, devices: int, each: int, fresh: Iterator[Draws]) -> Ints:
+    shards = devices * each
+    dealt_to = next(fresh).permutation(shards) // each
+    owners = np.empty(len(labels), np.int64)
+    by_label = np.argsort(labels, kind="stable")
+    owners[by_label] = np.repeat(dealt_to, _even_sizes(len(labels), shards))
+    return owners
+
+
+def _dirichlet(labels: Ints, devices: int, alpha: float, fresh: Iterator[Draws]) -> Ints:
+    """Fill each device's slots by its mixture; a slot is a sample to be."""
+    _, classes, left = np.unique(labels, return_inverse=True, return_counts=True)
+    shapes = np.tile(alpha * left / left.mean(), (devices, 1))
+    log_q = _log_gammas(shapes, fresh)  # (N, K), up to a constant for each device
+    served = next(fresh).permutation(devices)
+    slots = np.repeat(served, _even_sizes(len(labels), devices))  # device of each
+    filled = np.empty_like(slots)  # class of each
+    open_slots = np.arange(len(slots))
+    while open_slots.size:  # at most K times: if a slot stays open, a class has run out
+        wish = _draw_classes(np.where(left > 0, log_q, -np.inf), slots[open_slots], next(fresh))
+        granted = _rank_in_class(wish) < left[wish]
+        filled[open_slots] = wish
+        left = left - np.bincount(wish[granted], minlength=len(left))
+        open_slots = open_slots[~granted]
+    owners = np.empty_like(slots)
+    shuffled = next(fresh).permutation(len(labels))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    owners[by_class] = slots[np.argsort(filled, kind="stable")]
+    return owners
+
+
+def _draw_classes(log_weights: Floats, devices: Ints, draws: Draws) -> Ints:
+    """Draw a class for each slot, given its device, in proportion to the device's weights."""
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    below = np.cumsum(weights, axis=1)
+    u = draws.uniform(len(devices)) * below[devices, -1]
+    return np.asarray(np.count_nonzero(below[devices] <= u[:, None], axis=1))
+
+
+def _rank_in_class(classes: Ints) -> Ints:
+    """Return how many of the same class come before each."""
+    by_class = np.argsort(classes, kind="stable")
+    sizes = np.bincount(classes)
+    ranks = np.empty_like(classes)
+    ranks[by_class] = np.arange(len(classes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return ranks
+
+
+def _log_gammas(shapes: Floats, fresh: Iterator[Draws]) -> Floats:
+    """Return log g, g ~ Gamma(shape, 1) independent (Marsaglia & Tsang, ACM TOMS 2000).
+
+    Their method is for shapes >= 1; a smaller one is had from Gamma(a) = Gamma(a + 1) U^(1/a),
+    which holds for all. In logarithms, since U^(1/a) underflows for small a.
+    """
+    a = shapes.ravel()
+    d = a + 1 - 1 / 3
+    log_v = np.empty_like(a)  # the draw is d v
+    open_ = np.arange(a.size)
+    while open_.size:  # at least 95 of 100 are accepted each time
+        x = next(fresh).normals(open_.size)
+        log_u = np.log1p(-next(fresh).uniform(open_.size))  # 1 - u, since u may be 0
+        root = 1 + x / np.sqrt(9 * d[open_])
+        positive = root > 0
+        log_v[open_] = 3 * np.log(np.where(positive, root, 1))
+        v_bound = d[open_] * (1 - np.exp(log_v[open_]) + log_v[open_])
+        open_ = open_[~(positive & (log_u < x * x / 2 + v_bound))]
+    log_u = np.log1p(-next(fresh).uniform(a.size))
+    return (np.log(d) + log_v + log_u / a).reshape(shapes.shape)

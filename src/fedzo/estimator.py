@@ -1,0 +1,124 @@
+r"""The gradient estimate from values, eq. (2) of the paper.
+
+.. math::
+
+    \tilde\nabla F_i(x) = \frac{1}{b_1 b_2} \sum_{m=1}^{b_1} \sum_{n=1}^{b_2}
+        \frac{d\, v_n}{\mu} \bigl( F_i(x + \mu v_n, \xi_m) - F_i(x, \xi_m) \bigr)
+
+It is a combination of the directions, so all that has to be computed from values, sent
+over a network or logged is b2 coefficients.
+
+What keeps precision, since values at x and x + μv agree in most of their digits:
+
+* the difference is taken sample by sample, on the same ξ, before any mean is;
+* it is taken in float64. Of two float32 values within a factor two of each other the
+  difference is then exact (Sterbenz), so float32 losses lose nothing *here*;
+* the mean over the batch and the factor d/μ are float64 too; only the b2 finished
+  coefficients are rounded to the model's precision.
+
+What float32 losses lost before they came here, about 1e-7 of their size, is multiplied by
+d/μ all the same: an objective that can should give float64 values (the softmax problem
+does: its matrix product is float32, its losses are float64).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.directions import Frame, check_directions
+from fedzo.errors import InvalidValue, one_of, require
+from fedzo.objective import Objective
+
+Array = NDArray[Any]
+
+DIFFERENCES = ("forward", "central")
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Eq. (2): ``smoothing`` is μ, ``directions`` is b2, and b1 is the size of the batch.
+
+    ``difference = "central"`` takes (F(x + μv) - F(x - μv)) / 2μ in place of
+    (F(x + μv) - F(x)) / μ: no error of first order in μ, for 2 b2 instead of b2 + 1 values
+    a sample.
+
+    Examples
+    --------
+    The estimate of a linear function's gradient a has expectation a, exactly:
+
+    >>> import numpy as np
+    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.random import Draws, Stream
+    >>> a = np.array([1.0, -2.0, 3.0])
+    >>> objective = FunctionObjective(lambda x, device: a @ x, dim=3, devices=1)
+    >>> estimator = Estimator(smoothing=0.1, directions=3, kind="coordinate")
+    >>> frame = estimator.frame(dim=3, dtype=np.float64)
+    >>> frame.draw(Draws(seed=0, stream=Stream.DIRECTIONS))
+    >>> coefficients, queries = estimator.coefficients(objective, np.zeros(3), 0, frame)
+    >>> (coefficients @ frame.rows).round(9), queries
+    (array([ 1., -2.,  3.]), 4)
+    """
+
+    smoothing: float
+    directions: int
+    kind: str = "sphere"
+    difference: str = "forward"
+
+    def __post_init__(self) -> None:
+        require(0 < self.smoothing < np.inf, "smoothing", self.smoothing, "a number > 0")
+        check_directions(self.kind, self.directions)
+        if self.difference not in DIFFERENCES:
+            raise InvalidValue("difference", self.difference, one_of(DIFFERENCES))
+
+    def frame(self, dim: int, dtype: Any) -> Frame:
+        """Return memory for the directions of one estimate after another."""
+        return Frame(self.kind, self.directions, dim, dtype)
+
+    def coefficients(
+        self, objective: Objective, x: Array, batch: Any, frame: Frame
+    ) -> tuple[NDArray[np.float64], int]:
+        """Return c with ``c @ frame.rows`` the estimate at x, and the number of values asked for.
+
+        Non-finite values give non-finite coefficients: it is for the caller, who knows
+        round and device, to say so.
+        """
+        b2, dim = frame.rows.shape
+        rows, signs = self._stencil
+        # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
+        steps = self.smoothing * signs * frame.scales[rows]
+        values = _values(objective, x, frame, rows, steps, batch)
+        if self.difference == "forward":
+            slopes = (values[1:] - values[0]).mean(axis=1) / self.smoothing
+        else:
+            slopes = (values[:b2] - values[b2:]).mean(axis=1) / (2 * self.smoothing)
+        return dim / b2 * frame.scales * slopes, values.size
+
+    @cached_property
+    def _stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Which direction each point uses, and with which sign.
+
+        The base point x of the forward difference comes first, with the sign 0: its value
+        F(x, ξ_m) is asked for once and shared by all directions.
+        """
+        each, one = np.arange(self.directions), np.ones(self.directions)
+        if self.difference == "forward":
+            return np.concatenate(([0], each)), np.concatenate(([0], one))
+        return np.concatenate((each, each)), np.concatenate((one, -one))
+
+
+def _values(
+    objective: Objective, x: Array, frame: Frame, rows: Array, steps: Array, batch: Any
+) -> NDArray[np.float64]:
+    """Return the values at x + steps[k] * frame.rows[rows[k]] as float64, (k, b)."""
+    along = getattr(objective, "values_along", None)
+    if along is not None:
+        values = along(x, frame.rows, rows, steps, batch)
+    else:
+        points = x + steps[:, None].astype(x.dtype) * frame.rows[rows]
+        values = objective.values(points, batch)
+    return np.asarray(values, np.float64)

@@ -1,0 +1,153 @@
+"""Who computes: the devices' work, mapped over threads of this machine.
+
+An algorithm hands over pure work, a function of (objective, device), and reads the replies
+as a stream in device order. It cannot tell how many workers there were, or where.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from fedzo.errors import require
+from fedzo.objective import Objective, size_of
+
+Array = NDArray[Any]
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Update(NamedTuple):
+    """What one device answers to one round's work."""
+
+    device: int
+    delta: Array  # Δ_i^t, how far the device's model moved
+    weight: float  # its share in the average, before the shares are made to sum to one
+    queries: int  # how many values F_i(x, ξ) this took
+
+
+Work = Callable[[Objective, int], Update]
+
+
+class Replies(Iterator[Update]):
+    """A stream of updates in device order that counts what goes by."""
+
+    def __init__(self, updates: Iterable[Update]) -> None:
+        self._updates = iter(updates)
+        self.count = 0
+        self.queries = 0
+
+    def __next__(self) -> Update:
+        update = next(self._updates)
+        self.count += 1
+        self.queries += update.queries
+        return update
+
+
+class Federation(Protocol):
+    """N devices that hold a problem, and the seed that all randomness derives from."""
+
+    seed: int
+    dim: int
+    devices: int
+    sized: bool  # whether a device can tell how many samples it holds
+
+    def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
+        """Have each device do the work; return the updates as a stream in device order."""
+        ...
+
+    def losses(self, x: Array) -> Array:
+        """Return f_i(x) of all N devices."""
+        ...
+
+
+class LocalFederation:
+    """All devices simulated by threads of this process.
+
+    The kernels release the GIL, BLAS is kept to one thread for each worker, and a worker
+    takes one device through all its local steps, so its directions stay in its own cache.
+    At most two updates a worker are under way at any time: memory does not grow with M or N.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo.objective import FunctionObjective
+    >>> objective = FunctionObjective(lambda x, device: device, dim=1, devices=3)
+    >>> with LocalFederation(objective, seed=0, workers=2) as federation:
+    ...     federation.losses(np.zeros(1))
+    array([0., 1., 2.])
+    """
+
+    def __init__(self, objective: Objective, seed: int, workers: int | None = None) -> None:
+        if workers is not None:
+            require(workers >= 1, "workers", workers, "a whole number >= 1")
+        self.objective, self.seed = objective, seed
+        self.dim, self.devices = objective.dim, objective.devices
+        self.sized = hasattr(objective, "size")
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self._threads: ThreadPoolExecutor | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(ThreadpoolController().limit(limits=1, user_api="blas"))
+        if self.workers > 1:
+            self._threads = ThreadPoolExecutor(self.workers, "fedzo")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        self._open.close()
+
+    @cached_property
+    def evaluation_cost(self) -> int:
+        """How many values F_i(x, ξ) one evaluation of all f_i takes."""
+        return sum(size_of(self.objective, i) for i in range(self.devices))
+
+    def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
+        """Have each device do the work; return the updates as a stream in device order."""
+        return Replies(self._ordered(lambda i: work(self.objective, int(i)), devices))
+
+    def losses(self, x: Array) -> Array:
+        """Return f_i(x) of all N devices.
+
+        They are computed in at most 64 parts, whatever the number of workers, so that the
+        sums in them have the same order, and the same bits, with any number of workers.
+        """
+        parts = np.array_split(np.arange(self.devices), min(64, self.devices))
+        return np.concatenate(
+            list(self._ordered(lambda part: self.objective.losses(x, part), parts))
+        )
+
+    def _ordered(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        """Map over the threads, a few items ahead, in the order of the items."""
+        if self._threads is None:
+            yield from map(function, items)
+            return
+        under_way: deque[Future[B]] = deque()
+        try:
+            for item in items:
+                under_way.append(self._threads.submit(function, item))
+                if len(under_way) > 2 * self.workers:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:  # a failed or abandoned stream must not leave work behind
+            for future in under_way:
+                future.cancel()

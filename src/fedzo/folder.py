@@ -1,0 +1,147 @@
+"""The folder that a run leaves: configuration, history, checkpoint, model, curves.
+
+Whatever is replaced is replaced in one step (written beside, synced, renamed), so a kill at
+any moment leaves the old file or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from fedzo.errors import UsageError
+
+Array = NDArray[Any]
+Config = Mapping[str, Mapping[str, Any]]
+
+# What may differ between the first part of a run and its continuation.
+FREE_KEYS = {("run", key) for key in ("rounds", "workers", "evaluate_every", "checkpoint_every")}
+
+
+class Checkpoint(NamedTuple):
+    """Enough to go on exactly: no generator has a state that would have to be kept."""
+
+    round: int
+    state: tuple[Array, ...]
+    totals: Mapping[str, int]  # queries and bytes so far
+    last: Mapping[str, Any]  # what the last round told of itself
+    seconds: float
+    config: Config
+    start: str  # a fingerprint of x0
+
+
+class RunFolder:
+    """One run's files, by the names that `history.jsonl` readers and `--resume` rely on."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.toml"
+        self.history = self.path / "history.jsonl"
+        self.checkpoint = self.path / "checkpoint.npz"
+        self.model = self.path / "model.npy"
+        self.curves = self.path / "curves.png"
+
+    def has_run(self) -> bool:
+        """Tell whether a run was started here."""
+        return self.config.exists() or self.checkpoint.exists()
+
+    def prepare(self, config: Config) -> None:
+        """Make the folder and write the configuration, or raise with the reason."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _replace(self.config, tomli_w.dumps(_toml(config)).encode())
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one line to the history."""
+        with self.history.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def keep_history(self, upto: int, every: int) -> list[dict[str, Any]]:
+        """Drop what lies after a round, half lines and lines off the schedule; return the rest.
+
+        What is left is what an uninterrupted run would have written by that round.
+        """
+        kept = [
+            r for r in read_history(self.history) if r["round"] <= upto and r["round"] % every == 0
+        ]
+        _replace(self.history, "".join(json.dumps(r) + "\n" for r in kept).encode())
+        return kept
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint."""
+        meta = checkpoint._asdict()
+        arrays = {f"state_{i}": array for i, array in enumerate(meta.pop("state"))}
+        buffer = io.BytesIO()
+        np.savez(buffer, meta=np.array(json.dumps(meta)), **arrays)
+        _replace(self.checkpoint, buffer.getvalue())
+
+    def load(self) -> Checkpoint | None:
+        """Read the checkpoint, if there is one."""
+        if not self.checkpoint.exists():
+            return None
+        try:
+            with np.load(self.checkpoint, allow_pickle=False) as file:
+                meta = json.loads(str(file["meta"]))
+                state = tuple(file[f"state_{i}"] for i in range(len(file.files) - 1))
+            return Checkpoint(state=state, **meta)
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            raise UsageError(f"{self.checkpoint} is damaged and cannot be resumed") from error
+
+    def save_model(self, x: Array) -> None:
+        """Write the model."""
+        buffer = io.BytesIO()
+        np.save(buffer, x)
+        _replace(self.model, buffer.getvalue())
+
+
+def read_history(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a history; a half line at the end, from a kill, is passed over."""
+    if not path.exists():
+        return
+    with path.open() as file:
+        for line in file:
+            if not line.endswith("\n"):
+                return
+            yield json.loads(line)
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Name the settings in which two configurations of one run may not differ, but do.
+
+    >>> differences({"run": {"seed": 0, "rounds": 5}}, {"run": {"seed": 1, "rounds": 9}})
+    ['run.seed = 0, now 1']
+    """
+    keys = {(table, key) for config in (old, new) for table in config for key in config[table]}
+    return [
+        f"{table}.{key} = {was!r}, now {now!r}"
+        for table, key in sorted(keys - FREE_KEYS)
+        if (was := old.get(table, {}).get(key)) != (now := new.get(table, {}).get(key))
+    ]
+
+
+def _toml(config: Config) -> dict[str, dict[str, Any]]:
+    """TOML has no null: a setting that is None is left out, which means the same."""
+    return {t: {k: v for k, v in keys.items() if v is not None} for t, keys in config.items()}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""What a problem must answer to: values at points, and nothing else.
+
+An optimiser asks for a batch of a device's randomness and for the loss of points on that
+batch. How the values are made, in BLAS, in ONNX Runtime, behind an HTTP endpoint, is the
+problem's own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.errors import require
+from fedzo.random import Draws
+
+Array = NDArray[Any]
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
+
+    ``dim`` is d and ``devices`` is N. Besides the four methods here an objective may have
+
+    ``values_along(x, directions, rows, steps, batch)``
+        the (k, b) values at the k points x + steps[k] * directions[rows[k]], without the
+        points ever being built: for a linear model that is one matrix product.
+        ``directions`` is lent: it is overwritten after the call.
+    ``gradient(x, batch)``
+        the mean gradient over a batch, for first-order baselines;
+    ``metrics(x)``
+        further numbers to record at an evaluation, such as a test accuracy;
+    ``initial()``
+        where to start when the caller does not say, else at zero;
+    ``size(device)``
+        how many samples a device holds, for averages weighted by size.
+    """
+
+    dim: int
+    devices: int
+
+    def batch(self, device: int, size: int, draws: Draws) -> Any:
+        """Return ``size`` independent realisations ξ of a device's randomness."""
+        ...
+
+    def values(self, points: Array, batch: Any) -> Array:
+        """Return F_i(x_k, ξ_m) of each point and each realisation: (k, d) -> (k, b)."""
+        ...
+
+    def losses(self, x: Array, devices: Array) -> Array:
+        """Return f_i(x) of the given devices, each over all that it holds."""
+        ...
+
+
+class FunctionObjective:
+    """An objective made of a plain function ``fun(x, device) -> float``.
+
+    The function has no randomness that we know of, so a batch is one realisation whatever
+    size is asked for, and b1 plays no part.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> objective = FunctionObjective(lambda x, device: float(x @ x) + device, dim=3, devices=2)
+    >>> objective.values(np.eye(3), objective.batch(1, 1, draws=None))
+    array([[2.],
+           [2.],
+           [2.]])
+    """
+
+    def __init__(self, fun: Callable[[Array, int], float], dim: int, devices: int) -> None:
+        require(devices >= 1, "devices", devices, "a whole number >= 1")
+        self.fun, self.dim, self.devices = fun, dim, devices
+
+    def batch(self, device: int, size: int, draws: Draws) -> int:
+        """Return the device: it is all that a plain function needs to know."""
+        return device
+
+    def values(self, points: Array, batch: int) -> Array:
+        """Return the function's value at each point, (k, 1)."""
+        return np.array([[float(self.fun(x, batch))] for x in points])
+
+    def losses(self, x: Array, devices: Array) -> Array:
+        """Return f_i(x) of the given devices."""
+        return np.array([float(self.fun(x, int(i))) for i in devices])
+
+
+def size_of(objective: Objective, device: int) -> int:
+    """Return how many samples a device holds, 1 if the objective has no notion of samples."""
+    size = getattr(objective, "size", None)
+    return int(size(device)) if size is not None else 1
+
+
+def initial_of(objective: Objective) -> Array:
+    """Return where a run starts when nobody says: the objective's own point, or zero."""
+    initial = getattr(objective, "initial", None)
+    return np.asarray(initial()) if initial is not None else np.zeros(objective.dim)
+
+
+def metrics_of(objective: Objective, x: Array) -> Mapping[str, float]:
+    """Return the objective's own metrics at x, if it has any."""
+    metrics = getattr(objective, "metrics", None)
+    return metrics(x) if metrics is not None else {}

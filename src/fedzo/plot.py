@@ -1,0 +1,87 @@
+"""Curves of runs: loss and the problem's own metric against rounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.errors import UsageError
+from fedzo.folder import RunFolder, read_history
+
+Array = NDArray[Any]
+
+# Okabe & Ito's colours: told apart by the colour-blind too, and in print.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+_TITLES = {
+    "train_loss": "training loss, all devices",
+    "test_accuracy": "test accuracy",
+    "optimality_gap": "f(x) - f*",
+}
+
+
+def draw_runs(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
+    """Draw one curve for each run, with mean and band where a folder holds several seeds.
+
+    Parameters
+    ----------
+    paths
+        Run folders, or folders of ``seed-*`` run folders.
+    out
+        The picture's file; its ending says the format.
+    """
+    from matplotlib.figure import Figure
+
+    runs = [(Path(p).name or str(p), _read(Path(p))) for p in paths]
+    keys = ["train_loss", *_second(runs)]
+    figure = Figure(figsize=(5 * len(keys), 3.6), dpi=150, layout="constrained")
+    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
+        for i, (name, histories) in enumerate(runs):
+            if not all(key in record for history in histories for record in history):
+                continue
+            rounds, curves = _align(histories, key)
+            colour, style = COLOURS[i % len(COLOURS)], "-" if i < len(COLOURS) else "--"
+            axes.plot(rounds, curves.mean(axis=0), style, color=colour, label=name, lw=1.8)
+            if len(curves) > 1:
+                low, high = curves.min(axis=0), curves.max(axis=0)
+                axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
+        if key == "optimality_gap":
+            axes.set_yscale("log")
+        axes.set(xlabel="communication round", ylabel=_TITLES.get(key, key.replace("_", " ")))
+        axes.grid(color="0.9")
+        axes.spines[["top", "right"]].set_visible(False)
+    if len(runs) > 1:
+        figure.axes[0].legend(frameon=False)
+    if any(len(histories) > 1 for _, histories in runs):
+        seeds = max(len(histories) for _, histories in runs)
+        figure.suptitle(f"mean and range over {seeds} seeds", fontsize=9)
+    figure.savefig(out)
+
+
+def _read(path: Path) -> list[list[dict[str, Any]]]:
+    """Return the histories of a run folder, or of the seeds in it."""
+    folders = sorted(path.glob("seed-*")) or [path]
+    histories = [list(read_history(RunFolder(folder).history)) for folder in folders]
+    histories = [history for history in histories if history]
+    if not histories:
+        raise UsageError(f"{path} holds no history of a run")
+    return histories
+
+
+def _second(runs: Sequence[tuple[str, list[list[dict[str, Any]]]]]) -> list[str]:
+    """Return the metric to draw beside the loss: the first well-known one, or none."""
+    first = runs[0][1][0][0]
+    known = ("test_accuracy", "optimality_gap")
+    return [key for key in known if key in first][:1]
+
+
+def _align(histories: list[list[dict[str, Any]]], key: str) -> tuple[Array, Array]:
+    """Return rounds that all seeds have, and one curve for each seed."""
+    tables = [{record["round"]: record[key] for record in history} for history in histories]
+    rounds = sorted(set.intersection(*(set(table) for table in tables)))
+    return np.array(rounds), np.array([[table[r] for r in rounds] for table in tables])

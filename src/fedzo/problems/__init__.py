@@ -1,0 +1,8 @@
+"""Problems to optimise, by the name that a configuration gives them."""
+
+# What a name stands for, in the notation that a user's own problem has too. The factory's
+# parameters are the keys of the [problem] table; ``seed`` receives run.data_seed.
+PROBLEMS: dict[str, str] = {
+    "softmax": "fedzo.problems.softmax:softmax",
+    "quadratic": "fedzo.problems.quadratic:Quadratic",
+}

@@ -1,0 +1,92 @@
+"""What a person sees while a run goes: one live line, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from fedzo.run import Progress
+
+
+class ProgressLine:
+    """A callback that shows round, loss, metric, queries a second and the time left.
+
+    On a terminal one line is rewritten, at most ten times a second; elsewhere a plain line
+    is written at evaluated rounds, about twenty in a run.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.live = stream, stream.isatty()
+        self._first: Progress | None = None
+        self._record: Mapping[str, Any] = {}
+        self._shown = 0.0
+        self._width = 0
+
+    def __call__(self, progress: Progress) -> None:
+        """Show how far the run has come."""
+        self._first = self._first or progress
+        self._record = progress.record or self._record
+        at_end = progress.round == progress.rounds
+        if self.live:
+            now = time.monotonic()
+            if at_end or now - self._shown > 0.1:
+                self._shown = now
+                self._rewrite(self._text(progress))
+        elif progress.record is not None:
+            # Of the evaluated rounds, those that step over a twentieth of the run.
+            twentieth = 20 * progress.round // max(progress.rounds, 1)
+            if at_end or twentieth >= self._shown:
+                self._shown = twentieth + 1
+                print(self._text(progress), file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self.live:
+            self._rewrite("")
+            self.stream.write("\r")
+            self.stream.flush()
+
+    def _rewrite(self, text: str) -> None:
+        text = text[: shutil.get_terminal_size().columns - 1]
+        self.stream.write("\r" + text.ljust(self._width))
+        self.stream.flush()
+        self._width = len(text)
+
+    def _text(self, progress: Progress) -> str:
+        assert self._first is not None
+        parts = [f"round {progress.round}/{progress.rounds}"]
+        parts += [
+            f"{key.replace('_', ' ')} {self._record[key]:.4g}" for key in headline(self._record)
+        ]
+        seconds = progress.seconds - self._first.seconds
+        rounds = progress.round - self._first.round
+        if rounds and seconds > 0:
+            speed = (progress.queries - self._first.queries) / seconds
+            parts.append(f"{speed:,.3g} queries/s" if speed < 1000 else f"{speed:,.0f} queries/s")
+            parts.append(f"{duration(seconds / rounds * (progress.rounds - progress.round))} left")
+        return "  ".join(parts)
+
+
+def headline(record: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a record that a person wants to see first: the loss and a metric.
+
+    >>> headline({"round": 3, "train_loss": 1.0, "test_loss": 1.1, "test_accuracy": 0.6})
+    ['train_loss', 'test_accuracy']
+    """
+    return [key for key in ("train_loss", "test_accuracy", "optimality_gap") if key in record]
+
+
+def duration(seconds: float) -> str:
+    """Word a time.
+
+    >>> duration(7.4), duration(125), duration(7500)
+    ('7 s', '2 min 05 s', '2 h 05 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

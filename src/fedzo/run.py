@@ -1,0 +1,411 @@
+"""The loop around an algorithm: rounds, evaluation, callbacks, checkpoints, resume."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
+from fedzo.errors import InvalidValue, NonFinite, UsageError, require
+from fedzo.federation import LocalFederation
+from fedzo.folder import Checkpoint, Config, RunFolder, differences
+from fedzo.objective import FunctionObjective, Objective, initial_of, metrics_of
+from fedzo.random import check_seed
+from fedzo.uplink import UPLINKS, Ideal, Uplink
+
+Array = NDArray[Any]
+
+
+class Status(enum.IntEnum):
+    """How a run ended; the first two are successes."""
+
+    FINISHED = 0
+    STOPPED = 1
+    INTERRUPTED = 2
+    NON_FINITE = 3
+
+
+class Progress(NamedTuple):
+    """What a callback is shown after each round, and once before the first."""
+
+    round: int
+    rounds: int
+    x: Array
+    queries: int
+    seconds: float
+    record: Mapping[str, Any] | None  # the history's line, if this round was evaluated
+
+
+Callback = Callable[[Progress], bool | None]
+
+
+@dataclass
+class Result:
+    """What came of a run, by SciPy's names where SciPy has one.
+
+    ``x`` is the model after ``nit`` rounds, ``fun`` is f(x) as last evaluated, over all
+    devices; ``nfev`` is ``queries``. ``history`` is the list of records that
+    ``history.jsonl`` holds.
+    """
+
+    x: Array
+    fun: float
+    success: bool
+    status: Status
+    message: str
+    nit: int
+    queries: int
+    evaluation_queries: int
+    uplink_bytes: int
+    downlink_bytes: int
+    seconds: float
+    history: list[dict[str, Any]] = field(repr=False)
+
+    @property
+    def nfev(self) -> int:
+        """The number of values asked for, by SciPy's name."""
+        return self.queries
+
+
+def minimize(
+    fun: Callable[[Array, int], float] | Objective,
+    x0: ArrayLike | None = None,
+    *,
+    devices: int | None = None,
+    algorithm: Algorithm | None = None,
+    uplink: Uplink | None = None,
+    rounds: int = 100,
+    seed: int = 0,
+    workers: int | None = None,
+    evaluate_every: int = 10,
+    checkpoint_every: int = 10,
+    callback: Callback | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    config: Config | None = None,
+) -> Result:
+    """Minimise f(x) = 1/N sum_i f_i(x) over a federation, from values only.
+
+    Parameters
+    ----------
+    fun : callable or Objective
+        ``fun(x, device) -> float`` with ``device`` in 0, ..., N-1, or an
+        :class:`~fedzo.objective.Objective`. It is called from several threads at once
+        unless ``workers=1``.
+    x0 : array, optional
+        Where to start. Its precision, float32 or float64, is the run's. An objective may
+        have a start of its own, and else starts at zero.
+    devices : int, optional
+        N, for a plain function; an objective knows its own.
+    algorithm : Algorithm, optional
+        ``FedZO()`` by default.
+    uplink : Uplink, optional
+        ``Ideal()`` by default.
+    rounds : int
+        T, how many rounds to run.
+    seed : int
+        Names all randomness of the run: the same seed gives the same run, bit for bit.
+    workers : int, optional
+        Threads; all cores by default. The result does not depend on it.
+    evaluate_every : int
+        f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
+    checkpoint_every : int
+        With a ``run_dir``, a checkpoint is written every so many rounds, and at the end.
+    callback : callable, optional
+        Called with a :class:`Progress` before the first and after each round; the run stops
+        when it returns True.
+    run_dir : path, optional
+        Folder for ``config.toml``, ``history.jsonl``, ``checkpoint.npz``, ``model.npy`` and
+        ``curves.png``.
+    resume : bool
+        Go on from ``run_dir``'s checkpoint; ``rounds`` counts from the very beginning, so
+        100 rounds and then a resume with ``rounds=200`` is the same run as 200 at once.
+    config : mapping, optional
+        The configuration to write and to compare on resume; made from the arguments by
+        default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedzo
+    >>> def distance(x, device):
+    ...     return float(np.sum((x - device) ** 2))
+    >>> result = fedzo.minimize(distance, np.zeros(3), devices=5, rounds=60,
+    ...                         algorithm=fedzo.FedZO(learning_rate=0.05, directions=3))
+    >>> result.x.round(1), result.message
+    (array([2., 2., 2.]), 'finished 60 rounds')
+    >>> result.queries  # 60 rounds x 5 devices x 5 steps x (3 + 1) values
+    6000
+    """
+    algorithm = FedZO() if algorithm is None else algorithm
+    uplink = Ideal() if uplink is None else uplink
+    for key, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
+        require(value >= 1, key, value, "a whole number >= 1")
+    require(rounds >= 0, "rounds", rounds, "a whole number >= 0")
+    check_seed("seed", seed)
+    if resume and run_dir is None:
+        raise UsageError("resume needs the run_dir of the run to go on with")
+    objective, start = _problem(fun, x0, devices)
+    federation = LocalFederation(objective, seed, workers)
+    run = _Run(
+        algorithm=algorithm,
+        uplink=uplink,
+        federation=federation,
+        metrics=lambda x: metrics_of(objective, x),
+        rounds=rounds,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        callback=callback,
+        position=Position(0, algorithm.init(start, federation)),
+        config=config
+        or {
+            "problem": {"name": _name(fun), "dim": objective.dim, "devices": objective.devices},
+            "algorithm": describe(algorithm, "name", ALGORITHMS),
+            "uplink": describe(uplink, "kind", UPLINKS),
+            "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
+        },
+        start=hashlib.sha256(start.tobytes()).hexdigest()[:16],
+        files=None if run_dir is None else RunFolder(run_dir),
+    )
+    run.open(resume)
+    with federation:
+        return run.close(*run.go())
+
+
+class Position(NamedTuple):
+    """How far a run has come: replaced as a whole, so an interrupt never finds half a round."""
+
+    round: int
+    state: Any
+    queries: int = 0
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+    last: RoundInfo = RoundInfo(0, 0, 0, 0)
+
+    def moved(self, state: Any, info: RoundInfo) -> Position:
+        """Return the position one round on."""
+        return Position(
+            self.round + 1,
+            state,
+            self.queries + info.queries,
+            self.uplink_bytes + info.uplink_bytes,
+            self.downlink_bytes + info.downlink_bytes,
+            info,
+        )
+
+
+@dataclass
+class _Run:
+    algorithm: Algorithm
+    uplink: Uplink
+    federation: LocalFederation
+    metrics: Callable[[Array], Mapping[str, float]]
+    rounds: int
+    evaluate_every: int
+    checkpoint_every: int
+    callback: Callback | None
+    position: Position
+    config: Config
+    start: str
+    files: RunFolder | None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def x(self) -> Array:
+        return self.algorithm.model(self.position.state)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def open(self, resume: bool) -> None:
+        """Find the checkpoint or make the folder; nothing is written if either cannot be."""
+        if self.files is None:
+            return
+        if resume:
+            self._reopen(self.files)
+        elif self.files.has_run():
+            raise UsageError(
+                f"{self.files.path} already holds a run: resume it or choose another folder"
+            )
+        self.files.prepare(self.config)
+
+    def _reopen(self, files: RunFolder) -> None:
+        checkpoint = files.load()
+        if checkpoint is None:
+            if not files.has_run():
+                raise UsageError(f"{files.path} holds no run to resume")
+            files.keep_history(upto=-1, every=1)  # killed before its first checkpoint
+            return
+        changed = differences(checkpoint.config, self.config)
+        if changed or checkpoint.start != self.start:
+            what = "; ".join(changed) or "another starting point"
+            raise UsageError(f"{files.checkpoint} is of another configuration: {what}")
+        if checkpoint.round > self.rounds:
+            raise UsageError(
+                f"{files.path} has already run {checkpoint.round} rounds, more than {self.rounds}"
+            )
+        last = RoundInfo(**checkpoint.last)
+        state = type(self.position.state)(*checkpoint.state)
+        self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
+        self.history = files.keep_history(checkpoint.round, self.evaluate_every)
+        self.began -= checkpoint.seconds
+
+    def go(self) -> tuple[Status, str]:
+        """Run to the end, whichever it is."""
+        try:
+            status, message = self._loop()
+            self.evaluate()  # the last round may be off the schedule
+        except KeyboardInterrupt:
+            self.save()
+            status, message = Status.INTERRUPTED, f"interrupted after round {self.position.round}"
+        except NonFinite as error:  # the last checkpoint is from before it, and is kept
+            status, message = Status.NON_FINITE, str(error)
+        return status, message
+
+    def _loop(self) -> tuple[Status, str]:
+        while True:
+            t = self.position.round
+            if t % self.evaluate_every == 0:
+                self.evaluate()
+            if t % self.checkpoint_every == 0 or t == self.rounds:
+                self.save()
+            if self.callback is not None and self.callback(self._progress()):
+                self.save()
+                return Status.STOPPED, f"stopped by the callback after round {t}"
+            if t == self.rounds:
+                return Status.FINISHED, f"finished {t} rounds"
+            self.step()
+
+    def step(self) -> None:
+        """Do one round."""
+        t, state = self.position.round, self.position.state
+        state, info = self.algorithm.round(t, state, self.federation, self.uplink)
+        if not np.isfinite(self.algorithm.model(state)).all():
+            raise NonFinite("the model", t + 1)
+        self.position = self.position.moved(state, info)
+
+    def evaluate(self) -> None:
+        """Add f(x) over all devices and the problem's metrics to the history, once a round."""
+        at = self.position
+        if self._recorded():
+            return
+        losses = self.federation.losses(self.x)
+        if not np.isfinite(losses).all():
+            raise NonFinite("the loss", at.round, int(np.flatnonzero(~np.isfinite(losses))[0]))
+        record = {
+            "round": at.round,
+            "train_loss": float(losses.mean()),
+            **self.metrics(self.x),
+            **at.last.metrics,
+            "participants": at.last.participants,
+            "queries": at.queries,
+            "evaluation_queries": (len(self.history) + 1) * self.federation.evaluation_cost,
+            "uplink_bytes": at.uplink_bytes,
+            "downlink_bytes": at.downlink_bytes,
+            "seconds": round(self.seconds, 3),
+        }
+        self.history.append(record)
+        if self.files is not None:
+            self.files.append(record)
+
+    def save(self) -> None:
+        """Write a checkpoint of the present position."""
+        if self.files is None:
+            return
+        at = self.position
+        totals = {key: getattr(at, key) for key in ("queries", "uplink_bytes", "downlink_bytes")}
+        self.files.save(
+            Checkpoint(
+                round=at.round,
+                state=tuple(at.state),
+                totals=totals,
+                last=at.last._asdict(),
+                seconds=self.seconds,
+                config=self.config,
+                start=self.start,
+            )
+        )
+
+    def close(self, status: Status, message: str) -> Result:
+        """Write what a finished run leaves, and tell what came of it."""
+        if self.files is not None:
+            from fedzo.plot import draw_runs
+
+            self.files.save_model(self.x)
+            draw_runs([self.files.path], self.files.curves)
+        at = self.position
+        return Result(
+            x=self.x,
+            fun=self.history[-1]["train_loss"] if self.history else float("nan"),
+            success=status <= Status.STOPPED,
+            status=status,
+            message=message,
+            nit=at.round,
+            queries=at.queries,
+            evaluation_queries=len(self.history) * self.federation.evaluation_cost,
+            uplink_bytes=at.uplink_bytes,
+            downlink_bytes=at.downlink_bytes,
+            seconds=self.seconds,
+            history=self.history,
+        )
+
+    def _recorded(self) -> bool:
+        return bool(self.history) and self.history[-1]["round"] == self.position.round
+
+    def _progress(self) -> Progress:
+        at = self.position
+        record = self.history[-1] if self._recorded() else None
+        return Progress(at.round, self.rounds, self.x, at.queries, self.seconds, record)
+
+
+def _problem(
+    fun: Callable[[Array, int], float] | Objective, x0: ArrayLike | None, devices: int | None
+) -> tuple[Objective, Array]:
+    """Return the objective and the starting point, checked against each other."""
+    if isinstance(fun, Objective):
+        if devices not in (None, fun.devices):
+            raise InvalidValue("devices", devices, f"left out, or the objective's {fun.devices}")
+        start = _start(initial_of(fun) if x0 is None else x0)
+        allowed = f"of the objective's dimension, {fun.dim}"
+        require(start.size == fun.dim, "x0", f"an array of {start.size}", allowed)
+        return fun, start
+    if x0 is None:
+        raise InvalidValue("x0", None, "given: a function has no starting point of its own")
+    if devices is None:
+        raise InvalidValue("devices", None, "given: a function does not tell how many there are")
+    start = _start(x0)
+    return FunctionObjective(fun, start.size, devices), start
+
+
+def _start(x0: ArrayLike) -> Array:
+    start = np.array(x0)  # a copy: nobody else writes to it
+    if start.dtype not in (np.float32, np.float64):
+        start = start.astype(np.float64)
+    require(start.ndim == 1, "x0", f"an array of shape {start.shape}", "one-dimensional")
+    require(bool(np.isfinite(start).all()), "x0", "an array", "finite")
+    return start
+
+
+def _name(fun: object) -> str:
+    kind = fun if hasattr(fun, "__qualname__") else type(fun)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def describe(part: Any, key: str, known: Mapping[str, type]) -> dict[str, Any]:
+    """Return the table of a configuration that would make this algorithm or uplink.
+
+    >>> describe(FedZO(local_steps=2), "name", ALGORITHMS)["local_steps"]
+    2
+    """
+    names = {kind: name for name, kind in known.items()}
+    return {key: names.get(type(part), _name(type(part))), **asdict(part)}

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from fedzo.data.fashion_mnist import WHOLE
+
+Serve = Callable[[Callable[..., BaseHTTPRequestHandler]], str]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep every test away from the user's cache and proxy."""
+    monkeypatch.setenv("FEDZO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def debian() -> Path:
+    folder = WHOLE.places[0]
+    if not folder.is_dir():
+        pytest.skip(f"needs the Debian package dataset-fashion-mnist in {folder}")
+    return folder
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a web server on a free port with a handler; return its address."""
+    with ExitStack() as at_the_end:
+
+        def start(handler: Callable[..., BaseHTTPRequestHandler]) -> str:
+            server = at_the_end.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+            server.daemon_threads = True
+            thread = Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            at_the_end.callback(thread.join)
+            at_the_end.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}"
+
+        yield start
+
+
+@pytest.fixture
+def serve_folder(serve: Serve) -> Callable[[Path], str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    return lambda folder: serve(partial(Quiet, directory=str(folder)))

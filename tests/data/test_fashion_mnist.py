@@ -1,0 +1,142 @@
+"""The real data: its values, where it is found, and how long that takes."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedzo import data
+from fedzo.data.fashion_mnist import MINI, WHOLE
+from fedzo.errors import DataUnavailable, InvalidValue
+
+
+def test_mini_is_balanced_and_in_bytes() -> None:
+    mini = data.load("fashion-mnist-mini")
+    assert mini.name == "fashion-mnist-mini"
+    assert np.bincount(mini.train_labels).tolist() == [400] * 10
+    assert np.bincount(mini.test_labels).tolist() == [100] * 10
+    assert mini.train_inputs.dtype == mini.test_inputs.dtype == np.uint8
+    assert mini.train_labels.dtype == mini.test_labels.dtype == np.int64
+    assert (mini.train_inputs.min(), mini.train_inputs.max()) == (0, 255)
+    # The first images of the official order are these things.
+    named = [mini.classes[label] for label in mini.train_labels[:4]]
+    assert named == ["Ankle boot", "T-shirt/top", "T-shirt/top", "Dress"]
+    assert MINI.files[0].size < 4e6
+
+
+def test_mini_is_the_first_of_each_class(debian: Path) -> None:
+    mini, whole = data.load("fashion-mnist-mini"), data.load("fashion-mnist", debian)
+    for inputs, labels, all_inputs, all_labels, each in (
+        (mini.train_inputs, mini.train_labels, whole.train_inputs, whole.train_labels, 400),
+        (mini.test_inputs, mini.test_labels, whole.test_inputs, whole.test_labels, 100),
+    ):
+        seen: list[int] = [0] * 10
+        chosen = []
+        for index, label in enumerate(all_labels.tolist()):
+            seen[label] += 1
+            if seen[label] <= each:
+                chosen.append(index)
+        assert np.array_equal(inputs, all_inputs[chosen])
+        assert np.array_equal(labels, all_labels[chosen])
+
+
+def test_whole_is_fashion_mnist(debian: Path) -> None:
+    whole = data.load("fashion-mnist", debian)
+    assert whole.name == "fashion-mnist"
+    assert whole.train_inputs.shape == (60_000, 784)
+    assert whole.test_inputs.shape == (10_000, 784)
+    assert np.bincount(whole.train_labels).tolist() == [6_000] * 10
+    assert np.bincount(whole.test_labels).tolist() == [1_000] * 10
+    # The mean and deviation of a pixel that the literature normalises with.
+    assert round(float(whole.train_inputs.mean()) / 255, 4) == 0.2860
+    assert round(float(whole.train_inputs.std()) / 255, 4) == 0.3530
+    assert whole.train_labels[:10].tolist() == [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]
+    assert whole.test_labels[:10].tolist() == [9, 2, 1, 1, 6, 1, 4, 6, 5, 7]
+
+
+def test_whole_loads_quickly(debian: Path) -> None:
+    start = time.perf_counter()
+    data.load("fashion-mnist", debian)
+    assert time.perf_counter() - start < 1.5
+
+
+def test_decompressed_files_do_too(debian: Path, tmp_path: Path) -> None:
+    for file in WHOLE.files:
+        with (
+            gzip.open(debian / f"{file.name}.gz") as packed,
+            (tmp_path / file.name).open("wb") as f,
+        ):
+            shutil.copyfileobj(packed, f)
+    plain, packed_ = data.load("fashion-mnist", tmp_path), data.load("fashion-mnist", debian)
+    assert np.array_equal(plain.train_inputs, packed_.train_inputs)
+    assert np.array_equal(plain.test_labels, packed_.test_labels)
+
+
+def test_download_of_the_real_files(
+    debian: Path,
+    cache: Path,
+    serve_folder: Callable[[Path], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(data._SOURCES, "fashion-mnist", replace(WHOLE, places=()))
+    monkeypatch.setenv("FEDZO_FASHION_MNIST_URL", serve_folder(debian))
+    assert data.catalogue()[1] == ("fashion-mnist", WHOLE.about, None)
+    folder = data.get("fashion-mnist")
+    assert folder == cache / "fashion-mnist"
+    assert sorted(p.name for p in folder.iterdir()) == sorted(f"{f.name}.gz" for f in WHOLE.files)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4
+    assert said[0].endswith("/train-images-idx3-ubyte.gz (26.4 MB)")
+    assert data.catalogue()[1].folder == folder
+    assert data.get("fashion-mnist") == folder
+    assert capsys.readouterr().err == ""  # it was there
+
+
+def test_message_where_it_cannot_be_had(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Path("/nowhere/fashion-mnist")
+    monkeypatch.setitem(data._SOURCES, "fashion-mnist", replace(WHOLE, places=(nowhere,)))
+    monkeypatch.setenv("FEDZO_FASHION_MNIST_URL", "http://127.0.0.1:9")  # nobody listens
+    with pytest.raises(DataUnavailable) as caught:
+        data.load("fashion-mnist")
+    first, *tried, last, apt, own, mini = str(caught.value).splitlines()
+    assert first == "fashion-mnist cannot be had; tried:"
+    assert tried[0] == f"  {cache}/fashion-mnist: there is no such folder"
+    assert tried[1] == "  /nowhere/fashion-mnist: there is no such folder"
+    assert tried[2].startswith("  http://127.0.0.1:9/train-images-idx3-ubyte.gz: ")
+    assert "refused" in tried[2]
+    assert len(tried) == 3
+    assert last == "what to do:"
+    assert "apt install dataset-fashion-mnist" in apt
+    assert "--set problem.data_dir=FOLDER" in own
+    assert "--set problem.data=fashion-mnist-mini" in mini
+
+
+def test_mini_is_where_the_catalogue_says() -> None:
+    name, about, folder = data.catalogue()[0]
+    assert (name, about) == ("fashion-mnist-mini", MINI.about)
+    assert folder == Path(data.__file__).parent / "files" == data.get(name)
+
+
+def test_mini_missing_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(data._SOURCES, MINI.name, replace(MINI, places=(tmp_path,)))
+    with pytest.raises(DataUnavailable, match=r"has no fashion-mnist-mini.npz[^$]*install fedzo"):
+        data.load("fashion-mnist-mini")
+
+
+@pytest.mark.parametrize("ask", [data.load, data.get])
+def test_unknown_name(ask: Any) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        ask("fashion_mnist")
+    assert str(caught.value) == (
+        "data = 'fashion_mnist': must be one of 'fashion-mnist-mini', 'fashion-mnist'"
+        " (did you mean 'fashion-mnist'?)"
+    )
