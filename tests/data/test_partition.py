@@ -197,11 +197,12 @@ def test_mixtures_have_the_moments_of_dirichlet() -> None:
     assert np.cov(q[:, 0], q[:, 2])[0, 1] == pytest.approx(covariance, rel=0.05)
 
 
-@pytest.mark.parametrize(("alpha", "tolerance"), [(0.05, 0.025), (0.5, 0.015), (10.0, 0.004)])
+@pytest.mark.parametrize(("alpha", "tolerance"), [(0.05, 0.04), (0.5, 0.022), (10.0, 0.0045)])
 def test_devices_are_as_mixed_as_the_concentration_says(alpha: float, tolerance: float) -> None:
     """Two samples of a device have one class with probability E[sum q^2] = (1 + α) / (1 + 10 α).
 
-    The tolerance is about five deviations of the mean over 1,000 devices.
+    The tolerance is five deviations of the mean over 1,000 devices (0.007, 0.0034 and 0.0006,
+    over 150 seeds) and what the leftovers of those served last add (0.004, 0.005 and 0.0015).
     """
     table = counts(partition(BALANCED, 1_000, "dirichlet", HERE, concentration=alpha))
     same = np.mean(np.sum(table * (table - 1), axis=1) / (60 * 59))
