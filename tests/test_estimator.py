@@ -30,8 +30,8 @@ def quadratic(x, _device):
 def estimate(fun, estimator, step, x=X):
     objective = FunctionObjective(fun, DIM, 1)
     frame = estimator.frame(DIM, x.dtype)
-    frame.draw(Draws(1, Stream.DIRECTIONS, step=step))
-    coefficients, _ = estimator.coefficients(objective, x, 0, frame)
+    at = Draws(1, Stream.DIRECTIONS, step=step)
+    coefficients, _ = estimator.estimate(objective, x, 1, frame, at)
     return coefficients @ frame.rows
 
 
@@ -91,47 +91,64 @@ def test_second_moment_on_the_sphere():
     assert abs(squares.mean() - DIM * SLOPE @ SLOPE) < 5 * error
 
 
-def test_hand_computed():
-    """Two directions, two samples, by hand from eq. (2)."""
+class Values:
+    """An objective given by its values alone."""
 
-    class TwoSamples:
-        dim, devices = 2, 1
+    def __init__(self, dim, values, batch=None):
+        self.dim, self.devices = dim, 1
+        self.values, self._batch = values, batch
 
-        def values(self, points, batch):
-            return points @ np.array([[1.0, 10.0], [2.0, 20.0]])  # F(x, ξ_m), m = 0, 1
-
-    estimator = Estimator(0.5, 2, "sphere")
-    frame = estimator.frame(2, np.float64)
-    frame.rows[:] = [[2.0, 0.0], [0.0, -4.0]]
-    frame.scales = np.array([0.5, 0.25])  # v_1 = (1, 0), v_2 = (0, -1)
-    coefficients, queries = estimator.coefficients(TwoSamples(), np.array([3.0, 4.0]), None, frame)
-    # slopes: v_1: (1 + 10)/2 = 5.5, v_2: -(2 + 20)/2 = -11; estimate = d/b2 * sum slope v
-    np.testing.assert_allclose(coefficients @ frame.rows, [5.5, 11.0])
-    assert queries == (2 + 1) * 2
+    def batch(self, device, size, draws):
+        return self._batch
 
 
-@pytest.mark.parametrize(("difference", "points"), [("forward", 4), ("central", 6)])
-def test_points_asked_for(difference, points):
+AT = Draws(3, Stream.DIRECTIONS, round=4, device=0, step=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("difference", ["forward", "central"])
+def test_equation_2_written_out(kind, difference):
+    """The double sum over samples and directions, as the paper prints it, on a cubic."""
+    samples = np.array([[1.0, -1.0, 2.0], [0.5, 3.0, 1.0]])  # two ξ of three numbers
+
+    def value(x, xi):
+        return float((xi @ x) ** 3 + xi @ x)
+
+    def values(points, batch):
+        return np.array([[value(x, xi) for xi in batch] for x in points])
+
+    mu, b2, dim, x = 0.2, 2, 3, np.array([0.3, -0.4, 0.1])
+    estimator = Estimator(mu, b2, kind, difference)
+    frame = estimator.frame(dim, np.float64)
+    coefficients, queries = estimator.estimate(Values(dim, values, samples), x, 2, frame, AT)
+    expected = np.zeros(dim)
+    for xi in samples:
+        for v in frame.vectors():
+            if difference == "forward":
+                slope = (value(x + mu * v, xi) - value(x, xi)) / mu
+            else:
+                slope = (value(x + mu * v, xi) - value(x - mu * v, xi)) / (2 * mu)
+            expected += dim * v * slope / (2 * b2)
+    np.testing.assert_allclose(coefficients @ frame.rows, expected, rtol=1e-12)
+    assert queries == 2 * (b2 + 1 if difference == "forward" else 2 * b2)
+
+
+@pytest.mark.parametrize("difference", ["forward", "central"])
+def test_points_asked_for(difference):
     """One base value shared by all directions, or two sides and no base."""
     asked = []
 
-    class Watched:
-        dim, devices = DIM, 1
-
-        def values(self, points, batch):
-            asked.append(points.copy())
-            return np.zeros((len(points), 5))
+    def values(points, batch):
+        asked.append(points.copy())
+        return np.zeros((len(points), 5))
 
     estimator = Estimator(0.1, 3, "sphere", difference)
     frame = estimator.frame(DIM, np.float64)
-    frame.draw(Draws(0, Stream.DIRECTIONS))
-    _, queries = estimator.coefficients(Watched(), X, None, frame)
-    assert queries == points * 5
+    estimator.estimate(Values(DIM, values), X, 5, frame, AT)
     (seen,) = asked
     v = frame.vectors()
-    expected = (
-        [X, *(X + 0.1 * v)] if difference == "forward" else [*(X + 0.1 * v), *(X - 0.1 * v)]
-    )
+    forward, backward = X + 0.1 * v, X - 0.1 * v
+    expected = [X, *forward] if difference == "forward" else [*forward, *backward]
     np.testing.assert_allclose(seen, expected, atol=1e-15)
 
 
@@ -141,33 +158,25 @@ def test_float32_losses_lose_nothing_here(base_exponent, samples):
     base = np.float32(2.0**base_exponent)
     ulp = np.spacing(base)
 
-    class Single:
-        dim, devices = 1, 1
-
-        def values(self, points, batch):
-            return np.array([[base] * samples, [base + ulp] * samples], np.float32)
+    def values(points, batch):
+        return np.array([[base] * samples, [base + ulp] * samples], np.float32)
 
     estimator = Estimator(1.0, 1, "coordinate")
     frame = estimator.frame(1, np.float64)
-    frame.draw(Draws(0, Stream.DIRECTIONS))
-    coefficients, _ = estimator.coefficients(Single(), np.zeros(1), None, frame)
+    coefficients, _ = estimator.estimate(Values(1, values), np.zeros(1), 1, frame, AT)
     assert coefficients[0] == float(ulp)
 
 
 def test_the_same_samples_at_both_points():
     """Large noise that is the same at x and x + μv cancels exactly: differences before means."""
-
-    class Noisy:
-        dim, devices = DIM, 1
-
-        def values(self, points, batch):
-            return points @ SLOPE[:, None] + batch
-
     noise = 1e6 * np.arange(50.0)
+
+    def values(points, batch):
+        return points @ SLOPE[:, None] + batch
+
     estimator = Estimator(1.0, DIM, "coordinate")
     frame = estimator.frame(DIM, np.float64)
-    frame.draw(Draws(0, Stream.DIRECTIONS))
-    coefficients, _ = estimator.coefficients(Noisy(), X, noise, frame)
+    coefficients, _ = estimator.estimate(Values(DIM, values, noise), X, 50, frame, AT)
     np.testing.assert_allclose(coefficients @ frame.rows, SLOPE, atol=1e-7)
 
 

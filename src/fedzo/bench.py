@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo import data
+from fedzo._simd import dot_products
 from fedzo.algorithms import FedZO
 from fedzo.directions import Frame
 from fedzo.federation import LocalFederation
@@ -128,19 +129,24 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
     draws = Draws(0, Stream.DIRECTIONS)
     numpy_rows, generator = np.empty((count, dim), np.float32), np.random.default_rng(0)
     batch = problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES))
-    tall = frame.rows.reshape(-1, problem.features + 1)
+    width = problem.features + 1
+    flat, tall = frame.rows.reshape(-1), frame.rows.reshape(-1, width)
+    wide = batch.inputs[:, :width].T
+    logits = np.empty((len(tall), PAPER.batch_size), np.float32)
     left, right = np.ones((2, 1024, 1024), np.float32)
-    x, weights = problem.initial(), np.ones(count, np.float32)
+    x, delta, weights = problem.initial(), problem.initial(), np.zeros(count)
     frame.draw(draws)
     times = medians(
         {
             "directions": lambda: frame.draw(draws),
             "numpy": lambda: generator.standard_normal(out=numpy_rows, dtype=np.float32),
             "batch": lambda: problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES)),
-            "values": lambda: PAPER.estimator.coefficients(problem, x, batch, frame),
-            "product in blocks": lambda: problem.logits(frame.rows, batch),
-            "product at once": lambda: tall @ batch.inputs,
-            "update": lambda: weights @ frame.rows,
+            "whole estimate": lambda: PAPER.estimator.estimate(
+                problem, x, PAPER.batch_size, frame, draws
+            ),
+            "our product": lambda: dot_products(flat, width, batch.inputs, logits),
+            "BLAS product": lambda: np.matmul(tall, wide, out=logits),
+            "update": lambda: frame.advance(weights, delta, x),
             "large product": lambda: left @ right,
         },
         repeats,
@@ -156,7 +162,7 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
         f"  NumPy's standard_normal float32 {times['numpy'] * 1e6:8.1f} us  {numpy_ns:.2f} ns each"
     )
     print(f"  directions against NumPy        {numpy_ns / ns:8.1f} x")
-    for name in ("batch", "values", "product in blocks", "product at once", "update"):
+    for name in ("batch", "our product", "BLAS product", "update", "whole estimate"):
         print(f"  {name:<31} {times[name] * 1e6:8.1f} us")
     rate = 2 * 1024**3 / times["large product"]
     print(f"  BLAS, 1024 x 1024 float32       {rate / 1e9:8.1f} GFlop/s")

@@ -32,8 +32,9 @@ import numpy as np
 from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
+from fedzo._simd import use_wide_vectors
 from fedzo.errors import InvalidValue, nearest, one_of, require
-from fedzo.random import Draws, fill_normals, philox
+from fedzo.random import Draws, fill_normals, philox, unsigned
 
 Array = NDArray[Any]
 
@@ -58,13 +59,19 @@ class Frame:
 
     def __init__(self, kind: str, count: int, dim: int, dtype: DTypeLike) -> None:
         check_directions(kind, count, dim)
-        self._fill = KINDS[kind]
+        self.kind = kind
         self.rows: Array = np.empty((count, dim), dtype)
         self.scales: NDArray[np.float64] = np.ones(count)
 
     def draw(self, draws: Draws) -> None:
         """Fill the frame with the directions of one address."""
-        self.scales = self._fill(self.rows, draws)
+        self.scales = KINDS[self.kind](self.rows, draws)
+
+    def advance(self, coefficients: Array, delta: Array, start: Array) -> Array:
+        """Add ``coefficients @ rows`` to ``delta`` in place; return ``start + delta``."""
+        x = np.empty_like(start)
+        _advance(coefficients.astype(self.rows.dtype), self.rows, delta, start, x)
+        return x
 
     def vectors(self) -> Array:
         """Return the directions themselves, (b2, d): a copy, for those who want to look."""
@@ -91,7 +98,7 @@ def _gaussian(rows: Array, draws: Draws) -> NDArray[np.float64]:
 
 
 def _rademacher(rows: Array, draws: Draws) -> NDArray[np.float64]:
-    _fill_signs(rows, *draws.address())
+    _fill_signs(rows, draws.address())
     return np.full(len(rows), 1 / math.sqrt(rows.shape[1]))
 
 
@@ -122,24 +129,44 @@ WITHOUT_REPLACEMENT = ("orthogonal", "coordinate")
 
 
 @njit(nogil=True, cache=True)
-def _fill_signs(rows: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
+def _fill_signs(rows: Any, address: Any) -> None:
     """Fill with ±1, a bit of a Philox block (128 of them) for each entry."""
     count, dim = rows.shape
     blocks = (dim + 127) // 128
+    k0, k1, c1, c2, c3 = unsigned(address)
     flat = rows.reshape(-1)
     for n in range(count):
         for block in range(blocks):
-            words = philox(
-                uint64(n * blocks + block),
-                uint64(c1),
-                uint64(c2),
-                uint64(c3),
-                uint64(k0),
-                uint64(k1),
-            )
+            words = philox(uint64(n * blocks + block), c1, c2, c3, k0, k1)
             for i in range(4):
                 first = block * 128 + i * 32
                 out = flat[n * dim + first : n * dim + min(first + 32, dim)]
                 word = uint32(words[i])
                 for j in range(out.size):
                     out[j] = 1 - 2 * int((word >> uint32(j)) & uint32(1))
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _advance(coefficients: Any, rows: Any, delta: Any, start: Any, x: Any) -> None:
+    """Go by 2048 columns, which stay in the first cache, and by four rows at a time."""
+    use_wide_vectors()
+    count, dim = rows.shape
+    flat = rows.reshape(-1)
+    for first in range(0, dim, 2048):
+        last = min(first + 2048, dim)
+        total = delta[first:last]
+        for n in range(0, count - 3, 4):
+            r0 = flat[n * dim + first : n * dim + last]
+            r1 = flat[(n + 1) * dim + first : (n + 1) * dim + last]
+            r2 = flat[(n + 2) * dim + first : (n + 2) * dim + last]
+            r3 = flat[(n + 3) * dim + first : (n + 3) * dim + last]
+            c0, c1 = coefficients[n], coefficients[n + 1]
+            c2, c3 = coefficients[n + 2], coefficients[n + 3]
+            for j in range(total.size):
+                total[j] += (c0 * r0[j] + c1 * r1[j]) + (c2 * r2[j] + c3 * r3[j])
+        for n in range(count - count % 4, count):
+            row = flat[n * dim + first : n * dim + last]
+            for j in range(total.size):
+                total[j] += coefficients[n] * row[j]
+        for j in range(first, last):
+            x[j] = start[j] + delta[j]

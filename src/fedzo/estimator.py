@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from fedzo.directions import Frame, check_directions
 from fedzo.errors import InvalidValue, one_of, require
 from fedzo.objective import Objective
+from fedzo.random import Draws, Stream
 
 Array = NDArray[Any]
 
@@ -58,8 +59,8 @@ class Estimator:
     >>> objective = FunctionObjective(lambda x, device: a @ x, dim=3, devices=1)
     >>> estimator = Estimator(smoothing=0.1, directions=3, kind="coordinate")
     >>> frame = estimator.frame(dim=3, dtype=np.float64)
-    >>> frame.draw(Draws(seed=0, stream=Stream.DIRECTIONS))
-    >>> coefficients, queries = estimator.coefficients(objective, np.zeros(3), 0, frame)
+    >>> at = Draws(seed=0, stream=Stream.DIRECTIONS)
+    >>> coefficients, queries = estimator.estimate(objective, np.zeros(3), 1, frame, at)
     >>> (coefficients @ frame.rows).round(9), queries
     (array([ 1., -2.,  3.]), 4)
     """
@@ -79,24 +80,43 @@ class Estimator:
         """Return memory for the directions of one estimate after another."""
         return Frame(self.kind, self.directions, dim, dtype)
 
-    def coefficients(
-        self, objective: Objective, x: Array, batch: Any, frame: Frame
+    def estimate(
+        self, objective: Objective, x: Array, batch_size: int, frame: Frame, at: Draws
     ) -> tuple[NDArray[np.float64], int]:
-        """Return c with ``c @ frame.rows`` the estimate at x, and the number of values asked for.
+        """Estimate the gradient at x on the device and with the randomness of one address.
 
-        Non-finite values give non-finite coefficients: it is for the caller, who knows
-        round and device, to say so.
+        Returns coefficients c, with ``c @ frame.rows`` the estimate, and the number of
+        values asked for. Non-finite values give non-finite coefficients: it is for the
+        caller to say so.
         """
         b2, dim = frame.rows.shape
-        rows, signs = self._stencil
-        # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
-        steps = self.smoothing * signs * frame.scales[rows]
-        values = _values(objective, x, frame, rows, steps, batch)
+        values = self._values(objective, x, batch_size, frame, at)
         if self.difference == "forward":
             slopes = (values[1:] - values[0]).mean(axis=1) / self.smoothing
         else:
             slopes = (values[:b2] - values[b2:]).mean(axis=1) / (2 * self.smoothing)
         return dim / b2 * frame.scales * slopes, values.size
+
+    def _values(
+        self, objective: Any, x: Array, batch_size: int, frame: Frame, at: Draws
+    ) -> NDArray[np.float64]:
+        """Fill the frame, and return the values at the stencil's points as float64, (k, b)."""
+        rows, signs = self._stencil
+        device, batches, directions = at.device, at.on(Stream.BATCHES), at.on(Stream.DIRECTIONS)
+        if frame.kind == "sphere" and hasattr(objective, "probe"):
+            steps = self.smoothing * signs
+            values = objective.probe(x, frame, rows, steps, device, batch_size, batches, directions)
+            return np.asarray(values, np.float64)
+        batch = objective.batch(device, batch_size, batches)
+        frame.draw(directions)
+        # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
+        steps = self.smoothing * signs * frame.scales[rows]
+        if hasattr(objective, "values_along"):
+            values = objective.values_along(x, frame.rows, rows, steps, batch)
+        else:
+            points = x + steps[:, None].astype(x.dtype) * frame.rows[rows]
+            values = objective.values(points, batch)
+        return np.asarray(values, np.float64)
 
     @cached_property
     def _stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -109,16 +129,3 @@ class Estimator:
         if self.difference == "forward":
             return np.concatenate(([0], each)), np.concatenate(([0], one))
         return np.concatenate((each, each)), np.concatenate((one, -one))
-
-
-def _values(
-    objective: Objective, x: Array, frame: Frame, rows: Array, steps: Array, batch: Any
-) -> NDArray[np.float64]:
-    """Return the values at x + steps[k] * frame.rows[rows[k]] as float64, (k, b)."""
-    along = getattr(objective, "values_along", None)
-    if along is not None:
-        values = along(x, frame.rows, rows, steps, batch)
-    else:
-        points = x + steps[:, None].astype(x.dtype) * frame.rows[rows]
-        values = objective.values(points, batch)
-    return np.asarray(values, np.float64)

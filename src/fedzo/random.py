@@ -72,10 +72,14 @@ class Draws(NamedTuple):
             value = getattr(self, key)
             require(0 <= value < 1 << bits, key, value, f"a whole number in [0, 2^{bits})")
 
+    def on(self, stream: Stream) -> Draws:
+        """Return the same place's draws for another purpose."""
+        return self._replace(stream=stream)
+
     def words(self, count: int) -> NDArray[np.uint32]:
         """Return independent words, uniform on {0, ..., 2^32 - 1}."""
         out = np.empty(count, np.uint32)
-        _words(out, *self.address())
+        _words_kernel(out, self.address())
         return out
 
     def uniform(self, count: int) -> NDArray[np.float64]:
@@ -89,7 +93,7 @@ class Draws(NamedTuple):
         Each is floor(u high) of a 53-bit u, so probabilities are right to high / 2^53.
         """
         out = np.empty(count, np.int64)
-        _integers(out, high, *self.address())
+        integers_kernel(out, high, self.address())
         return out
 
     def subset(self, population: int, size: int) -> NDArray[np.int64]:
@@ -139,7 +143,7 @@ def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
     if count * _tiles(dim) * _BLOCKS > 1 << 32:
         raise InvalidValue("directions x dim", (count, dim), "below 2^34 numbers in all")
     squares = np.empty(count, np.float64)
-    _normals(rows, squares, *draws.address())
+    normals_kernel(rows, squares, draws.address())
     return squares
 
 
@@ -175,18 +179,27 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     return c0, c1, c2, c3
 
 
-@njit(nogil=True, cache=True)
-def _words(out: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
+@njit(inline="always")
+def unsigned(a: Any) -> Any:
+    """Return an address's words as what :func:`philox` takes."""
+    return uint64(a[0]), uint64(a[1]), uint64(a[2]), uint64(a[3]), uint64(a[4])
+
+
+@njit(cache=True)  # too short to be worth giving up the GIL
+def _words_kernel(out: Any, address: Any) -> None:
+    k0, k1, c1, c2, c3 = unsigned(address)
     for block in range((out.size + 3) // 4):
-        words = philox(uint64(block), uint64(c1), uint64(c2), uint64(c3), uint64(k0), uint64(k1))
+        words = philox(uint64(block), c1, c2, c3, k0, k1)
         for i in range(min(4, out.size - 4 * block)):
             out[4 * block + i] = uint32(words[i])
 
 
-@njit(nogil=True, cache=True)
-def _integers(out: Any, high: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
+@njit(cache=True)
+def integers_kernel(out: Any, high: Any, address: Any) -> None:
+    """Fill with numbers below ``high``: the work of :meth:`Draws.integers`."""
+    k0, k1, c1, c2, c3 = unsigned(address)
     for block in range((out.size + 1) // 2):
-        w = philox(uint64(block), uint64(c1), uint64(c2), uint64(c3), uint64(k0), uint64(k1))
+        w = philox(uint64(block), c1, c2, c3, k0, k1)
         for i in range(min(2, out.size - 2 * block)):
             bits = ((w[2 * i] & _LOW) << uint64(21)) | ((w[2 * i + 1] & _LOW) >> uint64(11))
             out[2 * block + i] = int(float(bits) * 2.0**-53 * high)
@@ -211,9 +224,10 @@ def _box_muller(out: Any, lengths: Any, angles: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def _normals(rows: Any, squares: Any, k0: Any, k1: Any, c1: Any, c2: Any, c3: Any) -> None:
+def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
+    """Fill rows with normals, and tell their squared norms: the work of :func:`fill_normals`."""
     use_wide_vectors()
-    k0, k1, c1, c2, c3 = uint64(k0), uint64(k1), uint64(c1), uint64(c2), uint64(c3)
+    k0, k1, c1, c2, c3 = unsigned(address)
     words = np.empty(2 * _BLOCKS, np.uint64)  # two 32-bit words side by side in each
     some, others = words[:_BLOCKS], words[_BLOCKS:]
     lengths = words.view(np.uint32)[: _TILE // 2]

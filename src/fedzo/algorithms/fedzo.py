@@ -156,19 +156,15 @@ class LocalSteps:
         algorithm = self.algorithm
         estimator = algorithm.estimator
         frame = estimator.frame(self.x.size, self.x.dtype)
-        batches = Draws(self.seed, Stream.BATCHES, self.round, device)
-        directions = Draws(self.seed, Stream.DIRECTIONS, self.round, device)
-        delta = np.zeros_like(self.x)
-        queries = 0
+        at = Draws(self.seed, Stream.DIRECTIONS, self.round, device)
+        x, delta, queries = self.x, np.zeros_like(self.x), 0  # x_i^{(t,0)} = x^t
         for k in range(algorithm.local_steps):
-            batch = objective.batch(device, algorithm.batch_size, batches._replace(step=k))
-            frame.draw(directions._replace(step=k))
-            x = self.x + delta  # x_i^{(t,k)}
-            coefficients, asked = estimator.coefficients(objective, x, batch, frame)
+            coefficients, asked = estimator.estimate(
+                objective, x, algorithm.batch_size, frame, at._replace(step=k)
+            )
             if not np.isfinite(coefficients).all():
                 raise NonFinite("the loss", self.round + 1, device)
-            step = (-algorithm.learning_rate * coefficients).astype(self.x.dtype)
-            delta += step @ frame.rows  # eq. (6)
+            x = frame.advance(-algorithm.learning_rate * coefficients, delta, self.x)  # eq. (6)
             queries += asked
         weight = 1 if algorithm.weighting == "uniform" else size_of(objective, device)
         return Update(device, delta, weight, queries)

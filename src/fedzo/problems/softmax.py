@@ -6,9 +6,9 @@ cross-entropy, inputs are bytes scaled to [0, 1].
 
 How the values of a batch are made quickly: logits are linear in x, so those of
 x + s_n v_n are those of x plus s_n times those of v_n, and all directions' logits are one
-matrix product. The product is float32 (or the model's precision), but what is added to the
-logits of x is exact to its own size, and losses are float64: a difference of two losses
-keeps its digits however small the step was.
+matrix product, compiled together with the loss. The product is float32 (or the model's
+precision), but what is added to the logits of x is exact to its own size, and losses are
+float64: a difference of two losses keeps its digits however small the step was.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import numpy as np
 from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo._simd import exp, use_wide_vectors
+from fedzo._simd import aligned_zeros, dot_products, exp, use_wide_vectors
 from fedzo.data import Dataset, load
 from fedzo.data.partition import partition as deal
-from fedzo.random import Draws, Stream
+from fedzo.directions import Frame
+from fedzo.random import Draws, Stream, integers_kernel, normals_kernel
 
 Array = NDArray[Any]
 
 
 class Batch(NamedTuple):
-    """Samples as the columns of a matrix, with a row of ones for the bias.
+    """Samples as rows, scaled to [0, 1], each followed by a one for the bias.
 
-    The number of columns is a multiple of 16, the surplus zero: BLAS and the loss kernel
-    then work on whole vectors.
+    The rows are padded with zeros to whole cache lines, and there are at least five.
     """
 
-    inputs: Array  # (features + 1, columns)
+    inputs: Array  # (at least b1, at least features + 1)
     labels: Array  # (b1,)
 
 
@@ -89,29 +89,63 @@ class Softmax:
 
     def batch(self, device: int, size: int, draws: Draws) -> Batch:
         """Return samples of a device, independent and uniform (with replacement)."""
-        index = self._starts[device] + draws.integers(self.size(device), size)
-        return self._gather(self._inputs, self._labels, index)
+        batch = self._empty_batch(size)
+        own = self._inputs, self._labels, self._starts[device], self.size(device)
+        _fill_batch(own, draws.address(), batch)
+        return batch
+
+    def _empty_batch(self, size: int) -> Batch:
+        inputs = aligned_zeros(max(size, 5), self.features + 1, self.dtype)
+        return Batch(inputs, np.empty(size, np.int64))
 
     def values(self, points: Array, batch: Batch) -> Array:
         """Return the loss of each sample at each point, (k, d) -> (k, b)."""
-        logits = self.logits(points, batch)
-        steps = np.ones(len(points))
-        return self._losses(np.zeros_like(logits[0]), logits, np.arange(len(points)), steps, batch)
+        zero = np.zeros(self.dim, points.dtype)
+        return self.values_along(zero, points, np.arange(len(points)), np.ones(len(points)), batch)
 
     def values_along(
         self, x: Array, directions: Array, rows: Array, steps: Array, batch: Batch
     ) -> Array:
         """Return the losses at x + steps[k] * directions[rows[k]], (k, b)."""
-        base, change = self.logits(x[None], batch)[0], self.logits(directions, batch)
-        return self._losses(base, change, rows, steps, batch)
+        values = np.empty((len(rows), len(batch.labels)))
+        _cross_entropy(x, directions.reshape(-1), rows, steps, *batch, self.classes, values)
+        return values
+
+    def probe(
+        self,
+        x: Array,
+        frame: Frame,
+        rows: Array,
+        steps: Array,
+        device: int,
+        size: int,
+        batches: Draws,
+        directions: Draws,
+    ) -> Array:
+        """Draw a batch and directions on the sphere, and return the losses: all in one go."""
+        batch = self._empty_batch(size)
+        squares = np.empty(len(frame.rows))
+        values = np.empty((len(rows), size))
+        _probe(
+            (self._inputs, self._labels, self._starts[device], self.size(device)),
+            (batches.address(), directions.address()),
+            (frame.rows, squares),
+            batch,
+            (x, rows, steps, self.classes),
+            values,
+        )
+        frame.scales = 1 / np.sqrt(squares)
+        return values
 
     def gradient(self, x: Array, batch: Batch) -> Array:
         """Return the mean gradient over a batch, (d,)."""
-        count = len(batch.labels)
-        residual = _probabilities(self.logits(x[None], batch)[0])  # (classes, columns)
-        residual[batch.labels, np.arange(count)] -= 1
-        residual[:, count:] = 0
-        total = residual.astype(self.dtype) @ batch.inputs.T
+        count, width = len(batch.labels), self.features + 1
+        inputs = batch.inputs[:count, :width]
+        logits = (inputs @ x.reshape(self.classes, width).T).astype(np.float64)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        residual = powers / powers.sum(axis=1, keepdims=True)
+        residual[np.arange(count), batch.labels] -= 1
+        total = residual.astype(self.dtype).T @ inputs
         return np.asarray(total.reshape(-1) / count, self.dtype)
 
     def losses(self, x: Array, devices: Array) -> Array:
@@ -127,36 +161,6 @@ class Softmax:
     def _all_of(self, device: int) -> tuple[Array, Array]:
         own = slice(self._starts[device], self._starts[device + 1])
         return self._inputs[own], self._labels[own]
-
-    def _gather(self, inputs: Array, labels: Array, index: Array) -> Batch:
-        count, columns = len(index), -(-len(index) // 16) * 16
-        rows = np.empty((count, self.features), self.dtype)
-        _scale_rows(inputs, index, rows)
-        out = np.empty((self.features + 1, columns), self.dtype)
-        out[:-1, :count] = rows.T
-        out[-1, :count] = 1
-        out[:, count:] = 0
-        return Batch(out, labels[index])
-
-    def logits(self, points: Array, batch: Batch) -> Array:
-        """Return the logits of each point, (k, classes, columns).
-
-        One product of a tall matrix, all classes of all points, with the batch. OpenBLAS
-        packs large products into its own layout, which does not pay here; products of up
-        to a million multiply-adds it works out in place. So the tall matrix is cut into
-        equal blocks of that size, if it can be, which ``fedzo bench`` times.
-        """
-        tall = points.reshape(-1, self.features + 1)
-        block = small_block(len(tall), batch.inputs.size)
-        products = tall.reshape(-1, block, self.features + 1) @ batch.inputs
-        return products.reshape(len(points), self.classes, -1)
-
-    def _losses(
-        self, base: Array, change: Array, rows: Array, steps: Array, batch: Batch
-    ) -> NDArray[np.float64]:
-        out = np.empty((len(rows), len(batch.labels)))
-        _cross_entropy(base, change, rows, steps, batch.labels, out)
-        return out
 
     def _score(self, x: Array, inputs: Array, labels: Array) -> tuple[float, float]:
         """Return mean loss and accuracy over many samples, a few hundred at a time."""
@@ -204,64 +208,73 @@ def softmax(
     return Softmax(images, parts)
 
 
-def small_block(rows: int, per_row: int, most: int = 1_000_000, least: int = 8) -> int:
-    """Return the largest divisor of ``rows`` that keeps a product within ``most``.
-
-    >>> small_block(200, 785 * 32)
-    25
-    >>> small_block(200, 785 * 512)  # no useful one: leave the product whole
-    200
-    """
-    for block in range(min(rows, most // per_row), least - 1, -1):
-        if rows % block == 0:
-            return block
-    return rows
-
-
-def _probabilities(logits: Array) -> NDArray[np.float64]:
-    powers = np.exp(logits - logits.max(axis=0).astype(np.float64))
-    return np.asarray(powers / powers.sum(axis=0), np.float64)
+@njit(cache=True)  # too short to be worth giving up the GIL
+def _fill_batch(own: Any, address: Any, batch: Any) -> None:
+    """Draw samples of a device: bytes become numbers in [0, 1], with a one behind each image."""
+    use_wide_vectors()
+    images, labels, start, count = own
+    features, width = images.shape[1], batch.inputs.shape[1]
+    index = np.empty(batch.labels.size, np.int64)
+    integers_kernel(index, count, address)
+    scale = batch.inputs.dtype.type(1 / 255)
+    source, target = images.reshape(-1), batch.inputs.reshape(-1)
+    for m in range(index.size):
+        i = start + index[m]
+        batch.labels[m] = labels[i]
+        row = source[i * features : (i + 1) * features]
+        copy = target[m * width : m * width + features]
+        for j in range(features):
+            copy[j] = batch.inputs.dtype.type(row[j]) * scale
+        target[m * width + features] = 1
 
 
 @njit(nogil=True, cache=True)
-def _scale_rows(inputs: Any, index: Any, out: Any) -> None:
-    """Copy chosen rows of bytes as numbers in [0, 1]."""
-    use_wide_vectors()
-    features = inputs.shape[1]
-    scale = out.dtype.type(1 / 255)
-    source, target = inputs.reshape(-1), out.reshape(-1)
-    for m in range(index.size):
-        row = source[index[m] * features : (index[m] + 1) * features]
-        copy = target[m * features : (m + 1) * features]
-        for j in range(features):
-            copy[j] = out.dtype.type(row[j]) * scale
+def _probe(own: Any, addresses: Any, directions: Any, batch: Any, points: Any, out: Any) -> None:
+    rows, squares = directions
+    x, which, steps, classes = points
+    _fill_batch(own, addresses[0], batch)
+    normals_kernel(rows, squares, addresses[1])
+    scaled = steps / np.sqrt(squares)[which]
+    _cross_entropy(x, rows.reshape(-1), which, scaled, batch.inputs, batch.labels, classes, out)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
-def _cross_entropy(base: Any, change: Any, rows: Any, steps: Any, labels: Any, out: Any) -> None:
-    """out[k, m] = log sum_c exp z_c - z_label of z = base + steps[k] change[rows[k]], float64.
+def _cross_entropy(
+    x: Any,
+    directions: Any,
+    rows: Any,
+    steps: Any,
+    inputs: Any,
+    labels: Any,
+    classes: Any,
+    out: Any,
+) -> None:
+    """out[k, m] = log sum_c exp z_c - z_label, z the logits at x + steps[k] directions[rows[k]].
 
-    All loops run over the samples, which lie side by side. A logit that is not finite makes
-    its sample's loss NaN.
+    Logits are products in the model's precision, the rest is float64. All loops run over
+    the samples, which lie side by side. NaN and +inf among the logits make the loss NaN.
     """
     use_wide_vectors()
-    classes, columns = base.shape
+    length = x.size // classes
+    columns = (inputs.shape[0] + 7) // 8 * 8
+    base = np.zeros((classes, columns), x.dtype)
+    change = np.zeros((directions.size // length, columns), x.dtype)
+    dot_products(x, length, inputs, base)
+    dot_products(directions, length, inputs, change)
     z = np.empty((classes, columns))
     top = np.empty(columns)
     total = np.empty(columns)
     for k in range(rows.size):
-        step, row = steps[k], rows[k]
-        for m in range(columns):
-            top[m] = -np.inf
+        step, first = steps[k], rows[k] * classes
+        top[:] = -np.inf
+        total[:] = 0
         for c in range(classes):
             for m in range(columns):
-                value = float(base[c, m]) + step * float(change[row, c, m])
+                value = float(base[c, m]) + step * float(change[first + c, m])
                 z[c, m] = value
                 top[m] = max(top[m], value)
-        for m in range(columns):
-            total[m] = 0.0
         for c in range(classes):
             for m in range(columns):
                 total[m] += exp(z[c, m] - top[m])
-        for m in range(out.shape[1]):
+        for m in range(labels.size):
             out[k, m] = math.log(total[m]) + (top[m] - z[labels[m], m])

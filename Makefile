@@ -1,0 +1,44 @@
+# The two commands: `make demo` and `make test`. Each sets up what it needs in .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+NEEDS = pyproject.toml constraints.txt
+
+.PHONY: demo test lint types bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/fedzo run softmax
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.torch
+	$(BIN)/python benchmarks/run.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python $(NEEDS)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.dev
+	$(PIP) torch
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,130 @@
+"""What every algorithm must satisfy; `test_conformance.py` runs it over all of them.
+
+Whoever adds an algorithm adds it to `ALGORITHMS` and is covered.
+"""
+
+import dataclasses
+import inspect
+
+import numpy as np
+
+from fedzo.federation import LocalFederation
+from fedzo.problems.quadratic import Quadratic
+from fedzo.uplink import Ideal
+
+PROBLEM = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
+
+
+def rounds(algorithm, dtype=np.float64, count=3, seed=1, workers=1, uplink=None):
+    """Run a few rounds by hand; return the states and what was told of the rounds."""
+    with LocalFederation(PROBLEM, seed, workers) as federation:
+        states = [algorithm.init(np.full(8, 0.5, dtype), federation)]
+        infos = []
+        for t in range(count):
+            state, info = algorithm.round(t, states[-1], federation, uplink or Ideal())
+            states.append(state)
+            infos.append(info)
+    return states, infos
+
+
+def check_is_a_frozen_dataclass_with_plain_fields(algorithm):
+    """Hyper-parameters are fields that a configuration can hold."""
+    assert dataclasses.is_dataclass(algorithm)
+    assert type(algorithm).__dataclass_params__.frozen
+    for value in dataclasses.asdict(algorithm).values():
+        assert value is None or isinstance(value, int | float | str | bool | list)
+
+
+def check_signatures(algorithm):
+    """The run loop calls these by position, people by name."""
+    assert list(inspect.signature(algorithm.init).parameters) == ["x0", "federation"]
+    names = list(inspect.signature(algorithm.round).parameters)
+    assert names == ["t", "state", "federation", "uplink"]
+    assert list(inspect.signature(algorithm.model).parameters) == ["state"]
+
+
+def check_docstring(algorithm):
+    """Equation, parameters, reference, example."""
+    text = inspect.getdoc(type(algorithm))
+    for part in (".. math::", "Parameters", "References", "Examples", ">>> "):
+        assert part in text, part
+    for field in dataclasses.fields(algorithm):
+        assert f"{field.name} :" in text, field.name
+
+
+def check_state_is_arrays(algorithm):
+    """A checkpoint stores a state as the arrays that it is a tuple of."""
+    states, _ = rounds(algorithm)
+    for state in states:
+        assert isinstance(state, tuple)
+        for part in state:
+            assert isinstance(part, np.ndarray)
+        rebuilt = type(state)(*(np.array(part) for part in state))
+        assert np.array_equal(algorithm.model(rebuilt), algorithm.model(state))
+
+
+def check_model(algorithm):
+    """One vector of the problem's dimension, in the precision of the start."""
+    for dtype in (np.float32, np.float64):
+        states, _ = rounds(algorithm, dtype)
+        for state in states:
+            x = algorithm.model(state)
+            assert x.shape == (8,)
+            assert x.dtype == dtype
+            assert np.isfinite(x).all()
+    assert np.array_equal(algorithm.model(states[0]), np.full(8, 0.5))
+
+
+def check_rounds_are_pure(algorithm):
+    """The same round of the same state is the same, and the old state is left as it was."""
+    with LocalFederation(PROBLEM, 1, 2) as federation:
+        start = algorithm.init(np.full(8, 0.5), federation)
+        before = [part.copy() for part in start]
+        one, info = algorithm.round(0, start, federation, Ideal())
+        two, same_info = algorithm.round(0, start, federation, Ideal())
+        other, _ = algorithm.round(1, start, federation, Ideal())
+    for part, old in zip(start, before, strict=True):
+        assert np.array_equal(part, old)
+    for a, b in zip(one, two, strict=True):
+        assert np.array_equal(a, b)
+    assert info == same_info
+    assert not np.array_equal(algorithm.model(one), algorithm.model(other))
+    assert not np.array_equal(algorithm.model(one), algorithm.model(start))
+
+
+def check_seed_and_workers(algorithm):
+    """Another seed is another run; other workers are the same run, to the bit."""
+    one, _ = rounds(algorithm, workers=1)
+    three, _ = rounds(algorithm, workers=3)
+    other, _ = rounds(algorithm, seed=2)
+    assert np.array_equal(algorithm.model(one[-1]), algorithm.model(three[-1]))
+    assert not np.array_equal(algorithm.model(one[-1]), algorithm.model(other[-1]))
+
+
+def check_no_global_generator(algorithm):
+    """Neither NumPy's nor Python's own generator is read or written."""
+    import random
+
+    np.random.seed(1)  # noqa: NPY002
+    random.seed(1)
+    numpy_before, python_before = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    first, _ = rounds(algorithm)
+    assert np.array_equal(numpy_before, np.random.get_state()[1])  # noqa: NPY002
+    assert python_before == random.getstate()
+    np.random.seed(2)  # noqa: NPY002
+    random.seed(2)
+    second, _ = rounds(algorithm)
+    assert np.array_equal(algorithm.model(first[-1]), algorithm.model(second[-1]))
+
+
+def check_info(algorithm):
+    """What a round tells is counted, not estimated."""
+    _, infos = rounds(algorithm)
+    for info in infos:
+        assert 1 <= info.participants <= 5
+        for count in (info.queries, info.uplink_bytes, info.downlink_bytes):
+            assert isinstance(count, int)
+            assert count >= 0
+
+
+CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]

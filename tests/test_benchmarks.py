@@ -1,0 +1,72 @@
+"""The PyTorch versions that we compare with do the same job, so that the comparison is fair."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.bench import PAPER, Synthetic, medians
+from fedzo.estimator import Estimator
+from fedzo.problems.softmax import softmax
+from fedzo.random import Draws, Stream
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import torch_batched  # noqa: E402
+import torch_textbook  # noqa: E402
+
+
+@pytest.mark.parametrize("version", [torch_textbook, torch_batched])
+def test_the_same_learning_curve(version):
+    """After 25 rounds from zero the loss has fallen by about as much as ours has.
+
+    Ours falls from ln 10 = 2.303 by 0.25; seeds differ by a few hundredths.
+    """
+    problem = softmax()
+    torch.manual_seed(0)
+    theirs = version.Round(
+        problem.data.train_inputs,
+        problem.data.train_labels,
+        problem.parts,
+        participants=20,
+        lr=0.001,
+        mu=0.001,
+        b1=25,
+        b2=20,
+        local_steps=5,
+    )
+    for _ in range(25):
+        theirs()
+    with torch.no_grad():
+        loss = float(theirs.loss(theirs.x, theirs.inputs, theirs.labels))
+    ours = fedzo.minimize(problem, algorithm=PAPER, rounds=25, evaluate_every=25).fun
+    assert loss == pytest.approx(ours, abs=0.04)
+    assert ours < 2.15
+
+
+def test_synthetic_objective():
+    """Its expanded square is the square, at and around any point."""
+    objective = Synthetic(30, devices=4)
+    x, *directions = Draws(0, Stream.INIT).normals(4, 30, dtype=np.float32)
+    rows, steps = np.array([0, 1, 2]), np.array([0.0, 0.5, -0.25])
+    batch = objective.batch(3, 1, Draws(0, Stream.BATCHES))
+    along = objective.values_along(x, np.array(directions), rows, steps, batch)
+    points = x + steps[:, None] * np.array(directions)[rows]
+    np.testing.assert_allclose(along, objective.values(points, batch), rtol=1e-5)
+    everyone = objective.losses(x, np.arange(4))
+    expected = [objective.values(x[None], i / 4)[0, 0] for i in range(4)]
+    np.testing.assert_allclose(everyone, expected, rtol=1e-5)
+    estimator = Estimator(1e-2, 30, "orthogonal")
+    frame = estimator.frame(30, np.float32)
+    at = Draws(0, Stream.DIRECTIONS, device=3)
+    coefficients, _ = estimator.estimate(objective, x, 1, frame, at)
+    np.testing.assert_allclose(coefficients @ frame.rows, x - 0.75, atol=0.1)
+
+
+def test_medians_take_turns():
+    calls = []
+    times = medians({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2, burst=2)
+    assert "".join(calls) == "ab" + "aabb" * 2
+    assert set(times) == {"a", "b"}

@@ -1,0 +1,20 @@
+"""Every algorithm against `conformance.py`."""
+
+import pytest
+
+from conformance import CHECKS
+from fedzo.algorithms import ALGORITHMS
+
+SETTINGS = {
+    "fedzo": {"learning_rate": 0.02, "directions": 3, "batch_size": 2, "local_steps": 2},
+}
+
+
+def test_every_algorithm_is_covered():
+    assert set(SETTINGS) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_conformance(name, check):
+    check(ALGORITHMS[name](**SETTINGS[name]))
