@@ -18,7 +18,7 @@ PROBLEM = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
 def rounds(algorithm, dtype=np.float64, count=3, seed=1, workers=1, uplink=None):
     """Run a few rounds by hand; return the states and what was told of the rounds."""
     with LocalFederation(PROBLEM, seed, workers) as federation:
-        states = [algorithm.init(np.full(8, 0.5, dtype), federation)]
+        states = [algorithm.init(np.full(8, 0.5, dtype), federation, uplink or Ideal())]
         infos = []
         for t in range(count):
             state, info = algorithm.round(t, states[-1], federation, uplink or Ideal())
@@ -37,7 +37,7 @@ def check_is_a_frozen_dataclass_with_plain_fields(algorithm):
 
 def check_signatures(algorithm):
     """The run loop calls these by position, people by name."""
-    assert list(inspect.signature(algorithm.init).parameters) == ["x0", "federation"]
+    assert list(inspect.signature(algorithm.init).parameters) == ["x0", "federation", "uplink"]
     names = list(inspect.signature(algorithm.round).parameters)
     assert names == ["t", "state", "federation", "uplink"]
     assert list(inspect.signature(algorithm.model).parameters) == ["state"]
@@ -78,7 +78,7 @@ def check_model(algorithm):
 def check_rounds_are_pure(algorithm):
     """The same round of the same state is the same, and the old state is left as it was."""
     with LocalFederation(PROBLEM, 1, 2) as federation:
-        start = algorithm.init(np.full(8, 0.5), federation)
+        start = algorithm.init(np.full(8, 0.5), federation, Ideal())
         before = [part.copy() for part in start]
         one, info = algorithm.round(0, start, federation, Ideal())
         two, same_info = algorithm.round(0, start, federation, Ideal())

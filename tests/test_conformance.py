@@ -7,6 +7,10 @@ from fedzo.algorithms import ALGORITHMS
 
 SETTINGS = {
     "fedzo": {"learning_rate": 0.02, "directions": 3, "batch_size": 2, "local_steps": 2},
+    "zo_sgd": {"learning_rate": 0.02, "directions": 3, "batch_size": 4},
+    "dzopa": {"learning_rate": 0.02, "directions": 3, "batch_size": 2},
+    "zone_s": {"penalty": 3.0, "directions": 3, "batch_size": 2},
+    "fedavg": {"learning_rate": 0.02, "batch_size": 2, "local_steps": 2},
 }
 
 

@@ -171,6 +171,19 @@ def test_norms_and_rows(dim, dtype):
     assert np.array_equal(alone[0], rows[0])
 
 
+@pytest.mark.parametrize("dim", [100, 255, 256, 700])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bits_do_not_depend_on_where_the_memory_lies(dim, dtype):
+    """Sums of floats depend on their order, and compilers like to pick it by alignment."""
+    seen, kept = set(), []
+    for offset in range(150):
+        kept.append(np.empty(17 * offset % 200 + 1))  # so that the next scratch lies elsewhere
+        memory = np.empty(4 * dim + 64, dtype)
+        rows = memory[offset % 50 : offset % 50 + 4 * dim].reshape(4, dim)
+        seen.add(fill_normals(rows, HERE).tobytes() + rows.tobytes())
+    assert len(seen) == 1
+
+
 def test_both_precisions_are_the_same_numbers():
     assert np.array_equal(HERE.normals(3, 1000, dtype=np.float32), HERE.normals(3, 1000))
 

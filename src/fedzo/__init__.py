@@ -11,28 +11,40 @@ from typing import TYPE_CHECKING, Any
 from fedzo._version import __version__
 
 if TYPE_CHECKING:
-    from fedzo.algorithms import FedZO
+    from fedzo.algorithms import DZOPA, ZOSGD, FedAvg, FedZO, ZoneS
     from fedzo.objective import Objective
     from fedzo.run import Progress, Result, Status, minimize
-    from fedzo.uplink import Ideal
+    from fedzo.uplink import AirComp, Ideal, Seeds
 
 _HOME = {
+    "AirComp": "fedzo.uplink",
+    "DZOPA": "fedzo.algorithms",
+    "FedAvg": "fedzo.algorithms",
     "FedZO": "fedzo.algorithms",
     "Ideal": "fedzo.uplink",
     "Objective": "fedzo.objective",
     "Progress": "fedzo.run",
     "Result": "fedzo.run",
+    "Seeds": "fedzo.uplink",
     "Status": "fedzo.run",
+    "ZOSGD": "fedzo.algorithms",
+    "ZoneS": "fedzo.algorithms",
     "minimize": "fedzo.run",
 }
 
 __all__ = [
+    "DZOPA",
+    "ZOSGD",
+    "AirComp",
+    "FedAvg",
     "FedZO",
     "Ideal",
     "Objective",
     "Progress",
     "Result",
+    "Seeds",
     "Status",
+    "ZoneS",
     "__version__",
     "minimize",
 ]

@@ -102,7 +102,7 @@ def one_round(
 ) -> tuple[LocalFederation, Callable[[], object]]:
     """Return a federation (to be entered) and an action that does one round on it."""
     federation = LocalFederation(objective, 0, workers)
-    state = algorithm.init(initial_of(objective), federation)
+    state = algorithm.init(initial_of(objective), federation, Ideal())
     return federation, lambda: algorithm.round(0, state, federation, Ideal())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from fedzo.config import Experiment
     from fedzo.run import Result
 
+DIVERGED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+
+FILES = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,12 +32,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.command(arguments))
+        code = int(arguments.command(arguments))
+        sys.stdout.flush()
+        return code
     except FedzoError as error:
         print(f"fedzo: error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except MemoryError as error:
+        print(f"fedzo: error: not enough memory: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("fedzo: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has had enough
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
@@ -86,15 +99,28 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from fedzo.config import Experiment
+    from fedzo.folder import RunFolder
 
     experiment = Experiment.load(arguments.config, arguments.set)
     out = _out(arguments, experiment.name)
-    signal.signal(signal.SIGTERM, _interrupt)  # a polite end is one with a checkpoint
-    if arguments.seeds is None:
-        return _one(experiment, out, arguments)
-    if arguments.seeds < 1:
+    several = arguments.seeds is not None
+    if several and arguments.seeds < 1:
         raise UsageError(f"--seeds {arguments.seeds}: must be a whole number >= 1")
-    return _many(experiment, out, arguments)
+    before = signal.signal(signal.SIGTERM, _interrupt)  # a polite end is one with a checkpoint
+    try:
+        if several:
+            return _many(experiment, out, arguments)
+        return _one(experiment, out, arguments.resume, arguments.quiet)
+    except KeyboardInterrupt:
+        first = out / f"seed-{experiment.settings.seed}" if several else out
+        if RunFolder(first).has_run():
+            command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
+            command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
+            print(f"to go on: {shlex.join(command)}", file=sys.stderr)
+            return INTERRUPTED
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(_signal: int, _frame: Any) -> None:
@@ -116,17 +142,20 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
     return folder
 
 
-def _one(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> int:
+def _one(experiment: Experiment, out: Path, resume: bool, quiet: bool) -> int:
     from fedzo.progress import ProgressLine
+    from fedzo.run import Status
 
-    line = None if arguments.quiet else ProgressLine(sys.stderr)
+    line = None if quiet else ProgressLine(sys.stderr)
     try:
-        result = experiment.run(out, arguments.resume, line)
+        result = experiment.run(out, resume, line)
     finally:
         if line is not None:
             line.close()
     print(_summary(result, out))
-    return _exit_code(result, out)
+    if result.status == Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    return 0 if result.success else DIVERGED
 
 
 def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> int:
@@ -134,11 +163,16 @@ def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> i
     from fedzo.plot import draw_runs
 
     first = experiment.settings.seed
-    for seed in range(first, first + arguments.seeds):
-        folder = out / f"seed-{seed}"
+    seeds = range(first, first + arguments.seeds)
+    runs = {out / f"seed-{seed}": experiment.with_seed(seed) for seed in seeds}
+    begun = [folder for folder in runs if RunFolder(folder).has_run()]
+    if begun and not arguments.resume:
+        raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
+    if arguments.resume and not begun:
+        raise UsageError(f"{out} holds no run to resume")
+    for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        arguments.resume = arguments.resume and RunFolder(folder).has_run()
-        code = _one(experiment.with_seed(seed), folder, arguments)
+        code = _one(one, folder, folder in begun, arguments.quiet)
         if code != 0:
             return code
     draw_runs([out], out / "curves.png")
@@ -157,19 +191,10 @@ def _summary(result: Result, out: Path) -> str:
         ("bytes up", f"{result.uplink_bytes:,}"),
         ("bytes down", f"{result.downlink_bytes:,}"),
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
-        ("files", f"{out}/: config.toml history.jsonl model.npy checkpoint.npz curves.png"),
+        ("files", f"{out}/: {' '.join(n for n in FILES if (out / n).exists())}"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)
-
-
-def _exit_code(result: Result, out: Path) -> int:
-    from fedzo.run import Status
-
-    if result.status == Status.INTERRUPTED:
-        print(f"to go on: fedzo run {out / 'config.toml'} --resume", file=sys.stderr)
-        return INTERRUPTED
-    return 0 if result.success else 1
 
 
 def _plot(arguments: argparse.Namespace) -> int:

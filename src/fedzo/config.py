@@ -13,8 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -77,16 +76,22 @@ class Experiment:
 
     @classmethod
     def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
-        """Read a file, or a configuration that ships, and apply ``table.key=value`` overrides."""
+        """Read a file, or a configuration that ships, and apply ``table.key=value`` overrides.
+
+        An override that names another algorithm or uplink leaves behind what the file says
+        for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
+        """
         path = _find(source)
         try:
-            tables = tomllib.loads(path.read_text())
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{source} is not a TOML file: {error}") from error
         except OSError as error:
             raise UsageError(f"cannot read {source}: {error.strerror}") from error
+        changes: dict[str, Any] = {}
         for override in overrides:
-            _override(tables, override)
+            _override(changes, override)
+        _apply(changes, tables)
         name = path.stem if path.name != "config.toml" else path.resolve().parent.name
         return cls.resolve(tables, name)
 
@@ -95,32 +100,34 @@ class Experiment:
         """Check the tables against what they make, and fill in the defaults."""
         known = ("problem", "algorithm", "uplink", "run")
         for table, keys in tables.items():
-            if table not in known or not isinstance(keys, dict):
+            if table not in known:
                 raise UsageError(
                     f"{table} = {keys!r}: unknown table{nearest(table, known)}; "
                     f"a configuration has {', '.join(f'[{k}]' for k in known)}"
                 )
+            require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
         run = dict(tables.get("run", {}))
         settings, run = _make("run", RunSettings, run)
         problem = dict(tables.get("problem", {}))
-        factory = _factory(_choice("problem", problem, "name", None))
+        problem_name = _choice("problem", problem, "name", PROBLEMS, own=True)
+        factory = _factory(problem_name)
         arguments = _arguments("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, settings.data_seed)}
         algorithm = dict(tables.get("algorithm", {}))
-        algorithm_name = _choice("algorithm", algorithm, "name", ALGORITHMS, "fedzo")
+        algorithm_name = _choice("algorithm", algorithm, *_CHOICES["algorithm"])
         made, algorithm = _make("algorithm", ALGORITHMS[algorithm_name], algorithm)
         uplink = dict(tables.get("uplink", {}))
-        kind = _choice("uplink", uplink, "kind", UPLINKS, "ideal")
+        kind = _choice("uplink", uplink, *_CHOICES["uplink"])
         heard, uplink = _make("uplink", UPLINKS[kind], uplink)
         return cls(
             name=name,
             tables={
-                "problem": {"name": tables["problem"]["name"], **arguments},
+                "problem": {"name": problem_name, **arguments},
                 "algorithm": {"name": algorithm_name, **algorithm},
                 "uplink": {"kind": kind, **uplink},
                 "run": run,
             },
-            problem=lambda: _objective(factory, chosen),
+            problem=lambda: _objective(problem_name, factory, chosen),
             algorithm=made,
             uplink=heard,
             settings=settings,
@@ -128,8 +135,12 @@ class Experiment:
 
     def with_seed(self, seed: int) -> Experiment:
         """Return the same experiment with another seed; the data stay as they are."""
+        try:
+            settings = replace(self.settings, seed=seed)
+        except InvalidValue as error:
+            raise error.under("run") from error
         tables = {**self.tables, "run": {**self.tables["run"], "seed": seed}}
-        return Experiment.resolve(tables, self.name)
+        return replace(self, tables=tables, settings=settings)
 
     def run(
         self,
@@ -194,56 +205,82 @@ def _override(tables: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is a string
-    if not isinstance(tables.setdefault(table, {}), dict):
-        raise UsageError(f"--set {override}: {table} is not a table")
-    tables[table][key] = value
+    tables.setdefault(table, {})[key] = value
+
+
+# The tables whose keys depend on one of them: which it is, what it may be, what it is if unsaid.
+_CHOICES: dict[str, tuple[str, Mapping[str, Any], str]] = {
+    "algorithm": ("name", ALGORITHMS, "fedzo"),
+    "uplink": ("kind", UPLINKS, "ideal"),
+}
+
+
+def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
+    """Put changes into the tables of a file."""
+    for table, keys in changes.items():
+        old = tables.setdefault(table, {})
+        if not isinstance(old, dict):
+            continue  # the file is wrong, and will be told so
+        if table in _CHOICES:
+            key, known, default = _CHOICES[table]
+            was, now = str(old.get(key, default)), str(keys.get(key))
+            if was in known and now in known:
+                for gone in _parameters(known[was]) - _parameters(known[now]):
+                    old.pop(gone, None)
+        old.update(keys)
+
+
+def _parameters(factory: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(factory).parameters)
 
 
 def _choice(
     table: str,
     keys: dict[str, Any],
     key: str,
-    known: Mapping[str, Any] | None,
+    known: Mapping[str, Any],
     default: str | None = None,
+    own: bool = False,
 ) -> str:
-    """Take out the key that says what a table makes."""
+    """Take out the key that says what a table makes; ``own`` if it may be the user's."""
     choice = keys.pop(key, default)
-    if known is None:  # a problem: one that ships, or module:factory
-        if choice in PROBLEMS or (isinstance(choice, str) and ":" in choice):
-            return str(choice)
-        allowed = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
-        raise InvalidValue(f"{table}.{key}", choice, allowed + nearest(str(choice), PROBLEMS))
-    if choice not in known:
-        allowed = one_of(known) + nearest(str(choice), known)
-        raise InvalidValue(f"{table}.{key}", choice, allowed)
-    return str(choice)
+    allowed = one_of(known) + (", or 'module:factory' for your own" if own else "")
+    if choice is None:
+        raise UsageError(f"{table}.{key} is missing: it must be {allowed}")
+    if isinstance(choice, str) and (choice in known or (own and ":" in choice)):
+        return choice
+    raise InvalidValue(f"{table}.{key}", choice, allowed + nearest(str(choice), known))
 
 
 def _factory(name: str) -> Callable[..., Any]:
     """Import a problem's factory; a user's own may lie beside where the command was given."""
     module, _, attribute = PROBLEMS.get(name, name).partition(":")
     here = str(Path.cwd())
-    sys.path.insert(0, here)
+    if name not in PROBLEMS and here not in sys.path:
+        sys.path.insert(0, here)  # and it stays: the module may import others when it is called
     try:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ImportError(f"{module!r} is no name of a module")
         factory = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InvalidValue("problem.name", name, f"importable: {error}") from error
-    finally:
-        sys.path.remove(here)
-    if not callable(factory):
-        raise InvalidValue("problem.name", name, "a function or class that makes an Objective")
+    try:
+        inspect.signature(factory)
+    except (TypeError, ValueError) as error:
+        allowed = "a function or class that makes an Objective"
+        raise InvalidValue("problem.name", name, allowed) from error
     return typing.cast(Callable[..., Any], factory)
 
 
-def _objective(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:
+def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:
     try:
         made = factory(**arguments)
     except InvalidValue as error:
         raise error.under("problem") from error
     if not isinstance(made, Objective):
         raise UsageError(
-            f"problem.name: {factory.__qualname__} made a {type(made).__name__}, which is no "
-            "Objective: it needs dim, devices, batch, values and losses"
+            f"problem.name = {name!r}: made a {type(made).__name__}, which is no Objective: "
+            "it needs dim, devices, batch, values and losses"
         )
     return made
 
@@ -275,10 +312,8 @@ def _arguments(
     hints = _hints(factory)
     for key, value in keys.items():
         if key not in known and not takes_any:
-            close = get_close_matches(key, known, n=1)
-            near = f" (did you mean {close[0]!r}?)" if close else ""
             raise UsageError(
-                f"{table}.{key} = {value!r}: unknown key{near}; "
+                f"{table}.{key} = {value!r}: unknown key{nearest(key, known)}; "
                 f"[{table}] takes {', '.join(known) or 'no keys'} here"
             )
         hint = hints.get(key, Any)
@@ -299,7 +334,10 @@ def _arguments(
 
 
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    return typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    try:
+        return typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    except (NameError, TypeError):  # hints for a type checker only, or on what takes none
+        return {}
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -321,14 +359,20 @@ def _fits(value: Any, hint: Any) -> bool:
         elif option is float:
             if isinstance(value, int | float):
                 return True
-        elif isinstance(value, typing.get_origin(option) or option):
+        elif _is_instance(value, typing.get_origin(option) or option):
             return True
     return False
 
 
+def _is_instance(value: Any, kind: Any) -> bool:
+    if kind is tuple:
+        return isinstance(value, list | tuple)  # TOML has lists only
+    return isinstance(value, kind) if inspect.isclass(kind) else True
+
+
 def _worded(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    names |= {list: "a list"}
+    names |= {list: "a list", tuple: "a list", Any: "a value"}
     words = []
     for option in _options(hint):
         if typing.get_origin(option) is typing.Literal:

@@ -70,7 +70,7 @@ class Frame:
     def advance(self, coefficients: Array, delta: Array, start: Array) -> Array:
         """Add ``coefficients @ rows`` to ``delta`` in place; return ``start + delta``."""
         x = np.empty_like(start)
-        _advance(coefficients.astype(self.rows.dtype), self.rows, delta, start, x)
+        _advance(coefficients.astype(self.rows.dtype, copy=False), self.rows, delta, start, x)
         return x
 
     def vectors(self) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -72,6 +73,20 @@ def one_of(known: Iterable[str]) -> str:
     "one of 'forward', 'central'"
     """
     return "one of " + ", ".join(repr(k) for k in known)
+
+
+def check_positive(settings: object, *keys: str) -> None:
+    """Raise unless these settings are finite numbers > 0; None, for a default, passes."""
+    for key in keys:
+        value = getattr(settings, key)
+        require(value is None or 0 < value < math.inf, key, value, "a number > 0")
+
+
+def check_counts(settings: object, *keys: str) -> None:
+    """Raise unless these settings are whole numbers >= 1; None, for a default, passes."""
+    for key in keys:
+        value = getattr(settings, key)
+        require(value is None or value >= 1, key, value, "a whole number >= 1")
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

@@ -7,6 +7,7 @@ as a stream in device order. It cannot tell how many workers there were, or wher
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +28,10 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
+_WORTH_A_THREAD = 0.5e-3  # seconds of work a device
+_SILENT: Any = {"over": "ignore", "invalid": "ignore"}
+
+
 class Update(NamedTuple):
     """What one device answers to one round's work."""
 
@@ -34,6 +39,7 @@ class Update(NamedTuple):
     delta: Array  # Δ_i^t, how far the device's model moved
     weight: float  # its share in the average, before the shares are made to sum to one
     queries: int  # how many values F_i(x, ξ) this took
+    coefficients: Array | None = None  # (H, b2): what Δ_i^t is made of, if of directions
 
 
 Work = Callable[[Objective, int], Update]
@@ -60,7 +66,10 @@ class Federation(Protocol):
     seed: int
     dim: int
     devices: int
-    sized: bool  # whether a device can tell how many samples it holds
+
+    def offers(self, method: str) -> bool:
+        """Tell whether the devices' problem has one of an objective's optional methods."""
+        ...
 
     def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
@@ -78,6 +87,10 @@ class LocalFederation:
     takes one device through all its local steps, so its directions stay in its own cache.
     At most two updates a worker are under way at any time: memory does not grow with M or N.
 
+    ``workers=None`` means all cores, if that pays: threads wait for each other's GIL, so work
+    that takes less than half a millisecond a device is quicker on one. The first two devices
+    tell which it is. The result does not depend on it.
+
     Examples
     --------
     >>> import numpy as np
@@ -93,15 +106,20 @@ class LocalFederation:
             require(workers >= 1, "workers", workers, "a whole number >= 1")
         self.objective, self.seed = objective, seed
         self.dim, self.devices = objective.dim, objective.devices
-        self.sized = hasattr(objective, "size")
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or _cores()
+        self._trials: list[float] | None = [] if workers is None else None
         self._threads: ThreadPoolExecutor | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
         self._open.enter_context(ThreadpoolController().limit(limits=1, user_api="blas"))
+        # What is not finite is caught by the run's loop, which names round and device:
+        # NumPy's warnings on the way there would only be noise.
+        self._open.enter_context(np.errstate(**_SILENT))
         if self.workers > 1:
-            self._threads = ThreadPoolExecutor(self.workers, "fedzo")
+            self._threads = ThreadPoolExecutor(
+                self.workers, "fedzo", initializer=lambda: np.seterr(**_SILENT)
+            )
         return self
 
     def __exit__(
@@ -115,6 +133,10 @@ class LocalFederation:
             self._threads = None
         self._open.close()
 
+    def offers(self, method: str) -> bool:
+        """Tell whether the problem has one of an objective's optional methods."""
+        return hasattr(self.objective, method)
+
     @cached_property
     def evaluation_cost(self) -> int:
         """How many values F_i(x, ξ) one evaluation of all f_i takes."""
@@ -122,7 +144,8 @@ class LocalFederation:
 
     def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
-        return Replies(self._ordered(lambda i: work(self.objective, int(i)), devices))
+        stream = self._ordered if self._trials is None else self._tried
+        return Replies(stream(lambda i: work(self.objective, int(i)), devices))
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices.
@@ -134,6 +157,21 @@ class LocalFederation:
         return np.concatenate(
             list(self._ordered(lambda part: self.objective.losses(x, part), parts))
         )
+
+    def _tried(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        """Map on this thread until two items have told whether more threads would pay."""
+        items = iter(items)
+        while self._trials is not None and (item := next(items, None)) is not None:
+            began = time.perf_counter()
+            result = function(item)
+            self._trials.append(time.perf_counter() - began)
+            if len(self._trials) == 2:  # the first may have had to compile something
+                if min(self._trials) < _WORTH_A_THREAD and self._threads is not None:
+                    self._threads.shutdown()
+                    self._threads = None
+                self._trials = None
+            yield result
+        yield from self._ordered(function, items)
 
     def _ordered(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Map over the threads, a few items ahead, in the order of the items."""
@@ -151,3 +189,11 @@ class LocalFederation:
         finally:  # a failed or abandoned stream must not leave work behind
             for future in under_way:
                 future.cancel()
+
+
+def _cores() -> int:
+    """Return how many cores this process may use; not every system can tell which."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1

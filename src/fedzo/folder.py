@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
+import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import date, time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +19,12 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from fedzo.errors import UsageError
+from fedzo.errors import FedzoError, UsageError
 
 Array = NDArray[Any]
 Config = Mapping[str, Mapping[str, Any]]
+
+_BESIDE = ".part"  # how the name of a file ends that is still being written
 
 # What may differ between the first part of a run and its continuation.
 FREE_KEYS = {("run", key) for key in ("rounds", "workers", "evaluate_every", "checkpoint_every")}
@@ -52,20 +55,26 @@ class RunFolder:
 
     def has_run(self) -> bool:
         """Tell whether a run was started here."""
-        return self.config.exists() or self.checkpoint.exists()
+        # Not Path.exists, which raises where it may not look; prepare will say what is wrong.
+        return os.path.exists(self.config) or os.path.exists(self.checkpoint)
 
     def prepare(self, config: Config) -> None:
         """Make the folder and write the configuration, or raise with the reason."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            _replace(self.config, tomli_w.dumps(_toml(config)).encode())
+            for left in self.path.glob(f".*{_BESIDE}"):  # by a kill in the midst of writing
+                left.unlink()
         except OSError as error:
             raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
+        replace(self.config, _dumps(config).encode())
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the history."""
-        with self.history.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.history.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise FedzoError(f"cannot write {self.history}: {error.strerror}") from error
 
     def keep_history(self, upto: int, every: int) -> list[dict[str, Any]]:
         """Drop what lies after a round, half lines and lines off the schedule; return the rest.
@@ -75,45 +84,50 @@ class RunFolder:
         kept = [
             r for r in read_history(self.history) if r["round"] <= upto and r["round"] % every == 0
         ]
-        _replace(self.history, "".join(json.dumps(r) + "\n" for r in kept).encode())
+        replace(self.history, "".join(json.dumps(r) + "\n" for r in kept).encode())
         return kept
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint."""
-        meta = checkpoint._asdict()
+        meta = checkpoint._asdict() | {"config": _dumps(checkpoint.config)}
         arrays = {f"state_{i}": array for i, array in enumerate(meta.pop("state"))}
         buffer = io.BytesIO()
         np.savez(buffer, meta=np.array(json.dumps(meta)), **arrays)
-        _replace(self.checkpoint, buffer.getvalue())
+        replace(self.checkpoint, buffer.getvalue())
 
     def load(self) -> Checkpoint | None:
         """Read the checkpoint, if there is one."""
         if not self.checkpoint.exists():
             return None
         try:
-            with np.load(self.checkpoint, allow_pickle=False) as file:
+            content = io.BytesIO(self.checkpoint.read_bytes())
+            with np.load(content, allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
+                meta["config"] = tomllib.loads(meta["config"])
                 state = tuple(file[f"state_{i}"] for i in range(len(file.files) - 1))
             return Checkpoint(state=state, **meta)
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except Exception as error:  # a zip file can be wrong in more ways than one can list
             raise UsageError(f"{self.checkpoint} is damaged and cannot be resumed") from error
 
     def save_model(self, x: Array) -> None:
         """Write the model."""
         buffer = io.BytesIO()
         np.save(buffer, x)
-        _replace(self.model, buffer.getvalue())
+        replace(self.model, buffer.getvalue())
 
 
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a history; a half line at the end, from a kill, is passed over."""
     if not path.exists():
         return
-    with path.open() as file:
-        for line in file:
-            if not line.endswith("\n"):
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
                 return
-            yield json.loads(line)
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise UsageError(f"{path} is damaged in line {number}") from error
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -130,18 +144,46 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
-def _toml(config: Config) -> dict[str, dict[str, Any]]:
-    """TOML has no null: a setting that is None is left out, which means the same."""
-    return {t: {k: v for k, v in keys.items() if v is not None} for t, keys in config.items()}
+def plain(config: Config) -> Config:
+    """Return a configuration as it will be when written to TOML and read again.
+
+    TOML has no null: a setting that is None, or a default that TOML has no word for, is left
+    out, which means the same.
+
+    >>> plain({"algorithm": {"directions": np.int64(3), "participants": None, "sizes": (1, 2)}})
+    {'algorithm': {'directions': 3, 'sizes': [1, 2]}}
+    """
+    return {table: _plain(keys) for table, keys in config.items()}
 
 
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        items = [_plain(v) for v in value]
+        return None if None in items else items
+    if isinstance(value, Mapping):
+        return {str(k): p for k, v in value.items() if (p := _plain(v)) is not None}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value if isinstance(value, str | int | float | date | time) else None
+
+
+def _dumps(config: Config) -> str:
+    return tomli_w.dumps({table: dict(keys) for table, keys in config.items()})
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file in one step: whoever reads it finds the old content or the new."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}{_BESIDE}")
     try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        try:
+            with beside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise FedzoError(f"cannot write {path}: {error.strerror}") from error

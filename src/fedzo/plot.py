@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.errors import UsageError
-from fedzo.folder import RunFolder, read_history
+from fedzo.folder import RunFolder, read_history, replace
 
 Array = NDArray[Any]
 
@@ -60,7 +61,9 @@ def draw_runs(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[st
     if any(len(histories) > 1 for _, histories in runs):
         seeds = max(len(histories) for _, histories in runs)
         figure.suptitle(f"mean and range over {seeds} seeds", fontsize=9)
-    figure.savefig(out)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(out).suffix[1:] or "png")
+    replace(Path(out), picture.getvalue())
 
 
 def _read(path: Path) -> list[list[dict[str, Any]]]:
@@ -84,4 +87,5 @@ def _align(histories: list[list[dict[str, Any]]], key: str) -> tuple[Array, Arra
     """Return rounds that all seeds have, and one curve for each seed."""
     tables = [{record["round"]: record[key] for record in history} for history in histories]
     rounds = sorted(set.intersection(*(set(table) for table in tables)))
-    return np.array(rounds), np.array([[table[r] for r in rounds] for table in tables])
+    curves = np.array([[table[r] for r in rounds] for table in tables])
+    return np.array(rounds), curves.clip(-1e99, 1e99)  # matplotlib fails near the largest floats

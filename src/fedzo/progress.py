@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -49,7 +49,7 @@ class ProgressLine:
             self.stream.flush()
 
     def _rewrite(self, text: str) -> None:
-        text = text[: shutil.get_terminal_size().columns - 1]
+        text = text[: _columns(self.stream) - 1]
         self.stream.write("\r" + text.ljust(self._width))
         self.stream.flush()
         self._width = len(text)
@@ -67,6 +67,14 @@ class ProgressLine:
             parts.append(f"{speed:,.3g} queries/s" if speed < 1000 else f"{speed:,.0f} queries/s")
             parts.append(f"{duration(seconds / rounds * (progress.rounds - progress.round))} left")
         return "  ".join(parts)
+
+
+def _columns(stream: TextIO) -> int:
+    """Return the width of the stream's own terminal: standard output may be elsewhere."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:  # a stream that only says that it is one
+        return 80
 
 
 def headline(record: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
 from fedzo.errors import InvalidValue, NonFinite, UsageError, require
 from fedzo.federation import LocalFederation
-from fedzo.folder import Checkpoint, Config, RunFolder, differences
+from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
 from fedzo.objective import FunctionObjective, Objective, initial_of, metrics_of
 from fedzo.random import check_seed
 from fedzo.uplink import UPLINKS, Ideal, Uplink
@@ -66,6 +66,7 @@ class Result:
     evaluation_queries: int
     uplink_bytes: int
     downlink_bytes: int
+    channel_uses: int
     seconds: float
     history: list[dict[str, Any]] = field(repr=False)
 
@@ -138,8 +139,8 @@ def minimize(
     >>> import fedzo
     >>> def distance(x, device):
     ...     return float(np.sum((x - device) ** 2))
-    >>> result = fedzo.minimize(distance, np.zeros(3), devices=5, rounds=60,
-    ...                         algorithm=fedzo.FedZO(learning_rate=0.05, directions=3))
+    >>> algorithm = fedzo.FedZO(learning_rate=0.05, directions=3, direction_kind="orthogonal")
+    >>> result = fedzo.minimize(distance, np.zeros(3), devices=5, rounds=60, algorithm=algorithm)
     >>> result.x.round(1), result.message
     (array([2., 2., 2.]), 'finished 60 rounds')
     >>> result.queries  # 60 rounds x 5 devices x 5 steps x (3 + 1) values
@@ -148,8 +149,8 @@ def minimize(
     algorithm = FedZO() if algorithm is None else algorithm
     uplink = Ideal() if uplink is None else uplink
     for key, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
-        require(value >= 1, key, value, "a whole number >= 1")
-    require(rounds >= 0, "rounds", rounds, "a whole number >= 0")
+        _require_whole(key, value, least=1)
+    _require_whole("rounds", rounds, least=0)
     check_seed("seed", seed)
     if resume and run_dir is None:
         raise UsageError("resume needs the run_dir of the run to go on with")
@@ -164,14 +165,16 @@ def minimize(
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
         callback=callback,
-        position=Position(0, algorithm.init(start, federation)),
-        config=config
-        or {
-            "problem": {"name": _name(fun), "dim": objective.dim, "devices": objective.devices},
-            "algorithm": describe(algorithm, "name", ALGORITHMS),
-            "uplink": describe(uplink, "kind", UPLINKS),
-            "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
-        },
+        position=Position(0, algorithm.init(start, federation, uplink)),
+        config=plain(
+            config
+            or {
+                "problem": {"name": _name(fun), "dim": objective.dim, "devices": objective.devices},
+                "algorithm": describe(algorithm, "name", ALGORITHMS),
+                "uplink": describe(uplink, "kind", UPLINKS),
+                "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
+            }
+        ),
         start=hashlib.sha256(start.tobytes()).hexdigest()[:16],
         files=None if run_dir is None else RunFolder(run_dir),
     )
@@ -188,6 +191,7 @@ class Position(NamedTuple):
     queries: int = 0
     uplink_bytes: int = 0
     downlink_bytes: int = 0
+    channel_uses: int = 0
     last: RoundInfo = RoundInfo(0, 0, 0, 0)
 
     def moved(self, state: Any, info: RoundInfo) -> Position:
@@ -198,6 +202,7 @@ class Position(NamedTuple):
             self.queries + info.queries,
             self.uplink_bytes + info.uplink_bytes,
             self.downlink_bytes + info.downlink_bytes,
+            self.channel_uses + info.channel_uses,
             info,
         )
 
@@ -264,7 +269,7 @@ class _Run:
         """Run to the end, whichever it is."""
         try:
             status, message = self._loop()
-            self.evaluate()  # the last round may be off the schedule
+            self.evaluate()  # a callback may have stopped it off the schedule
         except KeyboardInterrupt:
             self.save()
             status, message = Status.INTERRUPTED, f"interrupted after round {self.position.round}"
@@ -275,14 +280,15 @@ class _Run:
     def _loop(self) -> tuple[Status, str]:
         while True:
             t = self.position.round
-            if t % self.evaluate_every == 0:
+            at_end = t == self.rounds
+            if t % self.evaluate_every == 0 or at_end:
                 self.evaluate()
-            if t % self.checkpoint_every == 0 or t == self.rounds:
+            if t % self.checkpoint_every == 0 or at_end:
                 self.save()
             if self.callback is not None and self.callback(self._progress()):
                 self.save()
                 return Status.STOPPED, f"stopped by the callback after round {t}"
-            if t == self.rounds:
+            if at_end:
                 return Status.FINISHED, f"finished {t} rounds"
             self.step()
 
@@ -305,13 +311,14 @@ class _Run:
         record = {
             "round": at.round,
             "train_loss": float(losses.mean()),
-            **self.metrics(self.x),
-            **at.last.metrics,
+            **{key: float(value) for key, value in self.metrics(self.x).items()},
+            **{k: v for k, v in at.last.metrics.items() if isinstance(v, int | float)},
             "participants": at.last.participants,
             "queries": at.queries,
             "evaluation_queries": (len(self.history) + 1) * self.federation.evaluation_cost,
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
+            "channel_uses": at.channel_uses,
             "seconds": round(self.seconds, 3),
         }
         self.history.append(record)
@@ -323,7 +330,8 @@ class _Run:
         if self.files is None:
             return
         at = self.position
-        totals = {key: getattr(at, key) for key in ("queries", "uplink_bytes", "downlink_bytes")}
+        counters = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
+        totals = {key: getattr(at, key) for key in counters}
         self.files.save(
             Checkpoint(
                 round=at.round,
@@ -342,7 +350,8 @@ class _Run:
             from fedzo.plot import draw_runs
 
             self.files.save_model(self.x)
-            draw_runs([self.files.path], self.files.curves)
+            if self.history:  # none if the very first evaluation failed or was interrupted
+                draw_runs([self.files.path], self.files.curves)
         at = self.position
         return Result(
             x=self.x,
@@ -355,6 +364,7 @@ class _Run:
             evaluation_queries=len(self.history) * self.federation.evaluation_cost,
             uplink_bytes=at.uplink_bytes,
             downlink_bytes=at.downlink_bytes,
+            channel_uses=at.channel_uses,
             seconds=self.seconds,
             history=self.history,
         )
@@ -365,7 +375,7 @@ class _Run:
     def _progress(self) -> Progress:
         at = self.position
         record = self.history[-1] if self._recorded() else None
-        return Progress(at.round, self.rounds, self.x, at.queries, self.seconds, record)
+        return Progress(at.round, self.rounds, self.x.copy(), at.queries, self.seconds, record)
 
 
 def _problem(
@@ -375,7 +385,12 @@ def _problem(
     if isinstance(fun, Objective):
         if devices not in (None, fun.devices):
             raise InvalidValue("devices", devices, f"left out, or the objective's {fun.devices}")
+        for key, count in (("dim", fun.dim), ("devices", fun.devices)):
+            if not _whole(count, least=1):
+                raise UsageError(f"{_name(fun)}: {key} is {count!r}, not a whole number >= 1")
         start = _start(initial_of(fun) if x0 is None else x0)
+        if x0 is None and start.size != fun.dim:
+            raise UsageError(f"{_name(fun)}: initial() has {start.size} numbers, dim is {fun.dim}")
         allowed = f"of the objective's dimension, {fun.dim}"
         require(start.size == fun.dim, "x0", f"an array of {start.size}", allowed)
         return fun, start
@@ -383,6 +398,7 @@ def _problem(
         raise InvalidValue("x0", None, "given: a function has no starting point of its own")
     if devices is None:
         raise InvalidValue("devices", None, "given: a function does not tell how many there are")
+    _require_whole("devices", devices, least=1)
     start = _start(x0)
     return FunctionObjective(fun, start.size, devices), start
 
@@ -391,9 +407,18 @@ def _start(x0: ArrayLike) -> Array:
     start = np.array(x0)  # a copy: nobody else writes to it
     if start.dtype not in (np.float32, np.float64):
         start = start.astype(np.float64)
-    require(start.ndim == 1, "x0", f"an array of shape {start.shape}", "one-dimensional")
+    shape = f"an array of shape {start.shape}"
+    require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
     require(bool(np.isfinite(start).all()), "x0", "an array", "finite")
     return start
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int | np.integer) and int(value) >= least
+
+
+def _require_whole(key: str, value: Any, least: int) -> None:
+    require(_whole(value, least), key, value, f"a whole number >= {least}")
 
 
 def _name(fun: object) -> str:

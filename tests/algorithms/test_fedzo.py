@@ -14,7 +14,7 @@ from fedzo.uplink import Ideal
 
 def one_round(problem, algorithm, t=0, seed=3):
     with LocalFederation(problem, seed, 1) as federation:
-        state = algorithm.init(problem.initial(), federation)
+        state = algorithm.init(problem.initial(), federation, Ideal())
         state, info = algorithm.round(t, state, federation, Ideal())
         return state.x, info
 
@@ -159,7 +159,9 @@ def test_small_updates_are_not_lost_in_a_large_model():
     from fedzo.algorithms.fedzo import LocalSteps
 
     algorithm = fedzo.FedZO(learning_rate=2.0**-30, directions=1, local_steps=4, batch_size=1)
-    update = LocalSteps(algorithm, np.ones(1, np.float32), 0, 0)(Slope(), 0)
+    x = np.ones(1, np.float32)
+    steps = LocalSteps(algorithm.estimator, 2.0**-30, 1, x, 0, 0, local_steps=4)
+    update = steps(Slope(), 0)
     assert update.delta[0] == pytest.approx(-4 * 2.0**-30)
 
 

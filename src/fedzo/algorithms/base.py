@@ -7,8 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
+from fedzo.errors import InvalidValue, one_of, require
 from fedzo.federation import Federation
 from fedzo.uplink.base import Uplink
+from fedzo.uplink.ideal import Ideal
 
 Array = NDArray[Any]
 
@@ -20,7 +22,14 @@ class RoundInfo(NamedTuple):
     queries: int
     uplink_bytes: int
     downlink_bytes: int
-    metrics: Mapping[str, float] = {}
+    channel_uses: int = 0
+    metrics: Mapping[str, Any] = {}  # its numbers go into the history
+
+
+class ModelState(NamedTuple):
+    """The state of an algorithm that carries nothing but the global model."""
+
+    x: Array  # x^t
 
 
 class Algorithm(Protocol):
@@ -30,8 +39,8 @@ class Algorithm(Protocol):
     own, a NamedTuple of arrays.
     """
 
-    def init(self, x0: Array, federation: Federation) -> Any:
-        """Return the state before round 0; raise if the federation cannot be worked with."""
+    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> Any:
+        """Return the state before round 0; raise if this cannot work together."""
         ...
 
     def round(
@@ -43,3 +52,28 @@ class Algorithm(Protocol):
     def model(self, state: Any) -> Array:
         """Return the global model x of a state."""
         ...
+
+
+def check_participants(wanted: int | None, federation: Federation) -> None:
+    """Raise unless so many devices can take part in a round."""
+    if wanted is not None:
+        allowed = f"at most the number of devices, {federation.devices}"
+        require(wanted <= federation.devices, "participants", wanted, allowed)
+
+
+WEIGHTINGS = ("uniform", "size")
+
+
+def check_weighting(weighting: str, federation: Federation | None = None) -> None:
+    """Raise unless updates can be weighted in this way, in this federation."""
+    if weighting not in WEIGHTINGS:
+        raise InvalidValue("weighting", weighting, one_of(WEIGHTINGS))
+    if federation is not None and weighting == "size" and not federation.offers("size"):
+        raise InvalidValue("weighting", "size", "'uniform': the problem tells no device sizes")
+
+
+def check_no_uplink(name: str, uplink: Uplink) -> None:
+    """Raise unless the uplink is the ideal one, for algorithms that do not send through it."""
+    if not isinstance(uplink, Ideal):
+        allowed = f"one that sends its updates through an uplink, to use {type(uplink).__name__}"
+        raise InvalidValue("name", name, allowed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import RoundInfo
-from fedzo.directions import check_directions
-from fedzo.errors import InvalidValue, NonFinite, one_of, require
+from fedzo.algorithms.base import ModelState, RoundInfo, check_participants, check_weighting
+from fedzo.directions import Frame, check_directions
+from fedzo.errors import NonFinite, check_counts, check_positive
 from fedzo.estimator import Estimator
 from fedzo.federation import Federation, Update
 from fedzo.objective import Objective, size_of
@@ -19,12 +19,6 @@ from fedzo.random import Draws, Stream
 from fedzo.uplink.base import Uplink
 
 Array = NDArray[Any]
-
-
-class State(NamedTuple):
-    """What FedZO carries from round to round."""
-
-    x: Array  # x^t
 
 
 @dataclass(frozen=True)
@@ -75,9 +69,11 @@ class FedZO:
     >>> import fedzo
     >>> import numpy as np
     >>> centres = np.array([[1.0, 0.0], [0.0, 2.0], [2.0, 1.0]])  # one for each device
-    >>> result = fedzo.minimize(
-    ...     lambda x, device: np.sum((x - centres[device]) ** 2), x0=np.zeros(2), devices=3,
-    ...     algorithm=fedzo.FedZO(learning_rate=0.05, directions=2, local_steps=2), rounds=100)
+    >>> def distance(x, device):
+    ...     return np.sum((x - centres[device]) ** 2)
+    >>> algorithm = fedzo.FedZO(
+    ...     learning_rate=0.05, directions=2, direction_kind="orthogonal", local_steps=2)
+    >>> result = fedzo.minimize(distance, np.zeros(2), devices=3, algorithm=algorithm, rounds=100)
     >>> result.x.round(1)
     array([1., 1.])
     """
@@ -93,17 +89,9 @@ class FedZO:
     weighting: str = "uniform"
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.learning_rate < np.inf, "learning_rate", self.learning_rate, "a number > 0"
-        )
-        for key in ("batch_size", "local_steps"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "a whole number >= 1")
-        if self.participants is not None:
-            require(
-                self.participants >= 1, "participants", self.participants, "a whole number >= 1"
-            )
-        if self.weighting not in ("uniform", "size"):
-            raise InvalidValue("weighting", self.weighting, one_of(("uniform", "size")))
+        check_positive(self, "learning_rate")
+        check_counts(self, "batch_size", "local_steps", "participants")
+        check_weighting(self.weighting)
         _ = self.estimator  # checks μ, b2, the kind and the difference
 
     @cached_property
@@ -111,29 +99,34 @@ class FedZO:
         """Eq. (2) with this algorithm's μ and b2."""
         return Estimator(self.smoothing, self.directions, self.direction_kind, self.difference)
 
-    def init(self, x0: Array, federation: Federation) -> State:
+    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:
         """Return the state before round 0."""
-        if self.participants is not None:
-            allowed = f"at most the number of devices, {federation.devices}"
-            ok = self.participants <= federation.devices
-            require(ok, "participants", self.participants, allowed)
-        if self.weighting == "size" and not federation.sized:
-            raise InvalidValue("weighting", "size", "'uniform': the problem tells no device sizes")
+        check_participants(self.participants, federation)
+        check_weighting(self.weighting, federation)
         check_directions(self.direction_kind, self.directions, federation.dim)
-        return State(x0)
+        return ModelState(x0)
 
     def round(
-        self, t: int, state: State, federation: Federation, uplink: Uplink
-    ) -> tuple[State, RoundInfo]:
+        self, t: int, state: ModelState, federation: Federation, uplink: Uplink
+    ) -> tuple[ModelState, RoundInfo]:
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
-        work = LocalSteps(self, state.x, t, federation.seed)
+        work = LocalSteps(
+            self.estimator,
+            self.learning_rate,
+            self.batch_size,
+            state.x,
+            t,
+            federation.seed,
+            self.local_steps,
+            self.weighting,
+        )
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
         delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
         x = (state.x + delta).astype(state.x.dtype)  # x^{t+1}
-        return State(x), RoundInfo(updates.count, updates.queries, *sent)
+        return ModelState(x), RoundInfo(updates.count, updates.queries, *sent)
 
-    def model(self, state: State) -> Array:
+    def model(self, state: ModelState) -> Array:
         """Return x^t."""
         return state.x
 
@@ -142,29 +135,48 @@ class FedZO:
 class LocalSteps:
     """One device's part of a round: H steps from x, a pure function of (objective, device)."""
 
-    algorithm: FedZO
+    estimator: Estimator
+    learning_rate: float
+    batch_size: int
     x: Array
     round: int
     seed: int
+    local_steps: int = 1
+    weighting: str = "uniform"
 
     def __call__(self, objective: Objective, device: int) -> Update:
-        """Return Δ_i^t.
+        """Return Δ_i^t, and the coefficients of the directions that it is made of.
 
         It is summed by itself, step by step, rather than taken as x_i^{(t,H)} - x^t: what is
-        small is not rounded to the precision of what is large.
+        small is not rounded to the precision of what is large, and whoever knows the seed
+        and the coefficients gets the same sum, to the bit.
         """
-        algorithm = self.algorithm
-        estimator = algorithm.estimator
-        frame = estimator.frame(self.x.size, self.x.dtype)
+        frame = self.estimator.frame(self.x.size, self.x.dtype)
         at = Draws(self.seed, Stream.DIRECTIONS, self.round, device)
         x, delta, queries = self.x, np.zeros_like(self.x), 0  # x_i^{(t,0)} = x^t
-        for k in range(algorithm.local_steps):
-            coefficients, asked = estimator.estimate(
-                objective, x, algorithm.batch_size, frame, at._replace(step=k)
+        steps = np.empty((self.local_steps, self.estimator.directions), self.x.dtype)
+        for k in range(self.local_steps):
+            coefficients, asked = self.estimator.estimate(
+                objective, x, self.batch_size, frame, at._replace(step=k)
             )
             if not np.isfinite(coefficients).all():
                 raise NonFinite("the loss", self.round + 1, device)
-            x = frame.advance(-algorithm.learning_rate * coefficients, delta, self.x)  # eq. (6)
+            steps[k] = -self.learning_rate * coefficients
+            x = frame.advance(steps[k], delta, self.x)  # eq. (6)
             queries += asked
-        weight = 1 if algorithm.weighting == "uniform" else size_of(objective, device)
-        return Update(device, delta, weight, queries)
+        weight = 1 if self.weighting == "uniform" else size_of(objective, device)
+        return Update(device, delta, weight, queries, steps)
+
+
+def rebuild(coefficients: Array, kind: str, dim: int, at: Draws) -> Array:
+    """Return the Δ_i^t that these (H, b2) coefficients make, as the device at ``at`` summed it.
+
+    The directions are drawn again and go through the same kernel in the same order, so the
+    result is the device's own to the bit, on machines whose vector units are alike.
+    """
+    frame = Frame(kind, coefficients.shape[1], dim, coefficients.dtype)
+    start, delta = np.zeros((2, dim), coefficients.dtype)
+    for k, step in enumerate(coefficients):
+        frame.draw(at._replace(stream=Stream.DIRECTIONS, step=k))
+        frame.advance(step, delta, start)
+    return delta

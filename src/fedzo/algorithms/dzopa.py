@@ -1,0 +1,165 @@
+r"""DZOPA: Yi et al. 2021, the decentralised baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.base import RoundInfo, check_no_uplink
+from fedzo.algorithms.fedzo import LocalSteps
+from fedzo.directions import check_directions
+from fedzo.errors import InvalidValue, check_counts, check_positive, nearest, one_of
+from fedzo.estimator import Estimator
+from fedzo.federation import Federation, Update
+from fedzo.objective import Objective
+from fedzo.uplink.base import Uplink
+
+Array = NDArray[Any]
+
+GRAPHS = ("complete", "ring")
+
+
+class State(NamedTuple):
+    """What DZOPA carries from round to round: a model at each device."""
+
+    models: Array  # (N, d), row i is x_i
+
+
+@dataclass(frozen=True)
+class DZOPA:
+    r"""Distributed zeroth-order descent with averaging between neighbours.
+
+    Every device takes one step and moves towards its neighbours, with no server,
+
+    .. math:: x_i \leftarrow x_i - \gamma \sum_j L_{ij} x_j - \eta\, \tilde\nabla F_i(x_i),
+
+    L the Laplacian of the graph. The model that is reported is the mean of the x_i, and the
+    history records their ``disagreement``, the root-mean-square distance from that mean. As
+    in the paper's comparison the estimator is the mini-batch one, eq. (2), where Yi et al.
+    have b1 = b2 = 1.
+
+    Parameters
+    ----------
+    learning_rate : float
+        η.
+    smoothing : float
+        μ, how far from x_i the values are taken.
+    batch_size : int
+        b1, realisations ξ in an estimate.
+    directions : int
+        b2, directions v in an estimate.
+    coupling : float, optional
+        γ. The default is 1/N on the complete graph, one exact averaging step a round
+        (x - (1/N) L x is the mean), and 1/3 on any other: on a ring that makes each device
+        the mean of itself and its two neighbours.
+    graph : str or list
+        ``complete`` (the paper's comparison), ``ring``, or a symmetric N x N matrix of
+        weights >= 0, as a list of lists, whose Laplacian is L.
+    direction_kind : str
+        See :mod:`fedzo.directions`.
+    difference : str
+        ``forward`` or ``central``.
+
+    References
+    ----------
+    X. Yi, S. Zhang, T. Yang and K. H. Johansson, "Zeroth-Order Algorithms for Stochastic
+    Distributed Nonconvex Optimization", Automatica 142, 2022 (arXiv:2106.02958, 2021).
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> from fedzo.problems.quadratic import Quadratic
+    >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0, dissimilarity=0.1)
+    >>> algorithm = fedzo.DZOPA(learning_rate=0.3, directions=5, direction_kind="orthogonal")
+    >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=200)
+    >>> bool(result.history[-1]["optimality_gap"] < 1e-5)
+    True
+    """
+
+    learning_rate: float = 5e-3
+    smoothing: float = 1e-3
+    batch_size: int = 25
+    directions: int = 20
+    coupling: float | None = None
+    graph: str | list[Any] = "complete"
+    direction_kind: str = "sphere"
+    difference: str = "forward"
+
+    def __post_init__(self) -> None:
+        check_positive(self, "learning_rate", "coupling")
+        check_counts(self, "batch_size")
+        if isinstance(self.graph, str) and self.graph not in GRAPHS:
+            allowed = f"{one_of(GRAPHS)} or a matrix of weights{nearest(self.graph, GRAPHS)}"
+            raise InvalidValue("graph", self.graph, allowed)
+        _ = self.estimator  # checks μ, b2, the kind and the difference
+
+    @cached_property
+    def estimator(self) -> Estimator:
+        """Eq. (2) with this algorithm's μ and b2."""
+        return Estimator(self.smoothing, self.directions, self.direction_kind, self.difference)
+
+    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
+        """Return the state before round 0: everybody at x0."""
+        check_no_uplink("dzopa", uplink)
+        check_directions(self.direction_kind, self.directions, federation.dim)
+        self.weights(federation.devices)  # is the graph one of N devices?
+        return State(np.tile(x0, (federation.devices, 1)))
+
+    def round(
+        self, t: int, state: State, federation: Federation, uplink: Uplink
+    ) -> tuple[State, RoundInfo]:
+        """Return the state after round t."""
+
+        def step(objective: Objective, i: int) -> Update:
+            x, seed = state.models[i], federation.seed
+            return LocalSteps(self.estimator, self.learning_rate, self.batch_size, x, t, seed)(
+                objective, i
+            )
+
+        updates = federation.map(step, range(federation.devices))  # -η times the estimates
+        weights = self.weights(federation.devices)
+        mixed = self._mix(state.models.astype(np.float64), weights)
+        for update in updates:
+            mixed[update.device] += update.delta
+        models = mixed.astype(state.models.dtype)
+        sent = int(np.count_nonzero(weights)) * state.models[0].nbytes
+        away = models - models.mean(axis=0, dtype=np.float64)
+        disagreement = float(np.sqrt(np.mean(np.sum(away**2, axis=1))))
+        info = RoundInfo(
+            updates.count, updates.queries, sent, 0, models.size, {"disagreement": disagreement}
+        )
+        return State(models), info
+
+    def _mix(self, models: Array, weights: Array) -> Array:
+        """Return (I - γ L) X with L = diag(W 1) - W."""
+        if self.coupling is not None:
+            coupling = self.coupling
+        else:
+            coupling = 1 / len(weights) if self.graph == "complete" else 1 / 3
+        laplacian = np.diag(weights.sum(axis=1)) - weights
+        return np.asarray(models - coupling * laplacian @ models)
+
+    def weights(self, devices: int) -> Array:
+        """Return the graph's matrix W of weights, zero on the diagonal."""
+        if self.graph == "complete":
+            return np.ones((devices, devices)) - np.eye(devices)
+        if self.graph == "ring":
+            step = np.roll(np.eye(devices), 1, axis=1)
+            return np.minimum(step + step.T, 1) * (1 - np.eye(devices))
+        matrix = np.asarray(self.graph, np.float64)
+        if (
+            matrix.shape != (devices, devices)
+            or not np.array_equal(matrix, matrix.T)
+            or matrix.min() < 0
+        ):
+            allowed = f"symmetric, {devices} x {devices} (the devices), with weights >= 0"
+            raise InvalidValue("graph", f"a matrix of shape {matrix.shape}", allowed)
+        return matrix * (1 - np.eye(devices))
+
+    def model(self, state: State) -> Array:
+        """Return the mean of the devices' models."""
+        return np.asarray(state.models.mean(axis=0, dtype=np.float64), state.models.dtype)

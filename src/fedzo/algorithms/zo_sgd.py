@@ -1,0 +1,126 @@
+r"""ZO-SGD: Ghadimi & Lan 2013, the centralised baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.base import ModelState, RoundInfo, check_no_uplink
+from fedzo.algorithms.fedzo import LocalSteps
+from fedzo.directions import check_directions
+from fedzo.errors import check_counts, check_positive
+from fedzo.estimator import Estimator
+from fedzo.federation import Federation
+from fedzo.objective import Objective
+from fedzo.random import Draws, Stream
+from fedzo.uplink.base import Uplink
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ZOSGD:
+    r"""Stochastic zeroth-order descent in one place that holds all data: one step a round.
+
+    .. math:: x^{t+1} = x^t - \eta\, \tilde\nabla F\bigl(x^t, \{\xi_m\}_{m=1}^{b_1},
+              \{v_n\}_{n=1}^{b_2}, \mu\bigr)
+
+    with the estimator (2) over the pooled data: each ξ_m is a sample of a device drawn
+    uniformly, so that the expectation is f = 1/N sum_i f_i. Nothing is sent.
+
+    Parameters
+    ----------
+    learning_rate : float
+        η.
+    smoothing : float
+        μ, how far from x the values are taken.
+    batch_size : int
+        b1, realisations ξ in an estimate.
+    directions : int
+        b2, directions v in an estimate.
+    direction_kind : str
+        See :mod:`fedzo.directions`.
+    difference : str
+        ``forward`` or ``central``.
+
+    References
+    ----------
+    S. Ghadimi and G. Lan, "Stochastic First- and Zeroth-Order Methods for Nonconvex Stochastic
+    Programming", SIAM Journal on Optimization 23, 2013.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> from fedzo.problems.quadratic import Quadratic
+    >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0, dissimilarity=0.0)
+    >>> algorithm = fedzo.ZOSGD(learning_rate=0.5, directions=5, direction_kind="orthogonal")
+    >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=200)
+    >>> bool(result.history[-1]["optimality_gap"] < 1e-5), result.uplink_bytes
+    (True, 0)
+    """
+
+    learning_rate: float = 1e-3
+    smoothing: float = 1e-3
+    batch_size: int = 25
+    directions: int = 20
+    direction_kind: str = "sphere"
+    difference: str = "forward"
+
+    def __post_init__(self) -> None:
+        check_positive(self, "learning_rate")
+        check_counts(self, "batch_size")
+        _ = self.estimator  # checks μ, b2, the kind and the difference
+
+    @cached_property
+    def estimator(self) -> Estimator:
+        """Eq. (2) with this algorithm's μ and b2."""
+        return Estimator(self.smoothing, self.directions, self.direction_kind, self.difference)
+
+    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:
+        """Return the state before round 0."""
+        check_no_uplink("zo_sgd", uplink)
+        check_directions(self.direction_kind, self.directions, federation.dim)
+        return ModelState(x0)
+
+    def round(
+        self, t: int, state: ModelState, federation: Federation, uplink: Uplink
+    ) -> tuple[ModelState, RoundInfo]:
+        """Return the state after round t."""
+        step = LocalSteps(
+            self.estimator, self.learning_rate, self.batch_size, state.x, t, federation.seed
+        )
+        (update,) = federation.map(lambda objective, i: step(Pooled(objective), i), [0])
+        x = (state.x + update.delta).astype(state.x.dtype)
+        return ModelState(x), RoundInfo(1, update.queries, uplink_bytes=0, downlink_bytes=0)
+
+    def model(self, state: ModelState) -> Array:
+        """Return x^t."""
+        return state.x
+
+
+class Pooled:
+    """All devices' data as those of one: a batch is a few samples here and a few there."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective, self.dim, self.devices = objective, objective.dim, 1
+
+    def batch(self, device: int, size: int, draws: Draws) -> list[Any]:
+        """Return one batch for each device that has a sample in it."""
+        owners = draws.on(Stream.PARTICIPANTS).integers(self.objective.devices, size)
+        return [
+            self.objective.batch(int(i), int(count), draws._replace(device=int(i)))
+            for i, count in zip(*np.unique(owners, return_counts=True), strict=True)
+        ]
+
+    def values(self, points: Array, batch: list[Any]) -> Array:
+        """Return the values at each point, (k, d) -> (k, b)."""
+        return np.hstack([self.objective.values(points, part) for part in batch])
+
+    def losses(self, x: Array, devices: Array) -> Array:
+        """Return f(x), the mean over all devices."""
+        everyone = np.arange(self.objective.devices)
+        return np.full(len(devices), self.objective.losses(x, everyone).mean())
