@@ -22,12 +22,13 @@ from threadpoolctl import ThreadpoolController
 from fedzo import data
 from fedzo._simd import dot_products
 from fedzo.algorithms import FedZO
+from fedzo.algorithms.fedzo import LocalSteps, rebuild
 from fedzo.directions import Frame
-from fedzo.federation import LocalFederation
+from fedzo.federation import LocalFederation, Replies
 from fedzo.objective import Objective, initial_of
 from fedzo.problems.softmax import Softmax, softmax
 from fedzo.random import Draws, Stream
-from fedzo.uplink import Ideal
+from fedzo.uplink import AirComp, Ideal, Seeds
 
 Array = NDArray[Any]
 
@@ -117,7 +118,8 @@ def run_benchmarks(quick: bool = False) -> None:
     problem = paper_problem()
     with ThreadpoolController().limit(limits=1, user_api="blas"):
         kernels = _kernels(problem, 5 if quick else 60)
-    _round(problem, kernels, 5 if quick else 40)
+    seconds = _round(problem, kernels, 5 if quick else 40)
+    _uplinks(problem, seconds, 3 if quick else 20)
     _growth(3 if quick else 15)
     _memory([100, 10_000] if quick else [100, 10_000, 1_000_000])
 
@@ -169,7 +171,7 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
     return {"seconds_a_normal": times["directions"] / numbers, "flops": rate}
 
 
-def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> None:
+def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> float:
     """Time a round of the paper's setting against the least that it could take."""
     federation, action = one_round(problem, PAPER, None)
     with federation:
@@ -186,6 +188,33 @@ def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> None
     print(f"  round                           {seconds * 1e3:8.2f} ms")
     print(f"  floor: normals + product        {floor * 1e3:8.2f} ms")
     print(f"  floor / round                   {100 * floor / seconds:8.0f} %")
+    return seconds
+
+
+def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
+    """Time what an uplink does with a round's updates, and a server's rebuilding of them."""
+    x, seed = problem.initial(), 0
+    work = LocalSteps(PAPER.estimator, 1e-3, PAPER.batch_size, x, 0, seed, PAPER.local_steps)
+    with LocalFederation(problem, seed, None) as federation:
+        updates = list(federation.map(work, range(PAPER.participants or 0)))
+
+        def rebuild_all() -> None:
+            for update in updates:
+                assert update.coefficients is not None
+                at = Draws(seed, Stream.DIRECTIONS, 0, update.device)
+                rebuild(update.coefficients, "sphere", problem.dim, at)
+
+        uplinks = {"ideal": Ideal(), "aircomp": AirComp(), "seeds": Seeds()}
+        actions: dict[str, Callable[[], object]] = {
+            name: lambda uplink=uplink: uplink.aggregate(0, Replies(updates), federation)  # type: ignore[misc]
+            for name, uplink in uplinks.items()
+        }
+        times = medians({**actions, "rebuild": rebuild_all}, repeats)
+    print("\nwhat the server does with a round's updates, one thread")
+    for name in uplinks:
+        share = 100 * times[name] / round_seconds
+        print(f"  {name:<31} {times[name] * 1e3:8.2f} ms   {share:.1f} % of the round")
+    print(f"  a remote server's rebuilding    {times['rebuild'] * 1e3:8.2f} ms")
 
 
 def _growth(repeats: int) -> None:
