@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import fedzo
 from fedzo.errors import InvalidValue
 from fedzo.objective import FunctionObjective, Objective, initial_of, metrics_of, size_of
 from fedzo.problems.quadratic import Quadratic
@@ -119,3 +120,20 @@ def test_what_an_objective_may_add():
     assert type(size_of(Full(), 1)) is int
     assert initial_of(Full()).tolist() == [1.0, 2.0]
     assert metrics_of(Full(), np.array([3.0, 4.0])) == {"sum": 7.0}
+
+
+def test_a_function_that_works_in_place_does_no_harm():
+    """It is given copies, at queries and at evaluations."""
+    centre = np.array([3.0, -1.0])
+
+    def careless(x, device):
+        x -= centre
+        x *= x
+        return float(x.sum())
+
+    def careful(x, device):
+        return float(np.sum((x - centre) ** 2))
+
+    run = {"devices": 2, "rounds": 20, "evaluate_every": 1}
+    one, two = (fedzo.minimize(fun, np.zeros(2), **run) for fun in (careless, careful))
+    np.testing.assert_allclose(one.x, two.x, rtol=1e-12)

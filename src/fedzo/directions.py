@@ -33,7 +33,7 @@ from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
 from fedzo._simd import use_wide_vectors
-from fedzo.errors import InvalidValue, nearest, one_of, require
+from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 from fedzo.random import Draws, fill_normals, philox, unsigned
 
 Array = NDArray[Any]
@@ -82,7 +82,7 @@ def check_directions(kind: str, count: int, dim: int | None = None) -> None:
     """Raise unless ``count`` directions of this kind exist in ``dim`` dimensions."""
     if kind not in KINDS:
         raise InvalidValue("direction_kind", kind, one_of(KINDS) + nearest(kind, KINDS))
-    require(count >= 1, "directions", count, "a whole number >= 1")
+    check_count("directions", count)
     if dim is not None and kind in WITHOUT_REPLACEMENT:
         allowed = f"at most the problem's dimension, {dim}, for {kind} directions"
         require(count <= dim, "directions", count, allowed)

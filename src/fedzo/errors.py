@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
+from typing import Any
 
 
 class FedzoError(Exception):
@@ -86,7 +88,13 @@ def check_counts(settings: object, *keys: str) -> None:
     """Raise unless these settings are whole numbers >= 1; None, for a default, passes."""
     for key in keys:
         value = getattr(settings, key)
-        require(value is None or value >= 1, key, value, "a whole number >= 1")
+        if value is not None:
+            check_count(key, value)
+
+
+def check_count(key: str, value: Any) -> None:
+    """Raise unless the value is a whole number >= 1."""
+    require(isinstance(value, Integral) and value >= 1, key, value, "a whole number >= 1")
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

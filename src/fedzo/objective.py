@@ -90,7 +90,8 @@ class FunctionObjective:
 
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x) of the given devices."""
-        return np.array([float(self.fun(x, int(i))) for i in devices])
+        # A copy: a function that works in place must not move the run's own model.
+        return np.array([float(self.fun(x.copy(), int(i))) for i in devices])
 
 
 def size_of(objective: Objective, device: int) -> int:

@@ -176,6 +176,8 @@ def test_small_updates_are_not_lost_in_a_large_model():
         {"participants": 0},
         {"smoothing": 0.0},
         {"directions": 0},
+        {"directions": 2.5},
+        {"local_steps": 1.5},
         {"direction_kind": "cube"},
         {"difference": "both"},
         {"weighting": "loudness"},

@@ -1,0 +1,148 @@
+"""What to choose: the corollaries' η and μ, the η and H of the least bound, the largest H."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from fedzo.theory.bounds import Constants, Setting, bound, limit, ratio
+
+
+class Steps(NamedTuple):
+    """A learning rate and a smoothing parameter."""
+
+    learning_rate: float  # η
+    smoothing: float  # μ
+
+
+def corollary(setting: Setting) -> Steps:
+    r"""Return η and μ of corollary 1, 2 or 3, with M, or :math:`\tilde M`, for N.
+
+    For b1 b2 <= d, :math:`\eta = \sqrt{M b_1 b_2 / (dHT)}` and
+    :math:`\mu = (d b_1 b_2 M H T)^{-1/4}`. For b1 b2 > d the text after corollary 1 has
+    :math:`\eta = \sqrt{N/(HT)}` and :math:`\mu = d^{-1/2} (NHT)^{-1/4}`; the paper gives no such
+    case for corollaries 2 and 3, and the same with M is taken.
+
+    Examples
+    --------
+    >>> corollary(Setting(devices=4, dim=100, rounds=100, batch_size=5, directions=5))
+    Steps(learning_rate=0.1, smoothing=0.0316...)
+    >>> corollary(Setting(devices=4, dim=100, rounds=100, batch_size=25, directions=5))
+    Steps(learning_rate=0.2, smoothing=0.0223...)
+    """
+    m, d, samples = setting.meeting, setting.dim, setting.samples
+    way = setting.local_steps * setting.rounds  # HT
+    if samples <= d:
+        return Steps(math.sqrt(m * samples / (d * way)), (d * samples * m * way) ** -0.25)
+    return Steps(math.sqrt(m / way), d**-0.5 * (m * way) ** -0.25)
+
+
+def best_steps(constants: Constants, setting: Setting, printed: bool = False) -> Steps:
+    r"""Return the η that makes the bound least, within the limit, and the corollary's μ.
+
+    As a function of η the bound is :math:`a/\eta + b\eta + c`, least at :math:`\sqrt{a/b}`. In μ it
+    only grows: the corollary's is small enough for its terms to vanish as fast as the rest,
+    and anything smaller that the precision of the losses bears is as good.
+
+    Examples
+    --------
+    >>> constants = Constants(L=1.0, gap=10.0, sigma_g=1.0)
+    >>> setting = Setting(devices=10, dim=20, rounds=100_000, local_steps=5)
+    >>> steps = best_steps(constants, setting)
+    >>> round(steps.learning_rate, 5), round(limit(constants, setting).value, 5)
+    (0.00126, 0.00661)
+    """
+    at_one = bound(constants, setting, 1.0, 0.0, printed).terms
+    falling, growing = at_one[0].value, sum(term.value for term in at_one[1:])
+    free = math.sqrt(ratio(falling, growing)) if falling > 0 else 0.0
+    most = limit(constants, setting, printed).value
+    return Steps(min(free, most) or most, corollary(setting).smoothing)
+
+
+def orders_of_local_steps(setting: Setting) -> Mapping[str, float]:
+    r"""Return the orders whose least is the largest H, by remark 2 and after corollary 2.
+
+    The paper gives orders, :math:`O((dT)^{1/3} (b_1 b_2)^{-1/3} M^{-1})`, :math:`O(T M^{-1})` and,
+    unless all devices take part, :math:`O(d/(b_1 b_2))`. They come without constants: the
+    numbers here have **constant 1**, so they scale as the largest H does, and are not it.
+    Where b1 b2 > d, d/(b1 b2) is taken as 1, which is what the other η of
+    :func:`corollary` leads to.
+
+    >>> orders_of_local_steps(Setting(devices=10, dim=64, rounds=1000))
+    {'drift': 4.0, 'local steps': 100.0}
+    """
+    m, t = setting.meeting, setting.rounds
+    thin = max(1.0, setting.dim / setting.samples)
+    orders = {"drift": math.cbrt(thin * t) / m, "local steps": t / m}
+    return orders if setting.theorem == 1 else {**orders, "sampling": thin}
+
+
+class LocalSteps(NamedTuple):
+    """Which H a theorem allows with its corollary's η: from ``least`` to ``most``.
+
+    Below ``least`` the η, which falls as H grows, is above the variance term: HT is too
+    small. ``most`` is 0 where nothing is allowed; ``binding`` names what forbids one more.
+    """
+
+    least: int
+    most: int
+    binding: str
+
+
+_SEARCHED = 1 << 40
+
+
+def largest_local_steps(
+    constants: Constants, setting: Setting, printed: bool = False
+) -> LocalSteps:
+    r"""Return the exact range of H in which the corollary's η satisfies the theorem's condition.
+
+    Every term of the condition is a power of H, and so is η, so each is met from some H on
+    (the variance term) or up to some H (all others): two bisections find them. Corollary 3
+    asks for :math:`8 \tilde M \gamma \ge NH` as well.
+
+    Examples
+    --------
+    >>> constants = Constants(L=1.0, gap=1.0, sigma_g=1.0)
+    >>> largest_local_steps(constants, Setting(devices=10, dim=20, rounds=10**6))
+    LocalSteps(least=1, most=43, binding='drift')
+    >>> largest_local_steps(constants, Setting(devices=10, dim=20, rounds=1000))
+    LocalSteps(least=12, most=0, binding='drift')
+    """
+
+    def broken(h: int) -> set[str]:
+        tried = replace(setting, local_steps=h)
+        names = {t.name for t in limit(constants, tried, printed).broken(corollary(tried)[0])}
+        return names | ({"corollary 3"} if tried.noise_excess > 1 else set())
+
+    least = _first(lambda h: "variance" not in broken(h))
+    most = _first(lambda h: bool(broken(h) - {"variance"})) - 1
+    binding = min(broken(most + 1) - {"variance"}, default="none")
+    return LocalSteps(least, most if most >= least else 0, binding)
+
+
+def best_local_steps(constants: Constants, setting: Setting, most: int = 1000) -> Setting:
+    """Return the setting with the H, up to ``most``, whose best bound is least for the same T.
+
+    >>> constants = Constants(L=1.0, gap=10.0, sigma_g=1.0)
+    >>> best_local_steps(constants, Setting(devices=10, dim=20, rounds=10_000)).local_steps
+    10
+    """
+
+    def value(tried: Setting) -> float:
+        return bound(constants, tried, *best_steps(constants, tried)).value
+
+    return min((replace(setting, local_steps=h) for h in range(1, most + 1)), key=value)
+
+
+def _first(holds: Callable[[int], bool]) -> int:
+    """Return the least H >= 1 from which on a monotone statement holds."""
+    low, high = 0, 1
+    while not holds(high) and high < _SEARCHED:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,335 @@
+r"""Theorems 1-3 of Fang et al. 2022: learning-rate limits and bounds.
+
+What the proofs know of the estimator, eq. (2), is two numbers,
+
+.. math:: E\|e_i\|^2 \le 2 \tilde c_g \|\nabla f_i\|^2 + 2 \sigma_e^2 + \ldots,
+          \qquad \tilde\sigma^2 = 3 \tilde c_g \sigma_h^2 + \sigma_e^2.
+
+The paper's come from taking the b1 b2 terms of eq. (2) to be independent. They are not: terms
+share directions and samples, and with b1, b2 > 1 the printed theorems do not hold as they
+stand. Conditional on the batch the directions *are* independent, which gives numbers that the
+rest of the proofs, unchanged, turn into theorems that hold:
+
+=====================  ===================================  =============================
+..                     here                                 ``printed=True``
+=====================  ===================================  =============================
+:math:`\tilde c_g`     (1 + d/b2) (1 + (c_g - 1)/b1)        1 + c_g d/(b1 b2)
+:math:`\sigma_e^2`     (1 + d/b2) σ_g²/b1                   d σ_g²/(b1 b2)
+=====================  ===================================  =============================
+
+``docs/theory.md`` has the calculation and the counterexamples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from fedzo.errors import UsageError, check_counts, check_positive, nearest, require
+
+
+@dataclass(frozen=True)
+class Constants:
+    r"""What Assumptions 1-4 say of a problem.
+
+    Parameters
+    ----------
+    L : float
+        Smoothness of every :math:`F_i(\cdot, \xi)` (Assumption 2).
+    gap : float
+        f(x⁰) - f*, or anything above it (Assumption 1).
+    sigma_g, c_g : float
+        :math:`E\|\nabla F_i\|^2 \le c_g \|\nabla f_i\|^2 + \sigma_g^2` (Assumption 3).
+    sigma_h, c_h : float
+        :math:`\|\nabla f_i - \nabla f\|^2 \le c_h \|\nabla f\|^2 + \sigma_h^2` (Assumption 4).
+
+    Examples
+    --------
+    >>> Constants.parse("L=2, gap=50, sigma_g=1")
+    Constants(L=2.0, gap=50.0, sigma_g=1.0, sigma_h=0.0, c_g=1.0, c_h=0.0)
+    """
+
+    L: float
+    gap: float
+    sigma_g: float = 0.0
+    sigma_h: float = 0.0
+    c_g: float = 1.0
+    c_h: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "L")
+        for key in ("gap", "sigma_g", "sigma_h", "c_h"):
+            value = getattr(self, key)
+            require(0 <= value < math.inf, key, value, "a number >= 0")
+        require(1 <= self.c_g < math.inf, "c_g", self.c_g, "a number >= 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Constants:
+        """Read ``key=value, ...`` as a command line has it; L and gap are needed."""
+        known = [field.name for field in fields(cls)]
+        given: dict[str, float] = {}
+        for part in text.split(","):
+            key, _, value = (piece.strip() for piece in part.partition("="))
+            if key not in known:
+                names = ", ".join(known)
+                raise UsageError(f"{part.strip()!r}: not one of {names}{nearest(key, known)}")
+            try:
+                given[key] = float(value)
+            except ValueError as error:
+                raise UsageError(f"{part.strip()!r}: must be {key}=number") from error
+        missing = [key for key in ("L", "gap") if key not in given]
+        if missing:
+            raise UsageError(f"{text!r}: {' and '.join(missing)} missing")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Setting:
+    r"""The sizes of a run: what the theorems count.
+
+    Parameters
+    ----------
+    devices, dim, rounds : int
+        N, d and T.
+    participants : int, optional
+        M; all N by default. With ``snr``, :math:`\tilde M`, the fewest in any round.
+    local_steps, batch_size, directions : int
+        H, b1 and b2.
+    snr : float, optional
+        γ = P h_min²/σ_w² of an over-the-air uplink; None for one without errors.
+    """
+
+    devices: int
+    dim: int
+    rounds: int
+    participants: int | None = None
+    local_steps: int = 1
+    batch_size: int = 1
+    directions: int = 1
+    snr: float | None = None
+
+    def __post_init__(self) -> None:
+        sizes = ("devices", "dim", "rounds", "participants")
+        check_counts(self, *sizes, "local_steps", "batch_size", "directions")
+        require(self.meeting <= self.devices, "participants", self.meeting, "at most devices")
+        require(self.snr is None or self.snr > 0, "snr", self.snr, "a number > 0")
+
+    @property
+    def meeting(self) -> int:
+        """How many updates are averaged: N, M or M~."""
+        return self.devices if self.participants is None else self.participants
+
+    @property
+    def theorem(self) -> int:
+        """Which theorem speaks of this: 1 all devices, 2 some of them, 3 over the air."""
+        if self.snr is not None:
+            return 3
+        return 1 if self.meeting == self.devices else 2
+
+    @property
+    def samples(self) -> int:
+        """The product b1 b2, pairs of a sample and a direction in an estimate."""
+        return self.batch_size * self.directions
+
+    @property
+    def noise_excess(self) -> float:
+        """NH/(8 M~ γ): what the receiver's noise adds to one in the Ĉ of theorem 3."""
+        if self.snr is None:
+            return 0.0
+        return self.devices * self.local_steps / (8 * self.meeting * self.snr)
+
+
+class Term(NamedTuple):
+    """One term of a limit or a bound: its name, how the paper writes it, its value."""
+
+    name: str
+    formula: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest η that a theorem allows: the least of several terms."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def value(self) -> float:
+        """The limit."""
+        return self.binding.value
+
+    @property
+    def binding(self) -> Term:
+        """The term that is least."""
+        return min(self.terms, key=lambda term: term.value)
+
+    def broken(self, learning_rate: float) -> list[Term]:
+        """Return the terms that this η exceeds."""
+        return [term for term in self.terms if learning_rate > term.value]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a theorem says that the least E‖∇f(x^t)‖² is at most: a sum of terms."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def value(self) -> float:
+        """The sum."""
+        return sum(term.value for term in self.terms)
+
+    @property
+    def largest(self) -> Term:
+        """The term that matters most."""
+        return max(self.terms, key=lambda term: term.value)
+
+
+class Moments(NamedTuple):
+    """The two numbers that the proofs know of the estimator, and c̃_h = 1 + c_h."""
+
+    growth: float  # c̃_g
+    variance: float  # σ̃²
+    unlike: float  # c̃_h
+
+
+def moments(constants: Constants, setting: Setting, printed: bool = False) -> Moments:
+    r"""Return :math:`\tilde c_g`, :math:`\tilde\sigma^2` and :math:`\tilde c_h` of theorem 1.
+
+    ``printed`` gives the paper's, which are too small when b1 > 1 or b2 > 1.
+
+    Examples
+    --------
+    >>> constants = Constants(L=1.0, gap=1.0, sigma_h=1.0)
+    >>> setting = Setting(devices=50, dim=7850, rounds=100, batch_size=25, directions=20)
+    >>> moments(constants, setting, printed=True)
+    Moments(growth=16.7, variance=50.09..., unlike=1.0)
+    >>> moments(constants, setting)
+    Moments(growth=393.5, variance=1180.5, unlike=1.0)
+    """
+    c, b1, b2, d = constants, setting.batch_size, setting.directions, setting.dim
+    if printed:
+        growth, variance = 1 + c.c_g * d / (b1 * b2), d * c.sigma_g**2 / (b1 * b2)
+    else:
+        growth = (1 + d / b2) * (1 + (c.c_g - 1) / b1)
+        variance = (1 + d / b2) * c.sigma_g**2 / b1
+    return Moments(growth, 3 * growth * c.sigma_h**2 + variance, 1 + c.c_h)
+
+
+def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limit:
+    r"""Return the condition on η: eq. (7), (10) or (18), whichever theorem speaks of this.
+
+    Where c_h = 0 a term that divides by it is infinite and never binds.
+
+    Examples
+    --------
+    >>> constants = Constants(L=1.0, gap=1.0, sigma_g=1.0)
+    >>> found = limit(constants, Setting(devices=10, dim=20, rounds=100, local_steps=5))
+    >>> [(term.name, round(term.value, 5)) for term in found.terms]
+    [('variance', 0.00661), ('drift', 0.008), ('local steps', 0.01455)]
+    >>> found.binding.formula
+    'N / (72 c̃g c̃h L)'
+    """
+    growth, _, unlike = moments(constants, setting, printed)
+    smooth, c_h, n, m = constants.L, constants.c_h, setting.devices, setting.meeting
+    h = setting.local_steps
+    steps = Term("local steps", "1 / (3 √c̃g H L)", 1 / (3 * math.sqrt(growth) * h * smooth))
+    if setting.theorem == 1:
+        return Limit(
+            (
+                Term("variance", "N / (72 c̃g c̃h L)", n / (72 * growth * unlike * smooth)),
+                Term("drift", "2 / (N H² L)", 2 / (n * h**2 * smooth)),
+                steps,
+            )
+        )
+    if setting.snr is None:
+        return Limit(
+            (
+                Term("variance", "M / (192 c̃g c̃h L)", m / (192 * growth * unlike * smooth)),
+                Term("unlike devices", "M / (72 ch H L)", ratio(m, 72 * c_h * h * smooth)),
+                Term("drift", "2 / (M H² L)", 2 / (m * h**2 * smooth)),
+                steps,
+                Term("sampled drift", "1 / (3 √(M H³) L)", 1 / (3 * math.sqrt(m * h**3) * smooth)),
+            )
+        )
+    snr = setting.snr
+    heard = math.sqrt(m * snr / (2 * growth * n * h**3)) / smooth
+    noise = m**2 * snr / (36 * growth * unlike * n * h * smooth)
+    sampled = 1 / (2 * math.sqrt(3 * n * h**3) * smooth)
+    return Limit(
+        (
+            Term("variance", "M̃ / (288 c̃g c̃h L)", m / (288 * growth * unlike * smooth)),
+            Term("unlike devices", "M̃ / (108 ch H L)", ratio(m, 108 * c_h * h * smooth)),
+            Term("drift", "3 / (2 N H² L)", 3 / (2 * n * h**2 * smooth)),
+            steps,
+            Term("sampled drift", "1 / (2 √(3 N H³) L)", sampled),
+            Term("drift in noise", "√(M̃ γ) / (L √(2 c̃g N H³))", heard),
+            Term("noise", "M̃² γ / (36 c̃g c̃h N H L)", noise),
+        )
+    )
+
+
+def bound(
+    constants: Constants,
+    setting: Setting,
+    learning_rate: float,
+    smoothing: float,
+    printed: bool = False,
+) -> Bound:
+    r"""Return the bound on :math:`\min_t E\|\nabla f(x^t)\|^2`: eq. (8), (11) or (19).
+
+    It holds for an η within :func:`limit`; above, the sum is only a number.
+
+    Examples
+    --------
+    >>> constants = Constants(L=1.0, gap=1.0, sigma_g=1.0)
+    >>> setting = Setting(devices=10, dim=20, rounds=1000, local_steps=5)
+    >>> found = bound(constants, setting, learning_rate=0.005, smoothing=0.001)
+    >>> [(term.name, round(term.value, 6)) for term in found.terms]
+    [('start', 0.16), ('variance', 0.252), ('smoothing, d', 2e-06), ('smoothing', 5e-06)]
+    >>> found.largest.formula
+    '24 η L σ̃² / N'
+    """
+    _, variance, _ = moments(constants, setting, printed)
+    smooth, m, h = constants.L, setting.meeting, setting.local_steps
+    across = setting.dim * (smooth * smoothing) ** 2  # d L² μ²
+    around = (smooth * smoothing) ** 2  # L² μ²
+    way = h * setting.rounds * learning_rate
+    start = Term("start", "4 (f⁰ - f*) / (H T η)", ratio(4 * constants.gap, way))
+    each = learning_rate * smooth / m
+    if setting.theorem == 1:
+        return Bound(
+            (
+                start,
+                Term("variance", "24 η L σ̃² / N", 24 * each * variance),
+                Term("smoothing, d", "d L² μ² / 12", across / 12),
+                Term("smoothing", "5 L² μ²", 5 * around),
+            )
+        )
+    sampling = 36 * each * h * constants.sigma_h**2
+    if setting.snr is None:
+        return Bound(
+            (
+                start,
+                Term("variance", "32 η L σ̃² / M", 32 * each * variance),
+                Term("sampling", "36 η H L σh² / M", sampling),
+                Term("smoothing, d", "d L² μ² / 24", across / 24),
+                Term("smoothing", "13 L² μ²", 13 * around),
+            )
+        )
+    noisy = 1 + setting.noise_excess  # Ĉ
+    return Bound(
+        (
+            start,
+            Term("variance", "32 η L Ĉ σ̃² / M̃", 32 * each * noisy * variance),
+            Term("sampling", "36 η H L σh² / M̃", sampling),
+            Term("smoothing, d", "Ĉ d L² μ² / 36", noisy * across / 36),
+            Term("smoothing", "(12 + Ĉ/9) L² μ²", (12 + noisy / 9) * around),
+        )
+    )
+
+
+def ratio(a: float, b: float) -> float:
+    """Return a / b, infinite where b is 0 (and 0 / 0 is 0, nothing to be divided)."""
+    return a / b if b > 0 else math.inf if a > 0 else 0.0
