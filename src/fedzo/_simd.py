@@ -28,7 +28,7 @@ def use_wide_vectors(_typing_context: Any) -> Any:
 
     LLVM prefers 256 bits on CPUs that have 512, a default made for code that is seldom in
     a vector loop. The attribute is set on this one function, not on the user's other numba
-    code; CPUs without AVX-512 ignore it.
+    code, nor on a kernel that this one is inlined into; CPUs without AVX-512 ignore it.
     """
 
     def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:

@@ -94,7 +94,7 @@ def check_counts(settings: object, *keys: str) -> None:
 
 def check_count(key: str, value: Any) -> None:
     """Raise unless the value is a whole number >= 1."""
-    require(isinstance(value, Integral) and value >= 1, key, value, "a whole number >= 1")
+    require(isinstance(value, Integral) and int(value) >= 1, key, value, "a whole number >= 1")
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

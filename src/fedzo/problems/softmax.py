@@ -230,6 +230,7 @@ def _fill_batch(own: Any, address: Any, batch: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _probe(own: Any, addresses: Any, directions: Any, batch: Any, points: Any, out: Any) -> None:
+    use_wide_vectors()  # here too: the kernels are inlined, and go by what this one says
     rows, squares = directions
     x, which, steps, classes = points
     _fill_batch(own, addresses[0], batch)

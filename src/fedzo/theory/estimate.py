@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import ThreadpoolController
 
 from fedzo.directions import Frame
 from fedzo.errors import InvalidValue, UsageError, require
@@ -41,7 +42,6 @@ Array = NDArray[Any]
 
 _ROUND = (1 << 32) - 1  # draws are addressed by rounds that no run gets to
 _HALVINGS = 10  # of a step that does not lower the loss
-_PATIENCE = 4  # times d directions without a gain of 0.1 %: the climb ends
 
 
 class Plan(NamedTuple):
@@ -124,16 +124,18 @@ def estimate(
     evaluation = sum(size_of(objective, i) for i in range(objective.devices))
     plan = _plan(objective, queries, 2 * evaluation)
     probe = _Probe(objective, step, plan, seed)
-    start = float(np.mean(objective.losses(x, np.arange(objective.devices))))
-    path, slopes = _walk(probe, x)
-    best = float(np.mean(objective.losses(path[-1], np.arange(objective.devices))))
-    probe.queries += 2 * evaluation
-    _require_finite(start, best, *slopes)
-
+    everyone = np.arange(objective.devices)
+    with ThreadpoolController().limit(limits=1, user_api="blas"):  # the matrices are small
+        start = float(np.mean(objective.losses(x, everyone)))
+        path, slopes = _walk(probe, x)
+        best = float(np.mean(objective.losses(path[-1], everyone)))
+        probe.queries += 2 * evaluation
+        _require_finite(start, best, *slopes)
+        curvature = np.abs(slopes.curvature.mean(axis=0))
+        p, i = np.unravel_index(np.argmax(curvature), curvature.shape)
+        smooth, gained = _climb(probe, path[p], int(probe.devices[i]), queries)
     c_g, sigma_g = _envelope(slopes.own, slopes.spread)
     c_h, sigma_h = _envelope(slopes.all[:, :, None], slopes.unlike)
-    p, i = np.unravel_index(np.argmax(slopes.curvature.mean(axis=0)), slopes.curvature.shape[1:])
-    smooth, gained = _climb(probe, path[p], int(probe.devices[i]), queries)
     gap = _gap(start, min(start, best), lower_bound)
     constants = Constants(smooth, gap, sigma_g[0], sigma_h[0], 1 + c_g[0], c_h[0])
     errors = {
@@ -152,7 +154,7 @@ def estimate(
 def _plan(objective: Objective, queries: int, evaluations: int) -> Plan:
     """Spend what the evaluations leave: three quarters on slopes, the rest on L."""
     budget = 3 * (queries - evaluations) // 4
-    plan = Plan(4, 4, min(20, objective.devices), min(32, objective.dim), 8)
+    plan = Plan(4, 8, min(20, objective.devices), min(32, objective.dim), 8)
     cuts = {"samples": 4, "directions": 8, "devices": 5, "points": 2}
     for floors in (cuts, {"samples": 2, "directions": 2, "devices": 2}):
         for key, floor in floors.items():
@@ -179,9 +181,6 @@ class _Probe:
     def batch(self, point: int, device: int, repeat: int, size: int | None = None) -> Any:
         draws = self.at(Stream.BATCHES, point, device, repeat)
         return self.objective.batch(device, size or self.plan.samples, draws)
-
-    def frame(self, x: Array, kind: str) -> Frame:
-        return Frame(kind, self.plan.directions, x.size, x.dtype)
 
     def values(self, x: Array, directions: Array, steps: Array, batch: Any) -> Array:
         """Return the values at x + steps[k] directions[k], (k, b), counted."""
@@ -227,7 +226,8 @@ def _walk(probe: _Probe, x: Array) -> tuple[list[Array], _Slopes]:
 
 def _measure(probe: _Probe, p: int, x: Array) -> tuple[_Slopes, Array]:
     """Return the norms at a point, and the estimated gradient of f."""
-    frame, gradient, repeats = probe.frame(x, "orthogonal"), np.zeros(x.size), probe.plan.repeats
+    frame = Frame("orthogonal", probe.plan.directions, x.size, x.dtype)
+    gradient, repeats = np.zeros(x.size), probe.plan.repeats
     found = []
     for r in range(repeats):
         frame.draw(probe.at(Stream.DIRECTIONS, p, step=r))
@@ -315,43 +315,54 @@ def _slope(x: Array, y: Array) -> float:
 def _climb(probe: _Probe, x: Array, device: int, queries: int) -> tuple[float, float]:
     """Return the largest curvature found of one F_i(., ξ), and what the last half gained.
 
-    Each turn of v takes K mixed differences, u^T ∇²F v for random u, whose combination
-    points to where the curvature grows, and then the best of the span of v, that, and the
-    last turn: a symmetric matrix of at most 3 x 3 from second differences.
+    Each turn of v finds where its curvature grows, and then takes the best of the span of v,
+    that, and the last turn: a matrix of at most 3 x 3 from second differences. The queries
+    that are left are enough for some 25 turns.
     """
-    kind = "coordinate" if probe.plan.directions == x.size else "sphere"
-    frame, at = probe.frame(x, kind), probe.at(Stream.DIRECTIONS, probe.plan.points)
-    count, batch = len(frame.rows), probe.batch(probe.plan.points, device, 0, size=1)
-    patience = math.ceil(_PATIENCE * x.size / count) + 5
+    batch = probe.batch(probe.plan.points, device, 0, size=1)
+    at = probe.at(Stream.DIRECTIONS, probe.plan.points)
+    count = min(x.size, max(1, (queries - probe.queries) // 50 - 8))
+    patience = 2 + math.ceil(x.size / count)
     v = at.normals(x.size, dtype=x.dtype)
     v /= np.linalg.norm(v)
     last = np.zeros((0, x.size), x.dtype)
     history: list[float] = []
-    while probe.queries + 2 * count + 15 <= queries:
-        frame.draw(at._replace(step=len(history) + 1))
-        rows = frame.vectors()
-        ascent = (_mixed(probe, x, v, rows, batch).astype(x.dtype) @ rows)[None]
-        basis, _ = np.linalg.qr(np.concatenate((v[None], ascent, last)).T)
+    while probe.queries + 2 * count + 15 + 2 * count // probe.plan.directions <= queries:
+        ascent = _ascent(probe, x, v, batch, count, at._replace(step=len(history) + 1))
+        basis, _ = np.linalg.qr(np.concatenate((v[None], ascent[None], last)).T)
         values, vectors = np.linalg.eigh(_projected(probe, x, basis.T, batch))
         top = np.argmax(np.abs(values))
         turn = vectors[:, top].astype(x.dtype)
         v, last = basis @ turn, (basis[:, 1:] @ turn[1:])[None]
         history.append(abs(float(values[top])))
-        if len(history) > patience and history[-1] <= 1.001 * history[-1 - patience]:
+        if len(history) > patience and history[-1] <= 1.0001 * history[-1 - patience]:
             break
     if not history:
         raise InvalidValue("queries", queries, "larger: none are left to measure L with")
-    return max(history), max(history) - history[len(history) // 2]
+    return max(history), max(history) - history[(len(history) - 1) // 2]
 
 
-def _mixed(probe: _Probe, x: Array, v: Array, rows: Array, batch: Any) -> Array:
-    """Return u^T ∇²F v for each row u, from one-sided differences."""
-    count, h = len(rows), probe.step
-    directions = np.concatenate((v[None], v[None], rows, rows + v))
-    steps = np.concatenate(([0.0], np.full(2 * count + 1, h)))
-    values = probe.values(x, directions, steps, batch).mean(axis=1)
-    base, ahead = values[0], values[1]
-    return np.asarray((values[2 + count :] - values[2 : 2 + count] - ahead + base) / h**2)
+def _ascent(probe: _Probe, x: Array, v: Array, batch: Any, count: int, at: Draws) -> Array:
+    """Return the sum of u (u^T ∇²F v) over all d axes u, or over fewer random directions.
+
+    The mixed derivatives are one-sided differences, of a few directions at a time: memory
+    is that of K vectors.
+    """
+    total, h = np.zeros_like(x), probe.step
+    for chunk, first in enumerate(range(0, count, probe.plan.directions)):
+        size = min(probe.plan.directions, count - first)
+        if count == x.size:
+            rows = np.eye(size, x.size, first, dtype=x.dtype)
+        else:
+            frame = Frame("sphere", size, x.size, x.dtype)
+            frame.draw(at._replace(device=chunk))
+            rows = frame.vectors()
+        directions = np.concatenate((v[None], v[None], rows, rows + v))
+        steps = np.concatenate(([0.0], np.full(2 * size + 1, h)))
+        values = probe.values(x, directions, steps, batch).mean(axis=1)
+        mixed = (values[2 + size :] - values[2 : 2 + size] - values[1] + values[0]) / h**2
+        total += mixed.astype(x.dtype) @ rows
+    return total
 
 
 def _projected(probe: _Probe, x: Array, basis: Array, batch: Any) -> Array:
