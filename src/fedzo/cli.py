@@ -1,4 +1,4 @@
-"""The command line: ``fedzo run | plot | data | bench``."""
+"""The command line: ``fedzo run | plot | data | theory | bench``."""
 
 from __future__ import annotations
 
@@ -79,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(show)
     show.add_argument("--out", type=Path, default=Path("split.png"), metavar="FILE")
     show.set_defaults(command=_data_show)
+
+    theory = commands.add_parser("theory", help="what the theorems say of a configuration")
+    _add_config(theory)
+    known = theory.add_mutually_exclusive_group()
+    known.add_argument("--estimate", action="store_true", help="measure the constants by queries")
+    known.add_argument("--constants", metavar="L=...,gap=...", help="give the constants")
+    theory.set_defaults(command=_theory)
 
     bench = commands.add_parser("bench", help="measure this machine")
     bench.add_argument("--quick", action="store_true", help="seconds instead of minutes")
@@ -242,6 +249,37 @@ def _writable(draw: Any, out: Path) -> None:
         draw()
     except (OSError, ValueError) as error:  # ValueError: a format that nobody draws
         raise UsageError(f"cannot write {out}: {error}") from error
+
+
+def _theory(arguments: argparse.Namespace) -> int:
+    from fedzo.config import Experiment
+    from fedzo.theory import Constants, Estimate, estimate, report
+
+    experiment = Experiment.load(arguments.config, arguments.set)
+    objective: Any = experiment.problem()
+    constants: Constants | Estimate
+    if arguments.constants is not None:
+        constants = Constants.parse(arguments.constants)
+    elif arguments.estimate:
+        constants = estimate(objective, seed=experiment.settings.seed)
+    elif hasattr(objective, "constants"):
+        constants = Constants(**objective.constants())
+    else:
+        raise UsageError(
+            f"{arguments.config}: the problem's constants are not known; --estimate measures "
+            "them, --constants L=...,gap=... gives them"
+        )
+    found = report(
+        experiment.algorithm,
+        constants,
+        devices=objective.devices,
+        dim=objective.dim,
+        rounds=experiment.settings.rounds,
+        uplink=experiment.uplink,
+        seed=experiment.settings.seed,
+    )
+    print(found.text())
+    return 0
 
 
 def _bench(arguments: argparse.Namespace) -> int:

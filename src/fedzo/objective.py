@@ -40,6 +40,8 @@ class Objective(Protocol):
         further numbers to record at an evaluation, such as a test accuracy;
     ``initial()``
         where to start when the caller does not say, else at zero;
+    ``constants()``
+        L, gap, sigma_g, sigma_h, c_g and c_h of the paper's assumptions, where they are known;
     ``size(device)``
         how many samples a device holds, for averages weighted by size.
     """

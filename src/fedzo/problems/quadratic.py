@@ -137,6 +137,17 @@ class Quadratic:
             "gradient_norm_squared": float(slope @ slope),
         }
 
+    def constants(self) -> Mapping[str, float]:
+        """Return what the paper's assumptions say of this problem, all of it known exactly."""
+        return {
+            "L": self.smoothness,
+            "gap": self.metrics(self.initial())["optimality_gap"],
+            "sigma_g": self.gradient_noise,
+            "sigma_h": self.dissimilarity,
+            "c_g": 1.0,
+            "c_h": 0.0,
+        }
+
     def _mean_values(self, points: Array, device: int) -> Array:
         away = points - self._centres[device]
         return np.asarray(0.5 * np.sum(away * self.hessian(away), axis=1))

@@ -83,12 +83,18 @@ class LocalSteps(NamedTuple):
     """Which H a theorem allows with its corollary's η: from ``least`` to ``most``.
 
     Below ``least`` the η, which falls as H grows, is above the variance term: HT is too
-    small. ``most`` is 0 where nothing is allowed; ``binding`` names what forbids one more.
+    small. ``binding`` names what forbids more than ``most``. Where T is too small altogether,
+    ``least`` is above ``most``, and no H is ``possible``.
     """
 
     least: int
     most: int
     binding: str
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is any."""
+        return self.least <= self.most
 
 
 _SEARCHED = 1 << 40
@@ -109,7 +115,7 @@ def largest_local_steps(
     >>> largest_local_steps(constants, Setting(devices=10, dim=20, rounds=10**6))
     LocalSteps(least=1, most=43, binding='drift')
     >>> largest_local_steps(constants, Setting(devices=10, dim=20, rounds=1000))
-    LocalSteps(least=12, most=0, binding='drift')
+    LocalSteps(least=12, most=4, binding='drift')
     """
 
     def broken(h: int) -> set[str]:
@@ -120,11 +126,13 @@ def largest_local_steps(
     least = _first(lambda h: "variance" not in broken(h))
     most = _first(lambda h: bool(broken(h) - {"variance"})) - 1
     binding = min(broken(most + 1) - {"variance"}, default="none")
-    return LocalSteps(least, most if most >= least else 0, binding)
+    return LocalSteps(least, most, binding)
 
 
 def best_local_steps(constants: Constants, setting: Setting, most: int = 1000) -> Setting:
     """Return the setting with the H, up to ``most``, whose best bound is least for the same T.
+
+    Bounds that agree in four digits count as equal, and the smallest H is taken.
 
     >>> constants = Constants(L=1.0, gap=10.0, sigma_g=1.0)
     >>> best_local_steps(constants, Setting(devices=10, dim=20, rounds=10_000)).local_steps
@@ -132,7 +140,7 @@ def best_local_steps(constants: Constants, setting: Setting, most: int = 1000) -
     """
 
     def value(tried: Setting) -> float:
-        return bound(constants, tried, *best_steps(constants, tried)).value
+        return float(f"{bound(constants, tried, *best_steps(constants, tried)).value:.4g}")
 
     return min((replace(setting, local_steps=h) for h in range(1, most + 1)), key=value)
 

@@ -316,12 +316,12 @@ def _climb(probe: _Probe, x: Array, device: int, queries: int) -> tuple[float, f
     """Return the largest curvature found of one F_i(., ξ), and what the last half gained.
 
     Each turn of v finds where its curvature grows, and then takes the best of the span of v,
-    that, and the last turn: a matrix of at most 3 x 3 from second differences. The queries
-    that are left are enough for some 25 turns.
+    that, and the last turn: a matrix of at most 3 x 3 from second differences. Two turns at
+    least are made, on all d axes if the queries that are left are enough for that.
     """
     batch = probe.batch(probe.plan.points, device, 0, size=1)
     at = probe.at(Stream.DIRECTIONS, probe.plan.points)
-    count = min(x.size, max(1, (queries - probe.queries) // 50 - 8))
+    count = min(x.size, max(1, (queries - probe.queries) // 5 - 8))
     patience = 2 + math.ceil(x.size / count)
     v = at.normals(x.size, dtype=x.dtype)
     v /= np.linalg.norm(v)
