@@ -126,6 +126,7 @@ def override_both_ways(refused, here, base, overrides):
 # --- what is refused ------------------------------------------------------------------------------
 
 QUADRATIC_KEYS = "dim, devices, smoothness, condition, gradient_noise, dissimilarity"
+QUADRATIC_KEYS += " for Quadratic"
 ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
 
 
@@ -136,11 +137,20 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         (
             "run.round=5",
             "run.round = 5: unknown key (did you mean 'rounds'?); [run] takes rounds, seed, "
-            "data_seed, evaluate_every, checkpoint_every, workers here",
+            "data_seed, evaluate_every, checkpoint_every, workers for RunSettings",
         ),
-        ("problem.zzz=1", f"problem.zzz = 1: unknown key; [problem] takes {QUADRATIC_KEYS} here"),
-        ("problem.seed=1", f"problem.seed = 1: unknown key; [problem] takes {QUADRATIC_KEYS} here"),
-        ("uplink.snr_db=3", "uplink.snr_db = 3: unknown key; [uplink] takes no keys here"),
+        (
+            "problem.zzz=1",
+            f"problem.zzz = 1: unknown key; [problem] takes {QUADRATIC_KEYS}",
+        ),
+        (
+            "problem.seed=1",
+            f"problem.seed = 1: unknown key; [problem] takes {QUADRATIC_KEYS}",
+        ),
+        (
+            "uplink.snr_db=3",
+            "uplink.snr_db = 3: unknown key; [uplink] takes nothing else for Ideal",
+        ),
         (
             "algorithms.name=fedzo",
             "algorithms = {'name': 'fedzo'}: unknown table (did you mean 'algorithm'?); "
@@ -591,18 +601,18 @@ def test_own_problem_gone_wrong(here, own, refused):
         )
     assert said(f"{own}:nothing") == (
         f"problem.name = '{own}:nothing': made a NoneType, which is no Objective: "
-        "it needs dim, devices, batch, values and losses"
+        "it lacks dim, devices, batch, values, losses"
     )
     assert said(f"{own}:Bowl", "problem.center=1") == (
         "problem.center = 1: unknown key (did you mean 'centre'?); "
-        "[problem] takes dim, devices, centre, shifts, note, kind here"
+        "[problem] takes dim, devices, centre, shifts, note, kind for Bowl"
     )
     assert said(f"{own}:Bowl", "problem.dim=wide") == "problem.dim = 'wide': must be a whole number"
     assert said(f"{own}:Bowl", "problem.note=3") == "problem.note = 3: must be a string"
     assert said(f"{own}:make") == "problem.dim is missing: a value is needed"
     assert said(f"{own}:needs") == "problem.depth is missing: a number or a list is needed"
     assert said(f"{own}:Bowl", "problem.devices=0") == (
-        f"{own}:Bowl: devices is 0, not a whole number >= 1"
+        f"{own}:Bowl: devices = 0: must be a whole number >= 1"
     )
 
 

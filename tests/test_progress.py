@@ -197,8 +197,8 @@ def test_words():
     line(progress(8, 8, seconds=45.0, queries=500_100, record=last))
     assert stream.getvalue().splitlines() == [
         "round 4/8  train loss 0.1235",  # a resumed run: nothing is known of its speed
-        "round 6/8  train loss 2e-07  5 queries/s  40 s left",
-        "round 8/8  train loss 1  test accuracy 0.875  12,500 queries/s  0 s left",
+        "round 6/8  train loss 2e-07  2.56 queries/s  1 min 18 s left",
+        "round 8/8  train loss 1  test accuracy 0.875  12,818 queries/s  0 s left",
     ]
 
 

@@ -717,14 +717,36 @@ def test_history_has_the_promised_fields(problems, tmp_path):
 def test_metrics_may_be_numpy_numbers(tmp_path):
     class Measured(Spoiled):
         def metrics(self, x):
-            return {"half": np.float32(0.5), "count": np.int64(3), "array": np.array(2.0)}
+            return {"half": np.float32(0.5), "count": np.int64(3), "text": "no number"}
 
     result = minimize(Measured(), rounds=0, run_dir=tmp_path)
-    assert {k: result.history[0][k] for k in ("half", "count", "array")} == {
-        "half": 0.5,
-        "count": 3.0,
-        "array": 2.0,
-    }
+    record = result.history[0]
+    assert (record["half"], record["count"]) == (0.5, 3.0)
+    assert "text" not in record
+
+
+def test_metrics_do_not_overwrite_the_history_s_own(tmp_path):
+    class Bold(Spoiled):
+        def metrics(self, x):
+            return {"round": 7.0, "fine": 1.0}
+
+    with pytest.raises(UsageError, match="may not be called round"):
+        minimize(Bold(), rounds=1)
+
+
+def test_answers_of_the_wrong_shape_are_told():
+    class Turned(Spoiled):
+        def values(self, points, batch):
+            return super().values(points, batch).T
+
+    class Short(Spoiled):
+        def losses(self, x, devices):
+            return np.zeros(len(devices) + 1)
+
+    with pytest.raises(UsageError, match="Turned returned values of the shape"):
+        minimize(Turned(), rounds=1, algorithm=FedZO(directions=3))
+    with pytest.raises(UsageError, match=r"Short.losses returned the shape"):
+        minimize(Short(), rounds=1)
 
 
 # --- minimize() as a function ---------------------------------------------------------------------
@@ -873,7 +895,7 @@ def test_impossible_objectives_are_refused():
         def initial(self):
             return np.zeros(5)
 
-    with pytest.raises(UsageError, match=r"Nobody: devices is 0, not a whole number >= 1$"):
+    with pytest.raises(UsageError, match=r"Nobody: devices = 0: must be a whole number >= 1$"):
         minimize(Nobody())
     with pytest.raises(UsageError, match=r"Elsewhere: initial\(\) has 5 numbers, dim is 3$"):
         minimize(Elsewhere())

@@ -19,6 +19,7 @@ from fedzo.errors import InvalidValue, UsageError
 from fedzo.estimator import Estimator
 from fedzo.objective import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
+from fedzo.problems.softmax import softmax
 from fedzo.random import Draws, Stream
 from fedzo.theory import (
     Constants,
@@ -743,11 +744,28 @@ def test_estimate_in_high_dimension():
     assert 0.95 * steepest < found.constants.L <= steepest
     assert found.constants.gap == pytest.approx(math.log(2))
     assert (found.constants.sigma_g, found.errors["sigma_g"]) == (0.0, 0.0)
-    # At x = 0 the gradients are -a_i/2, nearly orthogonal; K of d directions see their squares
-    # with a relative error of sqrt(2/K) in each of `repeats` measurements.
-    away = np.max(np.sum((a - a.mean(axis=0)) ** 2, axis=1)) / 4
+    # At x = 0 the gradients are -a_i/2; what is fitted must be the largest unlikeness there. K
+    # of d directions see a square with a relative error of sqrt(2/K) in each repetition.
+    middle = a.mean(axis=0)
+    unlike = np.max(np.sum((a - middle) ** 2, axis=1)) / 4
+    told = found.constants.c_h * (middle @ middle) / 4 + found.constants.sigma_h**2
     error = math.sqrt(2 / (found.plan.directions * found.plan.repeats))
-    assert found.constants.sigma_h**2 == pytest.approx(away, rel=4 * error)
+    assert told == pytest.approx(unlike, rel=4 * error)
+
+
+def test_estimate_on_softmax():
+    """d = 7850 in float32: unlikeness against gradients, and L within what is known of it."""
+    problem = softmax()
+    found = estimate(problem, queries=300_000)
+    x, at = problem.initial(), Draws(0, Stream.BATCHES)
+    gradients = np.array([problem.gradient(x, problem.batch(i, 2000, at)) for i in range(50)])
+    unlike = np.max(np.sum((gradients - gradients.mean(axis=0)) ** 2, axis=1))
+    # The largest of 20 sampled devices is below that of 50, and a bit of the estimate is noise.
+    assert 0.6 * unlike < found.constants.sigma_h**2 < 1.3 * unlike
+    # Curvature is at most ‖a‖²/2 for a sample a; at x = 0, with p = 1/10, it is ‖a‖²/10.
+    squares = np.sum((problem.data.train_inputs / 255.0) ** 2, axis=1) + 1
+    assert 0.1 * squares.mean() < found.constants.L < 0.5 * squares.max()
+    assert found.constants.gap == pytest.approx(math.log(10))
 
 
 @pytest.mark.parametrize("queries", [3_000, 20_000, 100_000])
@@ -778,11 +796,23 @@ def test_estimate_refuses():
         estimate(problem, queries=100)
     with pytest.raises(InvalidValue, match="step = 0"):
         estimate(problem, step=0)
+    with pytest.raises(InvalidValue, match="of the objective's dimension, 10"):
+        estimate(problem, np.zeros(9))
     with pytest.raises(InvalidValue, match="lower_bound = 1000"):
         estimate(problem, queries=20_000, lower_bound=1000.0)
     broken = FunctionObjective(lambda x, device: math.nan, 3, 2)
     with pytest.raises(UsageError, match="not finite"):
         estimate(broken, np.zeros(3), queries=20_000)
+
+
+def test_estimate_says_when_it_cannot_know():
+    """With far fewer queries than dimensions the largest curvature is not found, and it says so."""
+    problem = Quadratic(300, 3)
+    poor, rich = (estimate(problem, queries=queries) for queries in (2_000, 100_000))
+    assert poor.constants.L < 0.8
+    assert "too few to be sure" in poor.notes["L"]
+    assert rich.constants.L > 0.99
+    assert "too few" not in rich.notes["L"]
 
 
 def test_estimate_without_a_lower_bound():
@@ -860,6 +890,10 @@ def test_report_of_measured_constants():
     assert "a lower bound" in told.text()
 
 
-def test_report_refuses_other_algorithms():
+def test_report_refuses():
+    with pytest.raises(InvalidValue, match="participants = 5: must be at most the number of"):
+        report(fedzo.FedZO(participants=5), ODD, devices=4, dim=10, rounds=50)
+    with pytest.raises(InvalidValue, match="rounds = 0"):
+        report(fedzo.FedZO(), ODD, devices=4, dim=10, rounds=0)
     with pytest.raises(UsageError, match="about fedzo, not FedAvg"):
         report(fedzo.FedAvg(), ODD, devices=4, dim=10, rounds=50)

@@ -83,7 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     theory = commands.add_parser("theory", help="what the theorems say of a configuration")
     _add_config(theory)
     known = theory.add_mutually_exclusive_group()
-    known.add_argument("--estimate", action="store_true", help="measure the constants by queries")
+    known.add_argument(
+        "--estimate",
+        type=int,
+        nargs="?",
+        const=500_000,
+        metavar="QUERIES",
+        help="measure the constants, by at most so many queries",
+    )
     known.add_argument("--constants", metavar="L=...,gap=...", help="give the constants")
     theory.set_defaults(command=_theory)
 
@@ -140,6 +147,8 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
         return Path(arguments.out)
     if arguments.resume:
         path = Path(arguments.config)
+        if (path / "config.toml").is_file():
+            return path
         if path.name == "config.toml" and path.is_file():
             return path.parent
         raise UsageError("--resume needs --out DIR, the folder of the run to go on with")
@@ -260,8 +269,9 @@ def _theory(arguments: argparse.Namespace) -> int:
     constants: Constants | Estimate
     if arguments.constants is not None:
         constants = Constants.parse(arguments.constants)
-    elif arguments.estimate:
-        constants = estimate(objective, seed=experiment.settings.seed)
+    elif arguments.estimate is not None:
+        seed = experiment.settings.seed
+        constants = estimate(objective, queries=arguments.estimate, seed=seed)
     elif hasattr(objective, "constants"):
         constants = Constants(**objective.constants())
     else:

@@ -20,8 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.algorithms import ALGORITHMS, Algorithm
-from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
-from fedzo.objective import Objective
+from fedzo.errors import (
+    InvalidValue,
+    UsageError,
+    check_count,
+    check_counts,
+    nearest,
+    one_of,
+    require,
+)
+from fedzo.objective import Objective, missing
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
 from fedzo.run import Callback, Result, minimize
@@ -42,11 +50,10 @@ class RunSettings:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("evaluate_every", "checkpoint_every"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "a whole number >= 1")
-        require(self.rounds >= 0, "rounds", self.rounds, "a whole number >= 0")
+        check_counts(self, "evaluate_every", "checkpoint_every")
+        check_count("rounds", self.rounds, least=0)
         if self.workers is not None:
-            require(self.workers >= 1, "workers", self.workers, "a whole number >= 1")
+            check_counts(self, "workers")
         for key in ("seed", "data_seed"):
             check_seed(key, getattr(self, key))
 
@@ -78,8 +85,8 @@ class Experiment:
     def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
         """Read a file, or a configuration that ships, and apply ``table.key=value`` overrides.
 
-        An override that names another algorithm or uplink leaves behind what the file says
-        for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
+        An override that names another problem, algorithm or uplink leaves behind what the
+        file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
         """
         path = _find(source)
         try:
@@ -109,7 +116,7 @@ class Experiment:
         run = dict(tables.get("run", {}))
         settings, run = _make("run", RunSettings, run)
         problem = dict(tables.get("problem", {}))
-        problem_name = _choice("problem", problem, "name", PROBLEMS, own=True)
+        problem_name = _choice("problem", problem, *_CHOICES["problem"], own=True)
         factory = _factory(problem_name)
         arguments = _arguments("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, settings.data_seed)}
@@ -187,6 +194,8 @@ def _find(source: str) -> Path:
     path = Path(source)
     if path.is_file():
         return path
+    if (path / "config.toml").is_file():  # a run's folder
+        return path / "config.toml"
     if source in shipped():
         return Path(str(_configs() / f"{source}.toml"))
     names = shipped()
@@ -209,7 +218,8 @@ def _override(tables: dict[str, Any], override: str) -> None:
 
 
 # The tables whose keys depend on one of them: which it is, what it may be, what it is if unsaid.
-_CHOICES: dict[str, tuple[str, Mapping[str, Any], str]] = {
+_CHOICES: dict[str, tuple[str, Mapping[str, Any], str | None]] = {
+    "problem": ("name", PROBLEMS, None),
     "algorithm": ("name", ALGORITHMS, "fedzo"),
     "uplink": ("kind", UPLINKS, "ideal"),
 }
@@ -225,7 +235,8 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
             key, known, default = _CHOICES[table]
             was, now = str(old.get(key, default)), str(keys.get(key))
             if was in known and now in known:
-                for gone in _parameters(known[was]) - _parameters(known[now]):
+                makers = [_factory(c) if table == "problem" else known[c] for c in (was, now)]
+                for gone in _parameters(makers[0]) - _parameters(makers[1]):
                     old.pop(gone, None)
         old.update(keys)
 
@@ -279,8 +290,8 @@ def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, A
         raise error.under("problem") from error
     if not isinstance(made, Objective):
         raise UsageError(
-            f"problem.name = {name!r}: made a {type(made).__name__}, which is no Objective: "
-            "it needs dim, devices, batch, values and losses"
+            f"problem.name = {name!r}: made a {type(made).__name__}, which is no Objective"
+            f"{missing(made)}"
         )
     return made
 
@@ -314,7 +325,7 @@ def _arguments(
         if key not in known and not takes_any:
             raise UsageError(
                 f"{table}.{key} = {value!r}: unknown key{nearest(key, known)}; "
-                f"[{table}] takes {', '.join(known) or 'no keys'} here"
+                f"[{table}] takes {', '.join(known) or 'nothing else'} for {factory.__name__}"
             )
         hint = hints.get(key, Any)
         if not _fits(value, hint):

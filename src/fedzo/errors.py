@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -78,23 +78,28 @@ def one_of(known: Iterable[str]) -> str:
 
 
 def check_positive(settings: object, *keys: str) -> None:
-    """Raise unless these settings are finite numbers > 0; None, for a default, passes."""
+    """Raise unless these settings are finite numbers > 0."""
     for key in keys:
         value = getattr(settings, key)
-        require(value is None or 0 < value < math.inf, key, value, "a number > 0")
+        number = isinstance(value, Real) and 0 < float(value) < math.inf
+        require(number, key, value, "a number > 0")
 
 
 def check_counts(settings: object, *keys: str) -> None:
-    """Raise unless these settings are whole numbers >= 1; None, for a default, passes."""
+    """Raise unless these settings are whole numbers >= 1."""
     for key in keys:
-        value = getattr(settings, key)
-        if value is not None:
-            check_count(key, value)
+        check_count(key, getattr(settings, key))
 
 
-def check_count(key: str, value: Any) -> None:
-    """Raise unless the value is a whole number >= 1."""
-    require(isinstance(value, Integral) and int(value) >= 1, key, value, "a whole number >= 1")
+def check_count(key: str, value: Any, least: int = 1) -> None:
+    """Raise unless the value is a whole number, and not too small.
+
+    >>> check_count("rounds", 2.5)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: rounds = 2.5: must be a whole number >= 1
+    """
+    whole = not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+    require(whole, key, value, f"a whole number >= {least}")
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

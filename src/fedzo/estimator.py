@@ -18,7 +18,9 @@ What keeps precision, since values at x and x + μv agree in most of their digit
 
 What float32 losses lost before they came here, about 1e-7 of their size, is multiplied by
 d/μ all the same: an objective that can should give float64 values (the softmax problem
-does: its matrix product is float32, its losses are float64).
+does: its matrix product is float32, its losses are float64). And where points are built,
+they have the model's precision: of a float32 model at 1000, a step of 1e-5 along an axis is
+rounded away. Use a float64 start for black boxes that can tell such points apart.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.directions import Frame, check_directions
-from fedzo.errors import InvalidValue, one_of, require
+from fedzo.errors import InvalidValue, UsageError, check_positive, nearest, one_of
 from fedzo.objective import Objective
 from fedzo.random import Draws, Stream
 
@@ -71,10 +73,11 @@ class Estimator:
     difference: str = "forward"
 
     def __post_init__(self) -> None:
-        require(0 < self.smoothing < np.inf, "smoothing", self.smoothing, "a number > 0")
+        check_positive(self, "smoothing")
         check_directions(self.kind, self.directions)
         if self.difference not in DIFFERENCES:
-            raise InvalidValue("difference", self.difference, one_of(DIFFERENCES))
+            allowed = one_of(DIFFERENCES) + nearest(self.difference, DIFFERENCES)
+            raise InvalidValue("difference", self.difference, allowed)
 
     def frame(self, dim: int, dtype: Any) -> Frame:
         """Return memory for the directions of one estimate after another."""
@@ -105,8 +108,9 @@ class Estimator:
         device, batches, directions = at.device, at.on(Stream.BATCHES), at.on(Stream.DIRECTIONS)
         if frame.kind == "sphere" and hasattr(objective, "probe"):
             steps = self.smoothing * signs
-            values = objective.probe(x, frame, rows, steps, device, batch_size, batches, directions)
-            return np.asarray(values, np.float64)
+            return np.asarray(
+                objective.probe(x, frame, rows, steps, device, batch_size, batches, directions)
+            )
         batch = objective.batch(device, batch_size, batches)
         frame.draw(directions)
         # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
@@ -116,7 +120,11 @@ class Estimator:
         else:
             points = x + steps[:, None].astype(x.dtype) * frame.rows[rows]
             values = objective.values(points, batch)
-        return np.asarray(values, np.float64)
+        values = np.asarray(values, np.float64)
+        if values.ndim != 2 or len(values) != len(rows):
+            name, shape = type(objective).__name__, f"({len(rows)}, samples)"
+            raise UsageError(f"{name} returned values of the shape {values.shape}, not {shape}")
+        return values
 
     @cached_property
     def _stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

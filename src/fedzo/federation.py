@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedzo.errors import require
+from fedzo.errors import UsageError, check_count
 from fedzo.objective import Objective, size_of
 
 Array = NDArray[Any]
@@ -103,7 +103,7 @@ class LocalFederation:
 
     def __init__(self, objective: Objective, seed: int, workers: int | None = None) -> None:
         if workers is not None:
-            require(workers >= 1, "workers", workers, "a whole number >= 1")
+            check_count("workers", workers)
         self.objective, self.seed = objective, seed
         self.dim, self.devices = objective.dim, objective.devices
         self.workers = workers or _cores()
@@ -154,9 +154,14 @@ class LocalFederation:
         sums in them have the same order, and the same bits, with any number of workers.
         """
         parts = np.array_split(np.arange(self.devices), min(64, self.devices))
-        return np.concatenate(
-            list(self._ordered(lambda part: self.objective.losses(x, part), parts))
-        )
+        return np.concatenate(list(self._ordered(lambda part: self._losses(x, part), parts)))
+
+    def _losses(self, x: Array, devices: Array) -> Array:
+        losses = np.asarray(self.objective.losses(x, devices))
+        if losses.shape != devices.shape:
+            name, right = type(self.objective).__name__, devices.shape
+            raise UsageError(f"{name}.losses returned the shape {losses.shape}, not {right}")
+        return losses
 
     def _tried(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Map on this thread until two items have told whether more threads would pay."""

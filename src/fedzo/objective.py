@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.errors import require
+from fedzo.errors import check_count
 from fedzo.random import Draws
 
 Array = NDArray[Any]
@@ -79,7 +79,7 @@ class FunctionObjective:
     """
 
     def __init__(self, fun: Callable[[Array, int], float], dim: int, devices: int) -> None:
-        require(devices >= 1, "devices", devices, "a whole number >= 1")
+        check_count("devices", devices)
         self.fun, self.dim, self.devices = fun, dim, devices
 
     def batch(self, device: int, size: int, draws: Draws) -> int:
@@ -94,6 +94,13 @@ class FunctionObjective:
         """Return f_i(x) of the given devices."""
         # A copy: a function that works in place must not move the run's own model.
         return np.array([float(self.fun(x.copy(), int(i))) for i in devices])
+
+
+def missing(candidate: object) -> str:
+    """Word what an object lacks to be an :class:`Objective`."""
+    needed = ("dim", "devices", "batch", "values", "losses")
+    lacks = [name for name in needed if not hasattr(candidate, name)]
+    return f": it lacks {', '.join(lacks)}" if lacks else ": it is a class, not an object of it"
 
 
 def size_of(objective: Objective, device: int) -> int:

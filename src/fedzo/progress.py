@@ -20,13 +20,16 @@ class ProgressLine:
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.live = stream, stream.isatty()
         self._first: Progress | None = None
+        self._begin: int | None = None
         self._record: Mapping[str, Any] = {}
         self._shown = 0.0
         self._width = 0
 
     def __call__(self, progress: Progress) -> None:
         """Show how far the run has come."""
-        self._first = self._first or progress
+        if self._first is None or self._first.round == self._begin:
+            self._first = progress  # the clock starts after a round: the first may compile
+        self._begin = progress.round if self._begin is None else self._begin
         self._record = progress.record or self._record
         at_end = progress.round == progress.rounds
         if self.live:

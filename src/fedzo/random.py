@@ -122,9 +122,10 @@ class Draws(NamedTuple):
         return out
 
 
-def check_seed(key: str, seed: int) -> None:
+def check_seed(key: str, seed: Any) -> None:
     """Raise unless the seed fits the generator's key."""
-    require(0 <= seed < 1 << 64, key, seed, "a whole number in [0, 2^64)")
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    require(whole and 0 <= seed < 1 << 64, key, seed, "a whole number in [0, 2^64)")
 
 
 def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
@@ -141,7 +142,8 @@ def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
     """
     count, dim = rows.shape
     if count * _tiles(dim) * _BLOCKS > 1 << 32:
-        raise InvalidValue("directions x dim", (count, dim), "below 2^34 numbers in all")
+        allowed = f"at most 2^32 blocks of Philox, {_BLOCKS} for each {_TILE} of a row"
+        raise InvalidValue("directions x dim", (count, dim), allowed)
     squares = np.empty(count, np.float64)
     normals_kernel(rows, squares, draws.address())
     return squares
@@ -203,9 +205,6 @@ def integers_kernel(out: Any, high: Any, address: Any) -> None:
         for i in range(min(2, out.size - 2 * block)):
             bits = ((w[2 * i] & _LOW) << uint64(21)) | ((w[2 * i + 1] & _LOW) >> uint64(11))
             out[2 * block + i] = int(float(bits) * 2.0**-53 * high)
-
-
-_FAST = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract", "reassoc"}}
 
 
 @njit(inline="always")

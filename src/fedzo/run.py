@@ -8,16 +8,17 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
-from fedzo.errors import InvalidValue, NonFinite, UsageError, require
+from fedzo.errors import InvalidValue, NonFinite, UsageError, check_count, require
 from fedzo.federation import LocalFederation
 from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
-from fedzo.objective import FunctionObjective, Objective, initial_of, metrics_of
+from fedzo.objective import FunctionObjective, Objective, initial_of, metrics_of, missing
 from fedzo.random import check_seed
 from fedzo.uplink import UPLINKS, Ideal, Uplink
 
@@ -149,8 +150,8 @@ def minimize(
     algorithm = FedZO() if algorithm is None else algorithm
     uplink = Ideal() if uplink is None else uplink
     for key, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
-        _require_whole(key, value, least=1)
-    _require_whole("rounds", rounds, least=0)
+        check_count(key, value)
+    check_count("rounds", rounds, least=0)
     check_seed("seed", seed)
     if resume and run_dir is None:
         raise UsageError("resume needs the run_dir of the run to go on with")
@@ -298,7 +299,8 @@ class _Run:
         state, info = self.algorithm.round(t, state, self.federation, self.uplink)
         if not np.isfinite(self.algorithm.model(state)).all():
             raise NonFinite("the model", t + 1)
-        self.position = self.position.moved(state, info)
+        # What a round tells of itself may be anything; the numbers are what is kept.
+        self.position = self.position.moved(state, info._replace(metrics=_metrics(info.metrics)))
 
     def evaluate(self) -> None:
         """Add f(x) over all devices and the problem's metrics to the history, once a round."""
@@ -311,8 +313,8 @@ class _Run:
         record = {
             "round": at.round,
             "train_loss": float(losses.mean()),
-            **{key: float(value) for key, value in self.metrics(self.x).items()},
-            **{k: v for k, v in at.last.metrics.items() if isinstance(v, int | float)},
+            **_metrics(self.metrics(self.x)),
+            **_metrics(at.last.metrics),
             "participants": at.last.participants,
             "queries": at.queries,
             "evaluation_queries": (len(self.history) + 1) * self.federation.evaluation_cost,
@@ -386,19 +388,23 @@ def _problem(
         if devices not in (None, fun.devices):
             raise InvalidValue("devices", devices, f"left out, or the objective's {fun.devices}")
         for key, count in (("dim", fun.dim), ("devices", fun.devices)):
-            if not _whole(count, least=1):
-                raise UsageError(f"{_name(fun)}: {key} is {count!r}, not a whole number >= 1")
+            try:
+                check_count(key, count)
+            except InvalidValue as error:
+                raise UsageError(f"{_name(fun)}: {error}") from error
         start = _start(initial_of(fun) if x0 is None else x0)
         if x0 is None and start.size != fun.dim:
             raise UsageError(f"{_name(fun)}: initial() has {start.size} numbers, dim is {fun.dim}")
         allowed = f"of the objective's dimension, {fun.dim}"
         require(start.size == fun.dim, "x0", f"an array of {start.size}", allowed)
         return fun, start
+    if not callable(fun) or isinstance(fun, type):
+        raise UsageError(f"{_name(fun)} is neither a function nor an Objective{missing(fun)}")
     if x0 is None:
         raise InvalidValue("x0", None, "given: a function has no starting point of its own")
     if devices is None:
         raise InvalidValue("devices", None, "given: a function does not tell how many there are")
-    _require_whole("devices", devices, least=1)
+    check_count("devices", devices)
     start = _start(x0)
     return FunctionObjective(fun, start.size, devices), start
 
@@ -413,12 +419,26 @@ def _start(x0: ArrayLike) -> Array:
     return start
 
 
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int | np.integer) and int(value) >= least
+def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers among what a problem or a round tells."""
+    numbers = {k: float(v) for k, v in told.items() if isinstance(v, Real | np.number)}
+    taken = sorted(_RESERVED & numbers.keys())
+    if taken:
+        raise UsageError(f"metrics may not be called {', '.join(taken)}: the history has these")
+    return numbers
 
 
-def _require_whole(key: str, value: Any, least: int) -> None:
-    require(_whole(value, least), key, value, f"a whole number >= {least}")
+_RESERVED = {
+    "round",
+    "train_loss",
+    "participants",
+    "queries",
+    "evaluation_queries",
+    "uplink_bytes",
+    "downlink_bytes",
+    "channel_uses",
+    "seconds",
+}
 
 
 def _name(fun: object) -> str:

@@ -182,10 +182,17 @@ def test_dzopa_reaches_the_optimum(graph):
 
 @pytest.mark.parametrize(
     "graph",
-    [[[0, 1], [1, 0]], [[0, 1, 0, 0]] * 4, [[0, -1, 0, 0]] + [[-1, 0, 0, 0]] + [[0] * 4] * 2],
+    [
+        [[0, 1], [1, 0]],
+        [[0, 1, 0, 0]] * 4,
+        [[0, -1, 0, 0], [-1, 0, 0, 0], [0] * 4, [0] * 4],
+        [[0, 1], [1]],
+        [["a"]],
+        [[0, np.inf, 0, 0], [np.inf, 0, 0, 0], [0] * 4, [0] * 4],
+    ],
 )
 def test_dzopa_refuses_what_is_no_graph(graph):
-    with pytest.raises(InvalidValue, match="symmetric, 4 x 4"):
+    with pytest.raises(InvalidValue, match="a symmetric matrix, 4 x 4"):
         fedzo.minimize(QUIET, algorithm=fedzo.DZOPA(graph=graph), rounds=1)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from fedzo.errors import InvalidValue, one_of, require
+from fedzo.errors import InvalidValue, nearest, one_of, require
 from fedzo.federation import Federation
 from fedzo.uplink.base import Uplink
 from fedzo.uplink.ideal import Ideal
@@ -67,7 +67,8 @@ WEIGHTINGS = ("uniform", "size")
 def check_weighting(weighting: str, federation: Federation | None = None) -> None:
     """Raise unless updates can be weighted in this way, in this federation."""
     if weighting not in WEIGHTINGS:
-        raise InvalidValue("weighting", weighting, one_of(WEIGHTINGS))
+        allowed = one_of(WEIGHTINGS) + nearest(weighting, WEIGHTINGS)
+        raise InvalidValue("weighting", weighting, allowed)
     if federation is not None and weighting == "size" and not federation.offers("size"):
         raise InvalidValue("weighting", "size", "'uniform': the problem tells no device sizes")
 

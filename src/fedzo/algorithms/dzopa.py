@@ -53,9 +53,9 @@ class DZOPA:
     directions : int
         b2, directions v in an estimate.
     coupling : float, optional
-        γ. The default is 1/N on the complete graph, one exact averaging step a round
-        (x - (1/N) L x is the mean), and 1/3 on any other: on a ring that makes each device
-        the mean of itself and its two neighbours.
+        γ. The default is 1/(1 + the largest degree), stable on any graph. On the complete
+        graph that is 1/N, one exact averaging step a round (x - (1/N) L x is the mean); on a
+        ring it is 1/3, the mean of a device and its two neighbours.
     graph : str or list
         ``complete`` (the paper's comparison), ``ring``, or a symmetric N x N matrix of
         weights >= 0, as a list of lists, whose Laplacian is L.
@@ -90,7 +90,9 @@ class DZOPA:
     difference: str = "forward"
 
     def __post_init__(self) -> None:
-        check_positive(self, "learning_rate", "coupling")
+        check_positive(self, "learning_rate")
+        if self.coupling is not None:
+            check_positive(self, "coupling")
         check_counts(self, "batch_size")
         if isinstance(self.graph, str) and self.graph not in GRAPHS:
             allowed = f"{one_of(GRAPHS)} or a matrix of weights{nearest(self.graph, GRAPHS)}"
@@ -136,29 +138,29 @@ class DZOPA:
 
     def _mix(self, models: Array, weights: Array) -> Array:
         """Return (I - γ L) X with L = diag(W 1) - W."""
-        if self.coupling is not None:
-            coupling = self.coupling
-        else:
-            coupling = 1 / len(weights) if self.graph == "complete" else 1 / 3
-        laplacian = np.diag(weights.sum(axis=1)) - weights
-        return np.asarray(models - coupling * laplacian @ models)
+        degrees = weights.sum(axis=1)
+        coupling = self.coupling or 1 / (1 + degrees.max())
+        return np.asarray(models - coupling * (degrees[:, None] * models - weights @ models))
 
     def weights(self, devices: int) -> Array:
         """Return the graph's matrix W of weights, zero on the diagonal."""
-        if self.graph == "complete":
-            return np.ones((devices, devices)) - np.eye(devices)
-        if self.graph == "ring":
+        others = 1 - np.eye(devices)
+        if isinstance(self.graph, str):
+            if self.graph == "complete":
+                return others
             step = np.roll(np.eye(devices), 1, axis=1)
-            return np.minimum(step + step.T, 1) * (1 - np.eye(devices))
-        matrix = np.asarray(self.graph, np.float64)
-        if (
-            matrix.shape != (devices, devices)
-            or not np.array_equal(matrix, matrix.T)
-            or matrix.min() < 0
+            return np.minimum(step + step.T, 1) * others
+        try:
+            matrix = np.asarray(self.graph, np.float64)
+        except (TypeError, ValueError):
+            matrix = np.empty(0)  # ragged, or not of numbers
+        square = matrix.shape == (devices, devices)
+        if not (square and np.isfinite(matrix).all() and (matrix >= 0).all()) or (
+            not np.array_equal(matrix, matrix.T)
         ):
-            allowed = f"symmetric, {devices} x {devices} (the devices), with weights >= 0"
-            raise InvalidValue("graph", f"a matrix of shape {matrix.shape}", allowed)
-        return matrix * (1 - np.eye(devices))
+            allowed = f"a symmetric matrix, {devices} x {devices} (the devices), of weights >= 0"
+            raise InvalidValue("graph", self.graph, allowed)
+        return matrix * others
 
     def model(self, state: State) -> Array:
         """Return the mean of the devices' models."""

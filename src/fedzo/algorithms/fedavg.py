@@ -68,7 +68,9 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate")
-        check_counts(self, "batch_size", "local_steps", "participants")
+        check_counts(self, "batch_size", "local_steps")
+        if self.participants is not None:
+            check_counts(self, "participants")
         check_weighting(self.weighting)
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:

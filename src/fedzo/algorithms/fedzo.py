@@ -90,7 +90,9 @@ class FedZO:
 
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate")
-        check_counts(self, "batch_size", "local_steps", "participants")
+        check_counts(self, "batch_size", "local_steps")
+        if self.participants is not None:
+            check_counts(self, "participants")
         check_weighting(self.weighting)
         _ = self.estimator  # checks μ, b2, the kind and the difference
 

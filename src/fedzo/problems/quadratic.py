@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.errors import require
+from fedzo.errors import check_count, require
 from fedzo.random import Draws, Stream
 
 Array = NDArray[Any]
@@ -72,7 +72,7 @@ class Quadratic:
         seed: int = 0,
     ) -> None:
         for key, value in (("dim", dim), ("devices", devices)):
-            require(value >= 1, key, value, "a whole number >= 1")
+            check_count(key, value)
         require(0 < smoothness < np.inf, "smoothness", smoothness, "a number > 0")
         require(1 <= condition < np.inf, "condition", condition, "a number >= 1")
         for key, scale in (("gradient_noise", gradient_noise), ("dissimilarity", dissimilarity)):

@@ -110,9 +110,11 @@ class Setting:
     snr: float | None = None
 
     def __post_init__(self) -> None:
-        sizes = ("devices", "dim", "rounds", "participants")
-        check_counts(self, *sizes, "local_steps", "batch_size", "directions")
-        require(self.meeting <= self.devices, "participants", self.meeting, "at most devices")
+        check_counts(self, "devices", "dim", "rounds", "local_steps", "batch_size", "directions")
+        if self.participants is not None:
+            check_counts(self, "participants")
+        allowed = f"at most the number of devices, {self.devices}"
+        require(self.meeting <= self.devices, "participants", self.meeting, allowed)
         require(self.snr is None or self.snr > 0, "snr", self.snr, "a number > 0")
 
     @property

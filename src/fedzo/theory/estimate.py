@@ -33,32 +33,14 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo.directions import Frame
-from fedzo.errors import InvalidValue, UsageError, require
+from fedzo.errors import UsageError, require
 from fedzo.objective import Objective, initial_of, size_of
-from fedzo.random import Draws, Stream
+from fedzo.random import Stream
 from fedzo.theory.bounds import Constants
+from fedzo.theory.curvature import climb
+from fedzo.theory.probe import HALVINGS, Plan, Probe, plan_for
 
 Array = NDArray[Any]
-
-_ROUND = (1 << 32) - 1  # draws are addressed by rounds that no run gets to
-_HALVINGS = 10  # of a step that does not lower the loss
-
-
-class Plan(NamedTuple):
-    """How a budget of queries is spent."""
-
-    points: int
-    repeats: int
-    devices: int
-    directions: int
-    samples: int
-
-    @property
-    def cost(self) -> int:
-        """How many values the slopes and the moves between the points take at most."""
-        batches = self.devices * self.samples
-        slopes = self.points * self.repeats * batches * (2 * self.directions + 1)
-        return slopes + (self.points - 1) * batches * (3 + _HALVINGS)
 
 
 @dataclass(frozen=True)
@@ -121,9 +103,11 @@ def estimate(
     require(0 < step < math.inf, "step", step, "a number > 0")
     x = np.array(initial_of(objective) if x0 is None else x0)
     x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    allowed = f"of the objective's dimension, {objective.dim}"
+    require(x.shape == (objective.dim,), "x0", f"an array of shape {x.shape}", allowed)
     evaluation = sum(size_of(objective, i) for i in range(objective.devices))
-    plan = _plan(objective, queries, 2 * evaluation)
-    probe = _Probe(objective, step, plan, seed)
+    plan = plan_for(objective, queries, 2 * evaluation)
+    probe = Probe(objective, step, plan, seed)
     everyone = np.arange(objective.devices)
     with ThreadpoolController().limit(limits=1, user_api="blas"):  # the matrices are small
         start = float(np.mean(objective.losses(x, everyone)))
@@ -133,7 +117,7 @@ def estimate(
         _require_finite(start, best, *slopes)
         curvature = np.abs(slopes.curvature.mean(axis=0))
         p, i = np.unravel_index(np.argmax(curvature), curvature.shape)
-        smooth, gained = _climb(probe, path[p], int(probe.devices[i]), queries)
+        smooth, gained, looked = climb(probe, path[p], int(probe.devices[i]), queries)
     c_g, sigma_g = _envelope(slopes.own, slopes.spread)
     c_h, sigma_h = _envelope(slopes.all[:, :, None], slopes.unlike)
     gap = _gap(start, min(start, best), lower_bound)
@@ -146,61 +130,8 @@ def estimate(
         "c_g": c_g[1],
         "c_h": c_h[1],
     }
-    return Estimate(
-        constants, errors, _notes(plan, objective, lower_bound), start, best, probe.queries, plan
-    )
-
-
-def _plan(objective: Objective, queries: int, evaluations: int) -> Plan:
-    """Spend what the evaluations leave: three quarters on slopes, the rest on L."""
-    budget = 3 * (queries - evaluations) // 4
-    plan = Plan(4, 8, min(20, objective.devices), min(32, objective.dim), 8)
-    cuts = {"samples": 4, "directions": 8, "devices": 5, "points": 2}
-    for floors in (cuts, {"samples": 2, "directions": 2, "devices": 2}):
-        for key, floor in floors.items():
-            while plan.cost > budget and getattr(plan, key) > floor:
-                plan = plan._replace(**{key: max(floor, getattr(plan, key) // 2)})
-    if plan.cost > budget:
-        raise InvalidValue("queries", queries, f"at least {evaluations + 4 * plan.cost // 3 + 1}")
-    while plan.repeats < 32 and plan._replace(repeats=plan.repeats + 2).cost <= budget:
-        plan = plan._replace(repeats=plan.repeats + 2)  # two halves, of the same size
-    return plan
-
-
-class _Probe:
-    """Asks an objective for values along directions, and counts them."""
-
-    def __init__(self, objective: Any, step: float, plan: Plan, seed: int) -> None:
-        self.objective, self.step, self.plan, self.seed = objective, step, plan, seed
-        self.devices = self.at(Stream.PARTICIPANTS).subset(objective.devices, plan.devices)
-        self.queries = 0
-
-    def at(self, stream: Stream, point: int = 0, device: int = 0, step: int = 0) -> Draws:
-        return Draws(self.seed, stream, _ROUND - point, device, step)
-
-    def batch(self, point: int, device: int, repeat: int, size: int | None = None) -> Any:
-        draws = self.at(Stream.BATCHES, point, device, repeat)
-        return self.objective.batch(device, size or self.plan.samples, draws)
-
-    def values(self, x: Array, directions: Array, steps: Array, batch: Any) -> Array:
-        """Return the values at x + steps[k] directions[k], (k, b), counted."""
-        if hasattr(self.objective, "values_along"):
-            rows = np.arange(len(steps))
-            values = self.objective.values_along(x, directions, rows, steps, batch)
-        else:
-            points = x + steps[:, None].astype(x.dtype) * directions
-            values = self.objective.values(points, batch)
-        self.queries += values.size
-        return np.asarray(values, np.float64)
-
-    def differences(self, x: Array, directions: Array, batch: Any) -> tuple[Array, Array, Array]:
-        """Return F(x, ξ), and first and second derivatives along the directions, (k, b)."""
-        count, h = len(directions), self.step
-        steps = np.repeat([0.0, h, -h], [1, count, count])
-        points = np.concatenate((directions[:1], directions, directions))
-        values = self.values(x, points, steps, batch)
-        base, plus, minus = values[0], values[1 : 1 + count], values[1 + count :]
-        return base, (plus - minus) / (2 * h), (plus + minus - 2 * base) / h**2
+    notes = _notes(plan, objective, lower_bound, looked)
+    return Estimate(constants, errors, notes, start, best, probe.queries, plan)
 
 
 class _Slopes(NamedTuple):
@@ -213,7 +144,7 @@ class _Slopes(NamedTuple):
     curvature: Array  # the mean second derivative of f_i, tr(∇²f_i)/d
 
 
-def _walk(probe: _Probe, x: Array) -> tuple[list[Array], _Slopes]:
+def _walk(probe: Probe, x: Array) -> tuple[list[Array], _Slopes]:
     """Measure at x and, downhill, at further points."""
     path, measured = [x], []
     for p in range(probe.plan.points):
@@ -224,7 +155,7 @@ def _walk(probe: _Probe, x: Array) -> tuple[list[Array], _Slopes]:
     return path, _Slopes(*(np.stack(each, axis=1) for each in zip(*measured, strict=True)))
 
 
-def _measure(probe: _Probe, p: int, x: Array) -> tuple[_Slopes, Array]:
+def _measure(probe: Probe, p: int, x: Array) -> tuple[_Slopes, Array]:
     """Return the norms at a point, and the estimated gradient of f."""
     frame = Frame("orthogonal", probe.plan.directions, x.size, x.dtype)
     gradient, repeats = np.zeros(x.size), probe.plan.repeats
@@ -261,7 +192,7 @@ def _norms(means: Array, noises: Array, b: int, dim: int, curves: Array) -> _Slo
     )
 
 
-def _descend(probe: _Probe, p: int, x: Array, gradient: Array) -> Array:
+def _descend(probe: Probe, p: int, x: Array, gradient: Array) -> Array:
     """Return a lower point along the gradient: Newton's step on that line, halved if need be."""
     length = float(np.linalg.norm(gradient))
     if length == 0:
@@ -271,7 +202,7 @@ def _descend(probe: _Probe, p: int, x: Array, gradient: Array) -> Array:
     along = [probe.differences(x, down, batch) for batch in batches]
     base, slope, curve = (float(np.mean([np.mean(a[k]) for a in along])) for k in range(3))
     step = -slope / curve if slope < 0 < curve else 1.0
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         steps = np.array([step])
         if np.mean([probe.values(x, down, steps, batch).mean() for batch in batches]) < base:
             break
@@ -312,70 +243,6 @@ def _slope(x: Array, y: Array) -> float:
     return float(np.sum(away * y)) / square if square > 0 else 0.0
 
 
-def _climb(probe: _Probe, x: Array, device: int, queries: int) -> tuple[float, float]:
-    """Return the largest curvature found of one F_i(., ξ), and what the last half gained.
-
-    Each turn of v finds where its curvature grows, and then takes the best of the span of v,
-    that, and the last turn: a matrix of at most 3 x 3 from second differences. Two turns at
-    least are made, on all d axes if the queries that are left are enough for that.
-    """
-    batch = probe.batch(probe.plan.points, device, 0, size=1)
-    at = probe.at(Stream.DIRECTIONS, probe.plan.points)
-    count = min(x.size, max(1, (queries - probe.queries) // 5 - 8))
-    patience = 2 + math.ceil(x.size / count)
-    v = at.normals(x.size, dtype=x.dtype)
-    v /= np.linalg.norm(v)
-    last = np.zeros((0, x.size), x.dtype)
-    history: list[float] = []
-    while probe.queries + 2 * count + 15 + 2 * count // probe.plan.directions <= queries:
-        ascent = _ascent(probe, x, v, batch, count, at._replace(step=len(history) + 1))
-        basis, _ = np.linalg.qr(np.concatenate((v[None], ascent[None], last)).T)
-        values, vectors = np.linalg.eigh(_projected(probe, x, basis.T, batch))
-        top = np.argmax(np.abs(values))
-        turn = vectors[:, top].astype(x.dtype)
-        v, last = basis @ turn, (basis[:, 1:] @ turn[1:])[None]
-        history.append(abs(float(values[top])))
-        if len(history) > patience and history[-1] <= 1.0001 * history[-1 - patience]:
-            break
-    if not history:
-        raise InvalidValue("queries", queries, "larger: none are left to measure L with")
-    return max(history), max(history) - history[(len(history) - 1) // 2]
-
-
-def _ascent(probe: _Probe, x: Array, v: Array, batch: Any, count: int, at: Draws) -> Array:
-    """Return the sum of u (u^T ∇²F v) over all d axes u, or over fewer random directions.
-
-    The mixed derivatives are one-sided differences, of a few directions at a time: memory
-    is that of K vectors.
-    """
-    total, h = np.zeros_like(x), probe.step
-    for chunk, first in enumerate(range(0, count, probe.plan.directions)):
-        size = min(probe.plan.directions, count - first)
-        if count == x.size:
-            rows = np.eye(size, x.size, first, dtype=x.dtype)
-        else:
-            frame = Frame("sphere", size, x.size, x.dtype)
-            frame.draw(at._replace(device=chunk))
-            rows = frame.vectors()
-        directions = np.concatenate((v[None], v[None], rows, rows + v))
-        steps = np.concatenate(([0.0], np.full(2 * size + 1, h)))
-        values = probe.values(x, directions, steps, batch).mean(axis=1)
-        mixed = (values[2 + size :] - values[2 : 2 + size] - values[1] + values[0]) / h**2
-        total += mixed.astype(x.dtype) @ rows
-    return total
-
-
-def _projected(probe: _Probe, x: Array, basis: Array, batch: Any) -> Array:
-    """Return B ∇²F B^T for orthonormal rows B: e_i + e_j has curvature H_ii + H_jj + 2 H_ij."""
-    size = len(basis)
-    i, j = np.triu_indices(size, 1)
-    directions = np.concatenate((basis, basis[i] + basis[j]))
-    curves = probe.differences(x, directions, batch)[2].mean(axis=1)
-    matrix = np.diag(curves[:size])
-    matrix[i, j] = matrix[j, i] = (curves[size:] - curves[i] - curves[j]) / 2
-    return matrix
-
-
 def _gap(start: float, best: float, lower_bound: float | None) -> float:
     if lower_bound is None:
         return start - best
@@ -389,12 +256,15 @@ def _require_finite(*numbers: Any) -> None:
         raise UsageError("the loss is not finite where the constants are measured, near x0")
 
 
-def _notes(plan: Plan, objective: Objective, lower_bound: float | None) -> dict[str, str]:
+def _notes(
+    plan: Plan, objective: Objective, lower_bound: float | None, looked: int
+) -> dict[str, str]:
     sampled = "all" if plan.devices == objective.devices else f"{plan.devices} sampled"
     where = f"largest at {plan.points} points on {sampled} devices"
     line = "slope of the least-squares line, if beyond 2 standard errors"
     return {
-        "L": "a lower bound: the largest curvature found of one F_i(., ξ); ± what still came",
+        "L": f"a lower bound, of one F_i(., ξ), along {looked:,} directions; ± what came last"
+        + ("" if looked >= objective.dim else ": too few to be sure"),
         "gap": "f(x0) less the best value seen, a lower bound"
         if lower_bound is None
         else f"f(x0) - {lower_bound:g}, an upper bound if f >= {lower_bound:g}",

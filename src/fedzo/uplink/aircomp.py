@@ -134,12 +134,12 @@ class AirComp:
         """
         dim = federation.dim
         h, known = self.channels(t, federation)
-        heard, mean = np.zeros(self._uses(dim), np.complex128), np.zeros(dim)
+        heard, total = np.zeros(self._uses(dim), np.complex128), np.zeros(dim)
         shares, model_bytes, squares = 0.0, 0, {}
         for update in updates:
             i, sent = update.device, update.weight * update.delta.astype(np.float64)
             heard += (h[i] / known[i]) * self._symbols(sent)
-            mean += sent
+            total += sent
             shares += update.weight
             squares[i] = float(sent @ sent)  # |Δ_i|²
             model_bytes += update.delta.nbytes
@@ -151,7 +151,7 @@ class AirComp:
         }
         noise = self._noise(t, federation) * math.sqrt(largest) / self._amplitude(dim)
         added = float(np.linalg.norm(self._numbers(noise, dim)))
-        signal = float(np.linalg.norm(mean))
+        signal = float(np.linalg.norm(total))
         metrics = {
             "energies": energies,
             "energy_max": max(energies.values(), default=0.0),

@@ -61,7 +61,8 @@ class Mean:
 
     def add(self, update: Update) -> None:
         """Count an update in."""
-        self._total += update.delta if update.weight == 1 else update.weight * update.delta
+        delta = update.delta
+        self._total += delta if update.weight == 1 else update.weight * delta.astype(np.float64)
         self._shares += update.weight
 
     def value(self) -> Array:

@@ -32,7 +32,7 @@ Array = NDArray[Any]
 DOWNLINKS = ("log", "model")
 
 # round, device, queries, weight, H, b2, bytes of a number: what a message says beside numbers
-_HEADER = struct.Struct("<IIQdHIB")
+_HEADER = struct.Struct("<IIQdIIB")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def decode(message: bytes) -> tuple[int, int, int, float, Array]:
     >>> update = Update(3, np.zeros(9), 1.0, 12, np.array([[0.5, -1.0]], np.float32))
     >>> message = encode(7, update)
     >>> len(message), decode(message)
-    (39, (7, 3, 12, 1.0, array([[ 0.5, -1. ]], dtype=float32)))
+    (41, (7, 3, 12, 1.0, array([[ 0.5, -1. ]], dtype=float32)))
     """
     t, device, queries, weight, steps, directions, size = _HEADER.unpack_from(message)
     numbers = np.frombuffer(message, f"<f{size}", offset=_HEADER.size)
