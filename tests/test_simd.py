@@ -33,8 +33,10 @@ def test_exponential():
     out = np.empty(words.size, np.float32)
     _each(exponential, words, out)
     # The kernel rounds (w + 1/2) / 2^32 to float32 first; that is part of its argument.
-    x = words.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
-    x = np.minimum(x, np.float32(1 - 2.0**-24))
+    factor = np.float32(2.0**-32 * (1 - 2.0**-24))
+    exact_x = words.astype(np.float32).astype(np.float64) * factor + 2.0**-33
+    x = exact_x.astype(np.float32)  # one rounding: the kernel's is a fused product and sum
+    assert x.max() < 1
     exact = -2 * np.log(x.astype(np.float64))
     assert np.all(out > 0)
     np.testing.assert_allclose(out, exact, rtol=6e-7, atol=0)

@@ -72,14 +72,13 @@ def bits_double(_typing_context: Any, _bits: Any) -> Any:
 
 @njit(inline="always")
 def exponential(word: Any) -> Any:
-    """-2 ln(x), relative error below 6e-7, of x = (word + 1/2) / 2^32 rounded to float32.
+    """-2 ln(x), relative error below 6e-7, of x = (word + 1/2) / 2^32 to float32's precision.
 
-    x is kept below 1, so that the result, the square of a length, is never 0. It is split as
-    2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)), and ln(1 + m) is m times a polynomial, the
+    The factor is 2^-32 less one unit in its last place: x stays below 1, so the result, the
+    square of a length, is never 0. x is split as 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)), and ln(1 + m) is m times a polynomial, the
     best of degree 7. The coefficients are those of -2 ln(1 + m) / m.
     """
-    x = float32(word) * float32(2.0**-32) + float32(2.0**-33)
-    x = min(x, float32(1 - 2.0**-24))
+    x = float32(word) * float32(2.0**-32 * (1 - 2.0**-24)) + float32(2.0**-33)
     bits = float_bits(x)
     e = int32(uint32(bits - uint32(0x3F3504F3))) >> int32(23)  # 0x3f3504f3 is sqrt(1/2)
     m = bits_float(uint32(bits - (uint32(e) << uint32(23)))) - float32(1)

@@ -28,7 +28,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-_WORTH_A_THREAD = 0.5e-3  # seconds of work a device
+_WORTH_A_THREAD = 0.8e-3  # seconds of work a device
 _SILENT: Any = {"over": "ignore", "invalid": "ignore"}
 
 
@@ -88,7 +88,7 @@ class LocalFederation:
     At most two updates a worker are under way at any time: memory does not grow with M or N.
 
     ``workers=None`` means all cores, if that pays: threads wait for each other's GIL, so work
-    that takes less than half a millisecond a device is quicker on one. The first two devices
+    that takes less than about a millisecond a device is quicker on one. The first two devices
     tell which it is. The result does not depend on it.
 
     Examples
