@@ -75,8 +75,9 @@ def exponential(word: Any) -> Any:
     """-2 ln(x), relative error below 6e-7, of x = (word + 1/2) / 2^32 to float32's precision.
 
     The factor is 2^-32 less one unit in its last place: x stays below 1, so the result, the
-    square of a length, is never 0. x is split as 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)), and ln(1 + m) is m times a polynomial, the
-    best of degree 7. The coefficients are those of -2 ln(1 + m) / m.
+    square of a length, is never 0. x is split as 2^e (1 + m) with 1 + m in [sqrt(1/2),
+    sqrt(2)), and ln(1 + m) is m times a polynomial, the best of degree 7. The coefficients
+    are those of -2 ln(1 + m) / m.
     """
     x = float32(word) * float32(2.0**-32 * (1 - 2.0**-24)) + float32(2.0**-33)
     bits = float_bits(x)
@@ -146,15 +147,15 @@ def exp(x: Any) -> Any:
     return p * bits_double(uint64(int64(k) + int64(1023)) << uint64(52))
 
 
-def aligned_zeros(rows: int, columns: int, dtype: DTypeLike) -> NDArray[Any]:
-    """Return zeros whose rows start at cache lines; ``columns`` is rounded up for that.
+def aligned_rows(rows: int, columns: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Return memory whose rows start at cache lines; ``columns`` is rounded up for that.
 
-    >>> aligned_zeros(3, 785, np.float32).shape
+    >>> aligned_rows(3, 785, np.float32).shape
     (3, 800)
     """
     size = np.dtype(dtype).itemsize
     columns = -(-columns * size // 64) * 64 // size
-    memory = np.zeros(rows * columns + 64 // size, dtype)
+    memory = np.empty(rows * columns + 64 // size, dtype)
     first = -memory.ctypes.data % 64 // size
     return memory[first : first + rows * columns].reshape(rows, columns)
 

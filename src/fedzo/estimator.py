@@ -30,6 +30,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from fedzo.directions import Frame, check_directions
@@ -95,10 +96,12 @@ class Estimator:
         b2, dim = frame.rows.shape
         values = self._values(objective, x, batch_size, frame, at)
         if self.difference == "forward":
-            slopes = (values[1:] - values[0]).mean(axis=1) / self.smoothing
+            sums = _sums_of_differences(values[1:], values[:1])
+            factor = dim / (b2 * values.shape[1] * self.smoothing)
         else:
-            slopes = (values[:b2] - values[b2:]).mean(axis=1) / (2 * self.smoothing)
-        return dim / b2 * frame.scales * slopes, values.size
+            sums = _sums_of_differences(values[:b2], values[b2:])
+            factor = dim / (b2 * values.shape[1] * 2 * self.smoothing)
+        return factor * frame.scales * sums, values.size
 
     def _values(
         self, objective: Any, x: Array, batch_size: int, frame: Frame, at: Draws
@@ -137,3 +140,14 @@ class Estimator:
         if self.difference == "forward":
             return np.concatenate(([0], each)), np.concatenate(([0], one))
         return np.concatenate((each, each)), np.concatenate((one, -one))
+
+
+@njit(cache=True)  # a few hundred numbers: too short to be worth giving up the GIL
+def _sums_of_differences(ahead: Any, behind: Any) -> Any:
+    """sum_m (ahead[n, m] - behind[n, m]), or behind[0, m] where there is one row only."""
+    sums = np.zeros(len(ahead))
+    for n in range(len(ahead)):
+        base = behind[min(n, len(behind) - 1)]
+        for m in range(ahead.shape[1]):
+            sums[n] += ahead[n, m] - base[m]
+    return sums

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo._simd import aligned_zeros, dot_products, exp, use_wide_vectors
+from fedzo._simd import aligned_rows, dot_products, exp, use_wide_vectors
 from fedzo.data import Dataset, load
 from fedzo.data.partition import partition as deal
 from fedzo.directions import Frame
@@ -95,7 +95,7 @@ class Softmax:
         return batch
 
     def _empty_batch(self, size: int) -> Batch:
-        inputs = aligned_zeros(max(size, 5), self.features + 1, self.dtype)
+        inputs = aligned_rows(max(size, 5), self.features + 1, self.dtype)
         return Batch(inputs, np.empty(size, np.int64))
 
     def values(self, points: Array, batch: Batch) -> Array:
@@ -226,6 +226,8 @@ def _fill_batch(own: Any, address: Any, batch: Any) -> None:
         for j in range(features):
             copy[j] = batch.inputs.dtype.type(row[j]) * scale
         target[m * width + features] = 1
+        target[m * width + features + 1 : (m + 1) * width] = 0
+    target[index.size * width :] = 0
 
 
 @njit(nogil=True, cache=True)
