@@ -307,7 +307,7 @@ def test_seeds(here, capsys):
     starts = {records(here / "run" / f"seed-{s}")[0]["train_loss"] for s in (3, 4, 5)}
     assert len(starts) == 1  # the data do not depend on the seed
     assert main(["plot", "run", "--out", "x.svg"]) == 0
-    assert "<!-- mean and range over 3 seeds -->" in Path("x.svg").read_text()
+    assert "mean and range of 3 seeds -->" in Path("x.svg").read_text()
     # One is gone, one goes on, one is finished already.
     kept = (here / "run" / "seed-5" / "model.npy").read_bytes()
     for file in (here / "run" / "seed-4").iterdir():

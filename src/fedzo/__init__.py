@@ -13,7 +13,8 @@ from fedzo._version import __version__
 if TYPE_CHECKING:
     from fedzo.algorithms import DZOPA, ZOSGD, FedAvg, FedZO, ZoneS
     from fedzo.objective import Objective
-    from fedzo.run import Progress, Result, Status, minimize
+    from fedzo.result import Progress, Result, Status
+    from fedzo.run import minimize
     from fedzo.uplink import AirComp, Ideal, Seeds
 
 _HOME = {
@@ -23,10 +24,10 @@ _HOME = {
     "FedZO": "fedzo.algorithms",
     "Ideal": "fedzo.uplink",
     "Objective": "fedzo.objective",
-    "Progress": "fedzo.run",
-    "Result": "fedzo.run",
+    "Progress": "fedzo.result",
+    "Result": "fedzo.result",
     "Seeds": "fedzo.uplink",
-    "Status": "fedzo.run",
+    "Status": "fedzo.result",
     "ZOSGD": "fedzo.algorithms",
     "ZoneS": "fedzo.algorithms",
     "minimize": "fedzo.run",

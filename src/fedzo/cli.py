@@ -16,7 +16,7 @@ from fedzo.errors import FedzoError, UsageError
 
 if TYPE_CHECKING:
     from fedzo.config import Experiment
-    from fedzo.run import Result
+    from fedzo.result import Result
 
 DIVERGED = 1
 BAD_INPUT = 2
@@ -160,7 +160,7 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
 
 def _one(experiment: Experiment, out: Path, resume: bool, quiet: bool) -> int:
     from fedzo.progress import ProgressLine
-    from fedzo.run import Status
+    from fedzo.result import Status
 
     line = None if quiet else ProgressLine(sys.stderr)
     try:
@@ -201,7 +201,8 @@ def _summary(result: Result, out: Path) -> str:
 
     record = result.history[-1] if result.history else {}
     rows = [("result", result.message)]
-    rows += [(key.replace("_", " "), f"{record[key]:.6g}") for key in headline(record)]
+    when = "" if record.get("round") == result.nit else f" (round {record.get('round')})"
+    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in headline(record)]
     rows += [
         ("queries", f"{result.queries:,} (and {result.evaluation_queries:,} for evaluation)"),
         ("bytes up", f"{result.uplink_bytes:,}"),

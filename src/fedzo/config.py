@@ -32,7 +32,8 @@ from fedzo.errors import (
 from fedzo.objective import Objective, missing
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
-from fedzo.run import Callback, Result, minimize
+from fedzo.result import Callback, Result
+from fedzo.run import minimize
 from fedzo.uplink import UPLINKS, Uplink
 
 Tables = dict[str, dict[str, Any]]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedzo.errors import check_count
+from fedzo.errors import InvalidValue, UsageError, check_count, require
 from fedzo.random import Draws
 
 Array = NDArray[Any]
@@ -119,3 +119,50 @@ def metrics_of(objective: Objective, x: Array) -> Mapping[str, float]:
     """Return the objective's own metrics at x, if it has any."""
     metrics = getattr(objective, "metrics", None)
     return metrics(x) if metrics is not None else {}
+
+
+def posed(
+    fun: Callable[[Array, int], float] | Objective, x0: ArrayLike | None, devices: int | None
+) -> tuple[Objective, Array]:
+    """Return a function or objective as an objective, and where to start, checked to agree."""
+    if isinstance(fun, Objective):
+        if devices not in (None, fun.devices):
+            raise InvalidValue("devices", devices, f"left out, or the objective's {fun.devices}")
+        for key, count in (("dim", fun.dim), ("devices", fun.devices)):
+            try:
+                check_count(key, count)
+            except InvalidValue as error:
+                raise UsageError(f"{name_of(fun)}: {error}") from error
+        start = _start(initial_of(fun) if x0 is None else x0)
+        if x0 is None and start.size != fun.dim:
+            raise UsageError(
+                f"{name_of(fun)}: initial() has {start.size} numbers, dim is {fun.dim}"
+            )
+        allowed = f"of the objective's dimension, {fun.dim}"
+        require(start.size == fun.dim, "x0", f"an array of {start.size}", allowed)
+        return fun, start
+    if not callable(fun) or isinstance(fun, type):
+        raise UsageError(f"{name_of(fun)} is neither a function nor an Objective{missing(fun)}")
+    if x0 is None:
+        raise InvalidValue("x0", None, "given: a function has no starting point of its own")
+    if devices is None:
+        raise InvalidValue("devices", None, "given: a function does not tell how many there are")
+    check_count("devices", devices)
+    start = _start(x0)
+    return FunctionObjective(fun, start.size, devices), start
+
+
+def _start(x0: ArrayLike) -> Array:
+    start = np.array(x0)  # a copy: nobody else writes to it
+    if start.dtype not in (np.float32, np.float64):
+        start = start.astype(np.float64)
+    shape = f"an array of shape {start.shape}"
+    require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
+    require(bool(np.isfinite(start).all()), "x0", "an array", "finite")
+    return start
+
+
+def name_of(fun: object) -> str:
+    """Name a function, or an object by its class, as ``module:name``."""
+    kind = fun if hasattr(fun, "__qualname__") else type(fun)
+    return f"{kind.__module__}:{kind.__qualname__}"

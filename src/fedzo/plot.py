@@ -39,7 +39,7 @@ def draw_runs(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[st
     from matplotlib.figure import Figure
 
     runs = [(Path(p).name or str(p), _read(Path(p))) for p in paths]
-    keys = ["train_loss", *_second(runs)]
+    keys = ["train_loss", *_metrics(runs)]
     figure = Figure(figsize=(5 * len(keys), 3.6), dpi=150, layout="constrained")
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
         for i, (name, histories) in enumerate(runs):
@@ -47,7 +47,8 @@ def draw_runs(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[st
                 continue
             rounds, curves = _align(histories, key)
             colour, style = COLOURS[i % len(COLOURS)], "-" if i < len(COLOURS) else "--"
-            axes.plot(rounds, curves.mean(axis=0), style, color=colour, label=name, lw=1.8)
+            seeds = f", mean and range of {len(curves)} seeds" if len(curves) > 1 else ""
+            axes.plot(rounds, curves.mean(axis=0), style, color=colour, label=name + seeds, lw=1.8)
             if len(curves) > 1:
                 low, high = curves.min(axis=0), curves.max(axis=0)
                 axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
@@ -56,11 +57,8 @@ def draw_runs(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[st
         axes.set(xlabel="communication round", ylabel=_TITLES.get(key, key.replace("_", " ")))
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
-    if len(runs) > 1:
+    if len(runs) > 1 or len(runs[0][1]) > 1:
         figure.axes[0].legend(frameon=False)
-    if any(len(histories) > 1 for _, histories in runs):
-        seeds = max(len(histories) for _, histories in runs)
-        figure.suptitle(f"mean and range over {seeds} seeds", fontsize=9)
     picture = io.BytesIO()
     figure.savefig(picture, format=Path(out).suffix[1:] or "png")
     replace(Path(out), picture.getvalue())
@@ -76,11 +74,10 @@ def _read(path: Path) -> list[list[dict[str, Any]]]:
     return histories
 
 
-def _second(runs: Sequence[tuple[str, list[list[dict[str, Any]]]]]) -> list[str]:
-    """Return the metric to draw beside the loss: the first well-known one, or none."""
-    first = runs[0][1][0][0]
+def _metrics(runs: Sequence[tuple[str, list[list[dict[str, Any]]]]]) -> list[str]:
+    """Return what to draw beside the loss: the well-known metrics that some run has."""
     known = ("test_accuracy", "optimality_gap")
-    return [key for key in known if key in first][:1]
+    return [key for key in known if any(key in histories[0][0] for _, histories in runs)]
 
 
 def _align(histories: list[list[dict[str, Any]]], key: str) -> tuple[Array, Array]:

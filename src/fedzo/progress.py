@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from fedzo.run import Progress
+from fedzo.result import Progress
 
 
 class ProgressLine:

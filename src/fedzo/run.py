@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import os
 import time
@@ -15,66 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
-from fedzo.errors import InvalidValue, NonFinite, UsageError, check_count, require
+from fedzo.errors import NonFinite, UsageError, check_count
 from fedzo.federation import LocalFederation
 from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
-from fedzo.objective import FunctionObjective, Objective, initial_of, metrics_of, missing
+from fedzo.objective import Objective, metrics_of, name_of, posed
 from fedzo.random import check_seed
+from fedzo.result import Callback, Progress, Result, Status
 from fedzo.uplink import UPLINKS, Ideal, Uplink
 
 Array = NDArray[Any]
-
-
-class Status(enum.IntEnum):
-    """How a run ended; the first two are successes."""
-
-    FINISHED = 0
-    STOPPED = 1
-    INTERRUPTED = 2
-    NON_FINITE = 3
-
-
-class Progress(NamedTuple):
-    """What a callback is shown after each round, and once before the first."""
-
-    round: int
-    rounds: int
-    x: Array
-    queries: int
-    seconds: float
-    record: Mapping[str, Any] | None  # the history's line, if this round was evaluated
-
-
-Callback = Callable[[Progress], bool | None]
-
-
-@dataclass
-class Result:
-    """What came of a run, by SciPy's names where SciPy has one.
-
-    ``x`` is the model after ``nit`` rounds, ``fun`` is f(x) as last evaluated, over all
-    devices; ``nfev`` is ``queries``. ``history`` is the list of records that
-    ``history.jsonl`` holds.
-    """
-
-    x: Array
-    fun: float
-    success: bool
-    status: Status
-    message: str
-    nit: int
-    queries: int
-    evaluation_queries: int
-    uplink_bytes: int
-    downlink_bytes: int
-    channel_uses: int
-    seconds: float
-    history: list[dict[str, Any]] = field(repr=False)
-
-    @property
-    def nfev(self) -> int:
-        """The number of values asked for, by SciPy's name."""
-        return self.queries
 
 
 def minimize(
@@ -155,7 +103,7 @@ def minimize(
     check_seed("seed", seed)
     if resume and run_dir is None:
         raise UsageError("resume needs the run_dir of the run to go on with")
-    objective, start = _problem(fun, x0, devices)
+    objective, start = posed(fun, x0, devices)
     federation = LocalFederation(objective, seed, workers)
     run = _Run(
         algorithm=algorithm,
@@ -170,7 +118,11 @@ def minimize(
         config=plain(
             config
             or {
-                "problem": {"name": _name(fun), "dim": objective.dim, "devices": objective.devices},
+                "problem": {
+                    "name": name_of(fun),
+                    "dim": objective.dim,
+                    "devices": objective.devices,
+                },
                 "algorithm": describe(algorithm, "name", ALGORITHMS),
                 "uplink": describe(uplink, "kind", UPLINKS),
                 "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
@@ -380,45 +332,6 @@ class _Run:
         return Progress(at.round, self.rounds, self.x.copy(), at.queries, self.seconds, record)
 
 
-def _problem(
-    fun: Callable[[Array, int], float] | Objective, x0: ArrayLike | None, devices: int | None
-) -> tuple[Objective, Array]:
-    """Return the objective and the starting point, checked against each other."""
-    if isinstance(fun, Objective):
-        if devices not in (None, fun.devices):
-            raise InvalidValue("devices", devices, f"left out, or the objective's {fun.devices}")
-        for key, count in (("dim", fun.dim), ("devices", fun.devices)):
-            try:
-                check_count(key, count)
-            except InvalidValue as error:
-                raise UsageError(f"{_name(fun)}: {error}") from error
-        start = _start(initial_of(fun) if x0 is None else x0)
-        if x0 is None and start.size != fun.dim:
-            raise UsageError(f"{_name(fun)}: initial() has {start.size} numbers, dim is {fun.dim}")
-        allowed = f"of the objective's dimension, {fun.dim}"
-        require(start.size == fun.dim, "x0", f"an array of {start.size}", allowed)
-        return fun, start
-    if not callable(fun) or isinstance(fun, type):
-        raise UsageError(f"{_name(fun)} is neither a function nor an Objective{missing(fun)}")
-    if x0 is None:
-        raise InvalidValue("x0", None, "given: a function has no starting point of its own")
-    if devices is None:
-        raise InvalidValue("devices", None, "given: a function does not tell how many there are")
-    check_count("devices", devices)
-    start = _start(x0)
-    return FunctionObjective(fun, start.size, devices), start
-
-
-def _start(x0: ArrayLike) -> Array:
-    start = np.array(x0)  # a copy: nobody else writes to it
-    if start.dtype not in (np.float32, np.float64):
-        start = start.astype(np.float64)
-    shape = f"an array of shape {start.shape}"
-    require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
-    require(bool(np.isfinite(start).all()), "x0", "an array", "finite")
-    return start
-
-
 def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers among what a problem or a round tells."""
     numbers = {k: float(v) for k, v in told.items() if isinstance(v, Real | np.number)}
@@ -441,11 +354,6 @@ _RESERVED = {
 }
 
 
-def _name(fun: object) -> str:
-    kind = fun if hasattr(fun, "__qualname__") else type(fun)
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 def describe(part: Any, key: str, known: Mapping[str, type]) -> dict[str, Any]:
     """Return the table of a configuration that would make this algorithm or uplink.
 
@@ -453,4 +361,4 @@ def describe(part: Any, key: str, known: Mapping[str, type]) -> dict[str, Any]:
     2
     """
     names = {kind: name for name, kind in known.items()}
-    return {key: names.get(type(part), _name(type(part))), **asdict(part)}
+    return {key: names.get(type(part), name_of(type(part))), **asdict(part)}
