@@ -107,7 +107,8 @@ AT = Draws(3, Stream.DIRECTIONS, round=4, device=0, step=2)
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("difference", ["forward", "central"])
-def test_equation_2_written_out(kind, difference):
+@pytest.mark.parametrize("b2", [1, 2])
+def test_equation_2_written_out(kind, difference, b2):
     """The double sum over samples and directions, as the paper prints it, on a cubic."""
     samples = np.array([[1.0, -1.0, 2.0], [0.5, 3.0, 1.0]])  # two ξ of three numbers
 
@@ -117,7 +118,7 @@ def test_equation_2_written_out(kind, difference):
     def values(points, batch):
         return np.array([[value(x, xi) for xi in batch] for x in points])
 
-    mu, b2, dim, x = 0.2, 2, 3, np.array([0.3, -0.4, 0.1])
+    mu, dim, x = 0.2, 3, np.array([0.3, -0.4, 0.1])
     estimator = Estimator(mu, b2, kind, difference)
     frame = estimator.frame(dim, np.float64)
     coefficients, queries = estimator.estimate(Values(dim, values, samples), x, 2, frame, AT)

@@ -143,8 +143,8 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
             "directions": lambda: frame.draw(draws),
             "numpy": lambda: generator.standard_normal(out=numpy_rows, dtype=np.float32),
             "batch": lambda: problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES)),
-            "whole estimate": lambda: PAPER.estimator.estimate(
-                problem, x, PAPER.batch_size, frame, draws
+            "whole step": lambda: PAPER.estimator.step(
+                problem, x, PAPER.batch_size, frame, draws, 1e-3, delta, x
             ),
             "our product": lambda: dot_products(flat, width, batch.inputs, logits),
             "BLAS product": lambda: np.matmul(tall, wide, out=logits),
@@ -164,7 +164,7 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
         f"  NumPy's standard_normal float32 {times['numpy'] * 1e6:8.1f} us  {numpy_ns:.2f} ns each"
     )
     print(f"  directions against NumPy        {numpy_ns / ns:8.1f} x")
-    for name in ("batch", "our product", "BLAS product", "update", "whole estimate"):
+    for name in ("batch", "our product", "BLAS product", "update", "whole step"):
         print(f"  {name:<31} {times[name] * 1e6:8.1f} us")
     rate = 2 * 1024**3 / times["large product"]
     print(f"  BLAS, 1024 x 1024 float32       {rate / 1e9:8.1f} GFlop/s")

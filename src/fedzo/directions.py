@@ -70,7 +70,7 @@ class Frame:
     def advance(self, coefficients: Array, delta: Array, start: Array) -> Array:
         """Add ``coefficients @ rows`` to ``delta`` in place; return ``start + delta``."""
         x = np.empty_like(start)
-        _advance(coefficients.astype(self.rows.dtype, copy=False), self.rows, delta, start, x)
+        advance_kernel(coefficients.astype(self.rows.dtype, copy=False), self.rows, delta, start, x)
         return x
 
     def vectors(self) -> Array:
@@ -147,7 +147,7 @@ def _fill_signs(rows: Any, address: Any) -> None:
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _advance(coefficients: Any, rows: Any, delta: Any, start: Any, x: Any) -> None:
+def advance_kernel(coefficients: Any, rows: Any, delta: Any, start: Any, x: Any) -> None:
     """Go by 2048 columns, which stay in the first cache, and by four rows at a time."""
     use_wide_vectors()
     count, dim = rows.shape

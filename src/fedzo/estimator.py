@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numba import njit
@@ -93,29 +93,53 @@ class Estimator:
         values asked for. Non-finite values give non-finite coefficients: it is for the
         caller to say so.
         """
-        b2, dim = frame.rows.shape
         values = self._values(objective, x, batch_size, frame, at)
-        if self.difference == "forward":
-            sums = _sums_of_differences(values[1:], values[:1])
-            factor = dim / (b2 * values.shape[1] * self.smoothing)
-        else:
-            sums = _sums_of_differences(values[:b2], values[b2:])
-            factor = dim / (b2 * values.shape[1] * 2 * self.smoothing)
-        return factor * frame.scales * sums, values.size
+        coefficients = np.empty(self.directions)
+        factor, forward = self.factor(x.size, values.shape[1]), self.difference == "forward"
+        scale_slopes(values, forward, frame.scales, factor, coefficients)
+        return coefficients, values.size
+
+    def step(
+        self,
+        objective: Any,
+        x: Array,
+        batch_size: int,
+        frame: Frame,
+        at: Draws,
+        learning_rate: float,
+        delta: Array,
+        start: Array,
+    ) -> tuple[Array, Array, int]:
+        """Move ``delta`` by -η times the estimate at x; return what moved it, and start + delta.
+
+        What moved it are the coefficients of ``frame.rows``, in the model's precision. A
+        problem that does all of this in one compiled call, its own ``step``, is asked to.
+        """
+        if frame.kind == "sphere" and hasattr(objective, "step"):
+            factor = -learning_rate * self.factor(x.size, batch_size)
+            offsets = self.smoothing * self.stencil[1]
+            return cast(
+                tuple[Array, Array, int],
+                objective.step(
+                    x, frame, self.stencil[0], offsets, factor, at, batch_size, delta, start
+                ),
+            )
+        coefficients, asked = self.estimate(objective, x, batch_size, frame, at)
+        moves = (-learning_rate * coefficients).astype(x.dtype)
+        return moves, frame.advance(moves, delta, start), asked
+
+    def factor(self, dim: int, batch_size: int) -> float:
+        """D / (μ b1 b2), or half of it for two-sided differences: what eq. (2) has in front."""
+        sides = 1 if self.difference == "forward" else 2
+        return dim / (sides * self.smoothing * batch_size * self.directions)
 
     def _values(
         self, objective: Any, x: Array, batch_size: int, frame: Frame, at: Draws
     ) -> NDArray[np.float64]:
         """Fill the frame, and return the values at the stencil's points as float64, (k, b)."""
-        rows, signs = self._stencil
-        device, batches, directions = at.device, at.on(Stream.BATCHES), at.on(Stream.DIRECTIONS)
-        if frame.kind == "sphere" and hasattr(objective, "probe"):
-            steps = self.smoothing * signs
-            return np.asarray(
-                objective.probe(x, frame, rows, steps, device, batch_size, batches, directions)
-            )
-        batch = objective.batch(device, batch_size, batches)
-        frame.draw(directions)
+        rows, signs = self.stencil
+        batch = objective.batch(at.device, batch_size, at.on(Stream.BATCHES))
+        frame.draw(at.on(Stream.DIRECTIONS))
         # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
         steps = self.smoothing * signs * frame.scales[rows]
         if hasattr(objective, "values_along"):
@@ -130,7 +154,7 @@ class Estimator:
         return values
 
     @cached_property
-    def _stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Which direction each point uses, and with which sign.
 
         The base point x of the forward difference comes first, with the sign 0: its value
@@ -143,11 +167,17 @@ class Estimator:
 
 
 @njit(cache=True)  # a few hundred numbers: too short to be worth giving up the GIL
-def _sums_of_differences(ahead: Any, behind: Any) -> Any:
-    """sum_m (ahead[n, m] - behind[n, m]), or behind[0, m] where there is one row only."""
-    sums = np.zeros(len(ahead))
-    for n in range(len(ahead)):
-        base = behind[min(n, len(behind) - 1)]
-        for m in range(ahead.shape[1]):
-            sums[n] += ahead[n, m] - base[m]
-    return sums
+def scale_slopes(values: Any, forward: Any, scales: Any, factor: Any, out: Any) -> None:
+    """out[n] = factor * scales[n] * sum_m of the difference along direction n at sample m.
+
+    Of ``values``, (k, b), the first row is the base of forward differences; of central ones
+    the second half is the other side.
+    """
+    count, samples = out.size, values.shape[1]
+    for n in range(count):
+        ahead = n + 1 if forward else n
+        behind = 0 if forward else count + n
+        total = 0.0
+        for m in range(samples):
+            total += values[ahead, m] - values[behind, m]
+        out[n] = factor * scales[n] * total

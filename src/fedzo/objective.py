@@ -29,11 +29,12 @@ class Objective(Protocol):
         the (k, b) values at the k points x + steps[k] * directions[rows[k]], without the
         points ever being built: for a linear model that is one matrix product.
         ``directions`` is lent: it is overwritten after the call.
-    ``probe(x, frame, rows, steps, device, size, batches, directions)``
-        the same for unit directions v that are yet to be drawn: draws a batch and the frame's
-        rows and scales, each by its address, and returns the (k, b) values at
-        x + steps[k] * v[rows[k]]. For compiled problems, which then do a whole estimate
-        without the GIL;
+    ``step(x, frame, rows, offsets, factor, at, size, delta, start)``
+        a whole step on the sphere in one go, for compiled problems that need no GIL for it:
+        draws a batch and the frame by the address ``at``, takes the values at
+        x + offsets[k] * v[rows[k]], makes the moves factor * scale * sum of differences (see
+        :func:`fedzo.estimator.scale_slopes`), adds them up into ``delta``, and returns the
+        moves, start + delta and the number of values;
     ``gradient(x, batch)``
         the mean gradient over a batch, for first-order baselines;
     ``metrics(x)``

@@ -73,25 +73,31 @@ def test_values_along_small_steps_keep_their_digits(problem):
 
 
 @pytest.mark.parametrize("difference", ["forward", "central"])
-def test_probe_is_batch_and_draw_and_values_along(problem, difference):
-    """The compiled whole gives the bits of its parts."""
+@pytest.mark.parametrize("b2", [1, 20])
+def test_a_compiled_step_is_the_sum_of_its_parts(problem, difference, b2):
+    """Batch, draw, values_along, coefficients, advance: the same step, to float32's rounding."""
 
     class Parts:
-        """The same problem without its probe."""
+        """The same problem without its step."""
 
         def __init__(self):
             self.dim, self.devices = problem.dim, problem.devices
             self.batch, self.values_along = problem.batch, problem.values_along
 
-    x = some_model(problem, 0.1)
-    estimator = Estimator(1e-3, 20, "sphere", difference)
-    whole, parts = (estimator.frame(problem.dim, np.float32) for _ in range(2))
+    start = some_model(problem, 0.1)
+    estimator = Estimator(1e-3, b2, "sphere", difference)
     at = HERE.on(Stream.DIRECTIONS)
-    one, queries = estimator.estimate(problem, x, 25, whole, at)
-    two, same_queries = estimator.estimate(Parts(), x, 25, parts, at)
-    assert np.array_equal(whole.rows, parts.rows)
-    assert queries == same_queries == 25 * (21 if difference == "forward" else 40)
-    # Sums in the product may be taken in another order when compiled together.
+    seen = []
+    for objective in (problem, Parts()):
+        frame, delta = estimator.frame(problem.dim, np.float32), start / 100
+        moves, x, asked = estimator.step(objective, start, 25, frame, at, 1e-3, delta, start)
+        assert np.array_equal(x, start + delta)
+        expected = start / 100 + moves.astype(np.float64) @ frame.rows
+        np.testing.assert_allclose(delta, expected, atol=1e-6)
+        assert asked == 25 * (b2 + 1 if difference == "forward" else 2 * b2)
+        seen.append((moves, frame.rows.copy()))
+    (one, rows), (two, same_rows) = seen
+    assert np.array_equal(rows, same_rows)
     np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4 * np.abs(two).max())
 
 

@@ -158,13 +158,18 @@ class LocalSteps:
         x, delta, queries = self.x, np.zeros_like(self.x), 0  # x_i^{(t,0)} = x^t
         steps = np.empty((self.local_steps, self.estimator.directions), self.x.dtype)
         for k in range(self.local_steps):
-            coefficients, asked = self.estimator.estimate(
-                objective, x, self.batch_size, frame, at._replace(step=k)
+            steps[k], x, asked = self.estimator.step(  # eq. (6)
+                objective,
+                x,
+                self.batch_size,
+                frame,
+                at._replace(step=k),
+                self.learning_rate,
+                delta,
+                self.x,
             )
-            if not np.isfinite(coefficients).all():
+            if not np.isfinite(steps[k]).all():
                 raise NonFinite("the loss", self.round + 1, device)
-            steps[k] = -self.learning_rate * coefficients
-            x = frame.advance(steps[k], delta, self.x)  # eq. (6)
             queries += asked
         weight = 1 if self.weighting == "uniform" else size_of(objective, device)
         return Update(device, delta, weight, queries, steps)

@@ -24,7 +24,8 @@ from numpy.typing import DTypeLike, NDArray
 from fedzo._simd import aligned_rows, dot_products, exp, use_wide_vectors
 from fedzo.data import Dataset, load
 from fedzo.data.partition import partition as deal
-from fedzo.directions import Frame
+from fedzo.directions import Frame, advance_kernel
+from fedzo.estimator import scale_slopes
 from fedzo.random import Draws, Stream, integers_kernel, normals_kernel
 
 Array = NDArray[Any]
@@ -111,31 +112,29 @@ class Softmax:
         _cross_entropy(x, directions.reshape(-1), rows, steps, *batch, self.classes, values)
         return values
 
-    def probe(
+    def step(
         self,
         x: Array,
         frame: Frame,
         rows: Array,
-        steps: Array,
-        device: int,
+        offsets: Array,
+        factor: float,
+        at: Draws,
         size: int,
-        batches: Draws,
-        directions: Draws,
-    ) -> Array:
-        """Draw a batch and directions on the sphere, and return the losses: all in one go."""
-        batch = self._empty_batch(size)
-        squares = np.empty(len(frame.rows))
-        values = np.empty((len(rows), size))
-        _probe(
-            (self._inputs, self._labels, self._starts[device], self.size(device)),
-            (batches.address(), directions.address()),
-            (frame.rows, squares),
-            batch,
-            (x, rows, steps, self.classes),
-            values,
+        delta: Array,
+        start: Array,
+    ) -> tuple[Array, Array, int]:
+        """Take one step on the sphere: see :class:`fedzo.objective.Objective`."""
+        device, count = at.device, len(frame.rows)
+        moves, new_x = np.empty(count, x.dtype), np.empty_like(x)
+        _step(
+            (self._inputs, self._labels, self._starts[device], self.size(device), self.classes),
+            (at.on(Stream.BATCHES).address(), at.on(Stream.DIRECTIONS).address()),
+            self._empty_batch(size),
+            (x, rows, offsets, factor),
+            (frame.rows, moves, delta, start, new_x),
         )
-        frame.scales = 1 / np.sqrt(squares)
-        return values
+        return moves, new_x, len(rows) * size
 
     def gradient(self, x: Array, batch: Batch) -> Array:
         """Return the mean gradient over a batch, (d,)."""
@@ -230,15 +229,21 @@ def _fill_batch(own: Any, address: Any, batch: Any) -> None:
     target[index.size * width :] = 0
 
 
-@njit(nogil=True, cache=True)
-def _probe(own: Any, addresses: Any, directions: Any, batch: Any, points: Any, out: Any) -> None:
+@njit(nogil=True, cache=True, error_model="numpy")
+def _step(data: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> None:
     use_wide_vectors()  # here too: the kernels are inlined, and go by what this one says
-    rows, squares = directions
-    x, which, steps, classes = points
-    _fill_batch(own, addresses[0], batch)
-    normals_kernel(rows, squares, addresses[1])
-    scaled = steps / np.sqrt(squares)[which]
-    _cross_entropy(x, rows.reshape(-1), which, scaled, batch.inputs, batch.labels, classes, out)
+    images, labels, begin, count, classes = data
+    x, which, offsets, factor = points
+    rows, moves, delta, start, new_x = moved
+    _fill_batch((images, labels, begin, count), addresses[0], batch)
+    scales = np.empty(len(rows))
+    normals_kernel(rows, scales, addresses[1])
+    scales = 1 / np.sqrt(scales)
+    values = np.empty((which.size, batch.labels.size))
+    steps = offsets * scales[which]
+    _cross_entropy(x, rows.reshape(-1), which, steps, batch.inputs, batch.labels, classes, values)
+    scale_slopes(values, offsets[0] == 0, scales, factor, moves)  # 0: the base, of forward ones
+    advance_kernel(moves, rows, delta, start, new_x)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
