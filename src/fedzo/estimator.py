@@ -27,14 +27,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from fedzo.directions import Frame, check_directions
-from fedzo.errors import InvalidValue, UsageError, check_positive, nearest, one_of
+from fedzo.errors import InvalidValue, NonFinite, UsageError, check_positive, nearest, one_of
 from fedzo.objective import Objective
 from fedzo.random import Draws, Stream
 
@@ -114,17 +114,18 @@ class Estimator:
 
         What moved it are the coefficients of ``frame.rows``, in the model's precision. A
         problem that does all of this in one compiled call, its own ``step``, is asked to.
+        Raises :class:`~fedzo.errors.NonFinite` where a value was not finite.
         """
         if frame.kind == "sphere" and hasattr(objective, "step"):
             factor = -learning_rate * self.factor(x.size, batch_size)
-            offsets = self.smoothing * self.stencil[1]
-            return cast(
-                tuple[Array, Array, int],
-                objective.step(
-                    x, frame, self.stencil[0], offsets, factor, at, batch_size, delta, start
-                ),
+            rows, offsets = self.stencil[0], self.smoothing * self.stencil[1]
+            moves, new_x, asked = objective.step(
+                x, frame, rows, offsets, factor, at, batch_size, delta, start
             )
+            _require_finite(moves, at)
+            return moves, new_x, asked
         coefficients, asked = self.estimate(objective, x, batch_size, frame, at)
+        _require_finite(coefficients, at)
         moves = (-learning_rate * coefficients).astype(x.dtype)
         return moves, frame.advance(moves, delta, start), asked
 
@@ -164,6 +165,11 @@ class Estimator:
         if self.difference == "forward":
             return np.concatenate(([0], each)), np.concatenate(([0], one))
         return np.concatenate((each, each)), np.concatenate((one, -one))
+
+
+def _require_finite(coefficients: Array, at: Draws) -> None:
+    if not np.isfinite(coefficients).all():
+        raise NonFinite("the loss", at.round + 1, at.device)
 
 
 @njit(cache=True)  # a few hundred numbers: too short to be worth giving up the GIL
