@@ -95,6 +95,7 @@ def test_a_compiled_step_is_the_sum_of_its_parts(problem, difference, b2):
         expected = start / 100 + moves.astype(np.float64) @ frame.rows
         np.testing.assert_allclose(delta, expected, atol=1e-6)
         assert asked == 25 * (b2 + 1 if difference == "forward" else 2 * b2)
+        np.testing.assert_allclose(np.linalg.norm(frame.vectors(), axis=1), 1, rtol=1e-6)
         seen.append((moves, frame.rows.copy()))
     (one, rows), (two, same_rows) = seen
     assert np.array_equal(rows, same_rows)

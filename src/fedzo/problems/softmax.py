@@ -132,7 +132,7 @@ class Softmax:
             (at.on(Stream.BATCHES).address(), at.on(Stream.DIRECTIONS).address()),
             self._empty_batch(size),
             (x, rows, offsets, factor),
-            (frame.rows, moves, delta, start, new_x),
+            (frame.rows, frame.scales, moves, delta, start, new_x),
         )
         return moves, new_x, len(rows) * size
 
@@ -234,11 +234,10 @@ def _step(data: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> Non
     use_wide_vectors()  # here too: the kernels are inlined, and go by what this one says
     images, labels, begin, count, classes = data
     x, which, offsets, factor = points
-    rows, moves, delta, start, new_x = moved
+    rows, scales, moves, delta, start, new_x = moved
     _fill_batch((images, labels, begin, count), addresses[0], batch)
-    scales = np.empty(len(rows))
-    normals_kernel(rows, scales, addresses[1])
-    scales = 1 / np.sqrt(scales)
+    normals_kernel(rows, scales, addresses[1])  # their squared norms, at first
+    scales[:] = 1 / np.sqrt(scales)
     values = np.empty((which.size, batch.labels.size))
     steps = offsets * scales[which]
     _cross_entropy(x, rows.reshape(-1), which, steps, batch.inputs, batch.labels, classes, values)
