@@ -1,0 +1,225 @@
+"""Train the CIFAR-10 classifiers that attacks are shown on, and write them as ONNX files.
+
+    python tools/train_victim.py resnet8       # ships with fedzo
+    python tools/train_victim.py carlini       # the paper's own victim, not shipped
+
+``resnet8`` is the residual network of three stages with 16, 32 and 64 channels that fits a
+microcontroller: 78,000 weights and 12.5 million multiply-adds. ``carlini`` is the network of
+Carlini and Wagner (2017), conv 64-64-pool-128-128-pool and dense 256-256-10, whose test
+accuracy in the paper is 82.3 %.
+
+Both take pixels in [0, 1], planes first, and answer logits; scaling is a part of the graph and
+batch normalisation is folded into the convolutions. Needs torch, onnx and onnxscript.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedzo import data
+
+MEAN = (0.4914, 0.4822, 0.4465)  # of the training pixels, by colour
+DEVIATION = (0.2470, 0.2435, 0.2616)
+
+
+class Recipe(NamedTuple):
+    """How a network is trained: SGD with Nesterov's momentum, one cycle of the learning rate."""
+
+    epochs: int
+    learning_rate: float
+    weight_decay: float
+    batch_size: int = 128
+    momentum: float = 0.9
+
+
+class Scale(nn.Module):
+    """Pixels in [0, 1] to mean zero and deviation one, by colour."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1))
+        self.register_buffer("deviation", torch.tensor(DEVIATION).view(1, 3, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.mean) / self.deviation
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions and a way around them."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(after)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.second_norm = nn.BatchNorm2d(after)
+        self.around: nn.Module = nn.Identity()
+        if stride > 1 or before != after:
+            self.around = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = functional.relu(self.first_norm(self.first(x)))
+        return functional.relu(self.second_norm(self.second(inner)) + self.around(x))
+
+
+def resnet8() -> nn.Module:
+    """Return a residual network of three blocks."""
+    return nn.Sequential(
+        Scale(),
+        nn.Conv2d(3, 16, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        Residual(16, 16, 1),
+        Residual(16, 32, 2),
+        Residual(32, 64, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+def carlini() -> nn.Module:
+    """Return the network of Carlini and Wagner (2017), table I, for CIFAR."""
+    return nn.Sequential(
+        Scale(),
+        *(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Flatten(),
+        *(nn.Linear(128 * 5 * 5, 256), nn.ReLU(), nn.Dropout(0.5)),
+        *(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)),
+    )
+
+
+NETWORKS = {"resnet8": resnet8, "carlini": carlini}
+RECIPES = {
+    "resnet8": Recipe(epochs=40, learning_rate=0.2, weight_decay=3e-4),
+    "carlini": Recipe(epochs=15, learning_rate=0.05, weight_decay=5e-4),
+}
+
+
+def augmented(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return images shifted by up to four pixels and mirrored, each at random."""
+    count = len(images)
+    padded = functional.pad(images, (4, 4, 4, 4), mode="reflect")
+    down, right = torch.randint(0, 9, (2, count, 1), generator=generator)
+    rows, columns = down + torch.arange(32), right + torch.arange(32)
+    mirrored = torch.rand(count, 1, generator=generator) < 0.5
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    pick = torch.arange(count)[:, None, None]
+    shifted = padded.permute(0, 2, 3, 1)[pick, rows[:, :, None], columns[:, None, :]]
+    return shifted.permute(0, 3, 1, 2)  # planes first, pixels side by side in memory
+
+
+def train(
+    network: nn.Module, recipe: Recipe, images: torch.Tensor, labels: torch.Tensor, seed: int
+) -> None:
+    """Train in place."""
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.SGD(
+        network.parameters(),
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+        nesterov=True,
+        weight_decay=recipe.weight_decay,
+    )
+    batches = len(images) // recipe.batch_size
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, recipe.learning_rate, total_steps=recipe.epochs * batches, pct_start=0.2
+    )
+    network.train()
+    began = time.perf_counter()
+    for epoch in range(recipe.epochs):
+        total = 0.0
+        order = torch.randperm(len(images), generator=generator)
+        for chosen in order[: batches * recipe.batch_size].split(recipe.batch_size):
+            batch = augmented(images[chosen].float() / 255, generator)
+            loss = functional.cross_entropy(network(batch), labels[chosen])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            total += loss.item()
+        seconds = time.perf_counter() - began
+        print(f"epoch {epoch + 1:3}  loss {total / batches:.4f}  {seconds:6.0f} s", flush=True)
+
+
+@torch.no_grad()
+def predictions(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return the network's choices."""
+    network.eval()
+    return torch.cat([network(part.float() / 255).argmax(1) for part in images.split(500)])
+
+
+def write_onnx(network: nn.Module, path: Path) -> None:
+    """Write the network for batches of any size."""
+    network.eval()
+    torch.onnx.export(
+        network.to(memory_format=torch.contiguous_format),
+        (torch.rand(2, 3, 32, 32),),
+        path,
+        input_names=["images"],
+        output_names=["logits"],
+        dynamic_shapes={"input": {0: torch.export.Dim("batch")}},
+        external_data=False,
+        verbose=False,
+    )
+
+
+def main() -> None:
+    """Train one network and write it, with what it can do."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("network", choices=NETWORKS)
+    parser.add_argument("--out", type=Path, default=Path("src/fedzo/models/files"))
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data-dir", help="folder with the official CIFAR-10 files")
+    arguments = parser.parse_args()
+
+    cifar = data.load("cifar10", arguments.data_dir)
+    images, tests = (
+        torch.from_numpy(x.reshape(-1, 3, 32, 32)) for x in (cifar.train_inputs, cifar.test_inputs)
+    )
+    labels, answers = torch.from_numpy(cifar.train_labels), torch.from_numpy(cifar.test_labels)
+    torch.manual_seed(arguments.seed)
+    network = NETWORKS[arguments.network]().to(memory_format=torch.channels_last)
+    recipe = RECIPES[arguments.network]
+    recipe = recipe._replace(epochs=arguments.epochs or recipe.epochs)
+    train(network, recipe, images, labels, arguments.seed)
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"cifar10-{arguments.network}.onnx"
+    torch.save(network.state_dict(), path.with_suffix(".pt"))
+    write_onnx(network, path)
+    right = (predictions(network, tests) == answers).numpy()
+    deer = cifar.classes.index("deer")
+    train_right = (predictions(network, images) == labels).numpy()
+    card = {
+        "data": "CIFAR-10, 50,000 training images, none held back",
+        "recipe": {**recipe._asdict(), "seed": arguments.seed, "schedule": "one cycle",
+                   "augmentation": "shifts of up to 4 pixels, mirroring"},
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "test_accuracy": float(right.mean()),
+        "test_accuracy_by_class": {
+            name: float(right[cifar.test_labels == i].mean())
+            for i, name in enumerate(cifar.classes)
+        },
+        "train_accuracy": float(train_right.mean()),
+        "training_deer_right": int(train_right[cifar.train_labels == deer].sum()),
+    }
+    path.with_suffix(".json").write_text(json.dumps(card, indent=2) + "\n")
+    print(json.dumps(card, indent=2))
+
+
+if __name__ == "__main__":
+    main()
