@@ -41,6 +41,10 @@ class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prin
     """A data set could not be found or is damaged; the message lists what was tried."""
 
 
+class BudgetSpent(FedzoError):
+    """A black box has answered as many queries as it may."""
+
+
 class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sentence it prints
     """A loss or the model stopped being a finite number; says where.
 

@@ -1,0 +1,50 @@
+"""Counting queries where they are answered, and stopping at a limit to the query."""
+
+from __future__ import annotations
+
+import threading
+
+from fedzo.errors import BudgetSpent, check_count
+
+
+class Meter:
+    """Counts the queries that a black box answers, over all threads, up to a budget.
+
+    Whoever answers a batch first asks :meth:`take` how many of its queries may be answered.
+    When that is not all of them, it answers those and then calls :meth:`require`, which
+    raises: so exactly as many queries are answered as the budget has, never one more.
+
+    Parameters
+    ----------
+    budget : int, optional
+        How many queries may be answered in all; None: any number.
+
+    Examples
+    --------
+    >>> meter = Meter(budget=10)
+    >>> meter.take(8), meter.take(8), meter.queries
+    (8, 2, 10)
+    >>> meter.require(granted=2, wanted=8)
+    Traceback (most recent call last):
+        ...
+    fedzo.errors.BudgetSpent: the budget of 10 queries is spent
+    """
+
+    def __init__(self, budget: int | None = None) -> None:
+        if budget is not None:
+            check_count("budget", budget)
+        self.budget, self.queries = budget, 0
+        self._lock = threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        """Return how many of so many queries may be answered, and count those."""
+        with self._lock:
+            left = wanted if self.budget is None else self.budget - self.queries
+            granted = min(wanted, left)
+            self.queries += granted
+            return granted
+
+    def require(self, granted: int, wanted: int) -> None:
+        """Raise :class:`~fedzo.errors.BudgetSpent` unless all that was wanted was granted."""
+        if granted < wanted:
+            raise BudgetSpent(f"the budget of {self.budget:,} queries is spent")
