@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -206,8 +205,12 @@ def main() -> None:
     train_right = (predictions(network, images) == labels).numpy()
     card = {
         "data": "CIFAR-10, 50,000 training images, none held back",
-        "recipe": {**recipe._asdict(), "seed": arguments.seed, "schedule": "one cycle",
-                   "augmentation": "shifts of up to 4 pixels, mirroring"},
+        "recipe": {
+            **recipe._asdict(),
+            "seed": arguments.seed,
+            "schedule": "one cycle",
+            "augmentation": "shifts of up to 4 pixels, mirroring",
+        },
         "parameters": sum(p.numel() for p in network.parameters()),
         "test_accuracy": float(right.mean()),
         "test_accuracy_by_class": {

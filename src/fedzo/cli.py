@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedzo.config import Experiment
     from fedzo.result import Result
 
-DIVERGED = 1
+FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -28,7 +28,7 @@ FILES = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0: done; 1: the run diverged; 2: bad input, nothing was run; 130: interrupted, resumable.
+    0: done; 1: the run diverged or had to halt; 2: bad input, nothing was run; 130: interrupted, resumable.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -171,7 +171,7 @@ def _one(experiment: Experiment, out: Path, resume: bool, quiet: bool) -> int:
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
-    return 0 if result.success else DIVERGED
+    return 0 if result.success else FAILED
 
 
 def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> int:

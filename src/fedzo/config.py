@@ -49,6 +49,7 @@ class RunSettings:
     evaluate_every: int = 10
     checkpoint_every: int = 10
     workers: int | None = None
+    target: float | None = None
 
     def __post_init__(self) -> None:
         check_counts(self, "evaluate_every", "checkpoint_every")
@@ -169,6 +170,7 @@ class Experiment:
                 workers=settings.workers,
                 evaluate_every=settings.evaluate_every,
                 checkpoint_every=settings.checkpoint_every,
+                target=settings.target,
                 callback=callback,
                 run_dir=run_dir,
                 resume=resume,

@@ -44,7 +44,16 @@ class Objective(Protocol):
     ``constants()``
         L, gap, sigma_g, sigma_h, c_g and c_h of the paper's assumptions, where they are known;
     ``size(device)``
-        how many samples a device holds, for averages weighted by size.
+        how many samples a device holds, for averages weighted by size;
+    ``evaluation_cost``
+        how many values one evaluation takes, if not one for each sample that a device holds;
+    ``meter``
+        a :class:`~fedzo.budget.Meter` that counts every query, and may end the run;
+    ``leave(folder, result)``
+        writes further files into a run's folder when it has ended.
+
+    A problem that cannot answer for one device, for now, raises
+    :class:`~fedzo.errors.NoAnswer`: the round goes on without that device.
     """
 
     dim: int

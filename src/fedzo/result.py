@@ -19,6 +19,15 @@ class Status(enum.IntEnum):
     STOPPED = 1
     INTERRUPTED = 2
     NON_FINITE = 3
+    HALTED = 4
+
+
+class Best(NamedTuple):
+    """The evaluated model of the lowest loss so far."""
+
+    x: Array
+    fun: float
+    round: int
 
 
 class Progress(NamedTuple):
@@ -40,8 +49,8 @@ class Result:
     """What came of a run, by SciPy's names where SciPy has one.
 
     ``x`` is the model after ``nit`` rounds, ``fun`` is f(x) as last evaluated, over all
-    devices; ``nfev`` is ``queries``. ``history`` is the list of records that
-    ``history.jsonl`` holds.
+    devices; ``best`` is the evaluated model of the lowest loss; ``nfev`` is ``queries``.
+    ``history`` is the list of records that ``history.jsonl`` holds.
     """
 
     x: Array
@@ -50,6 +59,7 @@ class Result:
     status: Status
     message: str
     nit: int
+    best: Best
     queries: int
     evaluation_queries: int
     uplink_bytes: int

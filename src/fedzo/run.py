@@ -8,18 +8,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
-from fedzo.errors import NonFinite, UsageError, check_count
-from fedzo.federation import LocalFederation
+from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError, check_count
+from fedzo.federation import Federation, LocalFederation
 from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
-from fedzo.objective import Objective, metrics_of, name_of, posed
+from fedzo.objective import Objective, name_of, posed
 from fedzo.random import check_seed
-from fedzo.result import Callback, Progress, Result, Status
+from fedzo.result import Best, Callback, Progress, Result, Status
 from fedzo.uplink import UPLINKS, Ideal, Uplink
 
 Array = NDArray[Any]
@@ -37,6 +38,7 @@ def minimize(
     workers: int | None = None,
     evaluate_every: int = 10,
     checkpoint_every: int = 10,
+    target: float | None = None,
     callback: Callback | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -69,6 +71,8 @@ def minimize(
         f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
     checkpoint_every : int
         With a ``run_dir``, a checkpoint is written every so many rounds, and at the end.
+    target : float, optional
+        The run stops when f, as evaluated, is no larger than this.
     callback : callable, optional
         Called with a :class:`Progress` before the first and after each round; the run stops
         when it returns True.
@@ -97,38 +101,78 @@ def minimize(
     """
     algorithm = FedZO() if algorithm is None else algorithm
     uplink = Ideal() if uplink is None else uplink
+    check_seed("seed", seed)
+    objective, start = posed(fun, x0, devices)
+    result = drive(
+        LocalFederation(objective, seed, workers),
+        start,
+        algorithm=algorithm,
+        uplink=uplink,
+        rounds=rounds,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        target=target,
+        callback=callback,
+        run_dir=run_dir,
+        resume=resume,
+        config=config
+        or {
+            "problem": {"name": name_of(fun), "dim": objective.dim, "devices": objective.devices},
+            "algorithm": describe(algorithm, "name", ALGORITHMS),
+            "uplink": describe(uplink, "kind", UPLINKS),
+            "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
+        },
+    )
+    if run_dir is not None and hasattr(objective, "leave"):
+        objective.leave(Path(run_dir), result)
+    return result
+
+
+def drive(
+    federation: Federation,
+    x0: Array,
+    *,
+    algorithm: Algorithm,
+    uplink: Uplink,
+    rounds: int,
+    config: Config,
+    evaluate_every: int = 10,
+    checkpoint_every: int = 10,
+    target: float | None = None,
+    callback: Callback | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+) -> Result:
+    """Run an algorithm over a federation, whoever computes there: see :func:`minimize`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo.objective import FunctionObjective
+    >>> federation = LocalFederation(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
+    >>> result = drive(federation, np.ones(2), algorithm=FedZO(learning_rate=0.1),
+    ...                uplink=Ideal(), rounds=20, config={})
+    >>> bool(result.fun < 1e-3)
+    True
+    """
     for key, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
         check_count(key, value)
     check_count("rounds", rounds, least=0)
-    check_seed("seed", seed)
     if resume and run_dir is None:
         raise UsageError("resume needs the run_dir of the run to go on with")
-    objective, start = posed(fun, x0, devices)
-    federation = LocalFederation(objective, seed, workers)
     run = _Run(
         algorithm=algorithm,
         uplink=uplink,
         federation=federation,
-        metrics=lambda x: metrics_of(objective, x),
         rounds=rounds,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
+        target=-np.inf if target is None else target,
         callback=callback,
-        position=Position(0, algorithm.init(start, federation, uplink)),
-        config=plain(
-            config
-            or {
-                "problem": {
-                    "name": name_of(fun),
-                    "dim": objective.dim,
-                    "devices": objective.devices,
-                },
-                "algorithm": describe(algorithm, "name", ALGORITHMS),
-                "uplink": describe(uplink, "kind", UPLINKS),
-                "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
-            }
-        ),
-        start=hashlib.sha256(start.tobytes()).hexdigest()[:16],
+        position=Position(0, algorithm.init(x0, federation, uplink)),
+        best=Best(x0, np.inf, 0),
+        config=plain(config),
+        start=hashlib.sha256(x0.tobytes()).hexdigest()[:16],
         files=None if run_dir is None else RunFolder(run_dir),
     )
     run.open(resume)
@@ -164,17 +208,19 @@ class Position(NamedTuple):
 class _Run:
     algorithm: Algorithm
     uplink: Uplink
-    federation: LocalFederation
-    metrics: Callable[[Array], Mapping[str, float]]
+    federation: Federation
     rounds: int
     evaluate_every: int
     checkpoint_every: int
+    target: float
     callback: Callback | None
     position: Position
+    best: Best  # of the evaluations on schedule: those that a resumed run repeats
     config: Config
     start: str
     files: RunFolder | None
     history: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -215,14 +261,19 @@ class _Run:
         last = RoundInfo(**checkpoint.last)
         state = type(self.position.state)(*checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
+        self.best = checkpoint.best
         self.history = files.keep_history(checkpoint.round, self.evaluate_every)
         self.began -= checkpoint.seconds
+        if self.federation.meter is not None:
+            self.federation.meter.queries = checkpoint.spent
 
     def go(self) -> tuple[Status, str]:
         """Run to the end, whichever it is."""
         try:
             status, message = self._loop()
             self.evaluate()  # a callback may have stopped it off the schedule
+        except Halted as error:
+            status, message = self._halted(error)
         except KeyboardInterrupt:
             self.save()
             status, message = Status.INTERRUPTED, f"interrupted after round {self.position.round}"
@@ -241,14 +292,28 @@ class _Run:
             if self.callback is not None and self.callback(self._progress()):
                 self.save()
                 return Status.STOPPED, f"stopped by the callback after round {t}"
+            if self._recorded() and self.history[-1]["train_loss"] <= self.target:
+                self.save()
+                return Status.STOPPED, f"reached the target {self.target:g} after round {t}"
             if at_end:
                 return Status.FINISHED, f"finished {t} rounds"
             self.step()
+
+    def _halted(self, error: Halted) -> tuple[Status, str]:
+        """Keep the last whole round, and count what was asked for in vain after it."""
+        meter, at = self.federation.meter, self.position
+        if meter is not None:
+            asked = meter.queries - len(self.history) * self.federation.evaluation_cost
+            self.position = at._replace(queries=max(at.queries, asked))
+        self.save()
+        status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
+        return status, f"{error} after round {at.round}"
 
     def step(self) -> None:
         """Do one round."""
         t, state = self.position.round, self.position.state
         state, info = self.algorithm.round(t, state, self.federation, self.uplink)
+        self._note_left_out(t + 1)
         if not np.isfinite(self.algorithm.model(state)).all():
             raise NonFinite("the model", t + 1)
         # What a round tells of itself may be anything; the numbers are what is kept.
@@ -260,12 +325,19 @@ class _Run:
         if self._recorded():
             return
         losses = self.federation.losses(self.x)
-        if not np.isfinite(losses).all():
-            raise NonFinite("the loss", at.round, int(np.flatnonzero(~np.isfinite(losses))[0]))
-        record = {
+        absent = [one.device for one in self.federation.left_out]
+        self._note_left_out(at.round)
+        wrong = ~np.isfinite(losses)
+        wrong[absent] = False
+        if wrong.any():
+            raise NonFinite("the loss", at.round, int(np.flatnonzero(wrong)[0]))
+        losses = np.delete(losses, absent)
+        if not len(losses):
+            raise Halted("no device could be evaluated")
+        record: dict[str, Any] = {
             "round": at.round,
             "train_loss": float(losses.mean()),
-            **_metrics(self.metrics(self.x)),
+            **_metrics(self.federation.metrics(self.x)),
             **_metrics(at.last.metrics),
             "participants": at.last.participants,
             "queries": at.queries,
@@ -275,7 +347,11 @@ class _Run:
             "channel_uses": at.channel_uses,
             "seconds": round(self.seconds, 3),
         }
+        if self.left_out:
+            record["left_out"], self.left_out = self.left_out, []
         self.history.append(record)
+        if at.round % self.evaluate_every == 0:
+            self.best = self._better()
         if self.files is not None:
             self.files.append(record)
 
@@ -291,6 +367,8 @@ class _Run:
                 round=at.round,
                 state=tuple(at.state),
                 totals=totals,
+                spent=0 if self.federation.meter is None else self.federation.meter.queries,
+                best=self.best,
                 last=at.last._asdict(),
                 seconds=self.seconds,
                 config=self.config,
@@ -314,6 +392,7 @@ class _Run:
             status=status,
             message=message,
             nit=at.round,
+            best=self._better(),
             queries=at.queries,
             evaluation_queries=len(self.history) * self.federation.evaluation_cost,
             uplink_bytes=at.uplink_bytes,
@@ -322,6 +401,18 @@ class _Run:
             seconds=self.seconds,
             history=self.history,
         )
+
+    def _note_left_out(self, t: int) -> None:
+        """Take down who was left out in round t, for the next record of the history."""
+        for one in sorted(self.federation.left_out):
+            self.left_out.append({"round": t, **one._asdict()})
+        self.federation.left_out.clear()
+
+    def _better(self) -> Best:
+        """Return the best evaluated model, the present one among them."""
+        if self._recorded() and self.history[-1]["train_loss"] < self.best.fun:
+            return Best(self.x, self.history[-1]["train_loss"], self.position.round)
+        return self.best
 
     def _recorded(self) -> bool:
         return bool(self.history) and self.history[-1]["round"] == self.position.round
@@ -342,6 +433,7 @@ def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
 
 
 _RESERVED = {
+    "left_out",
     "round",
     "train_loss",
     "participants",
