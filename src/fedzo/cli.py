@@ -28,7 +28,8 @@ FILES = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0: done; 1: the run diverged or had to halt; 2: bad input, nothing was run; 130: interrupted, resumable.
+    0: done; 1: the run diverged or had to halt; 2: bad input, nothing was run;
+    130: interrupted, resumable.
     """
     arguments = _parser().parse_args(argv)
     try:
