@@ -8,6 +8,7 @@ factory, and ``[run]`` those of :class:`RunSettings`. There is no second list of
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import tomllib
 import types
@@ -19,24 +20,31 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from fedzo.algorithms import ALGORITHMS, Algorithm
 from fedzo.errors import (
     InvalidValue,
     UsageError,
     check_count,
     check_counts,
+    check_positive,
     nearest,
     one_of,
     require,
 )
-from fedzo.objective import Objective, missing
+from fedzo.federation import Federation, LocalFederation
+from fedzo.objective import Objective, missing, posed
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
 from fedzo.result import Callback, Result
-from fedzo.run import minimize
+from fedzo.run import drive
 from fedzo.uplink import UPLINKS, Uplink
 
+Array = NDArray[Any]
 Tables = dict[str, dict[str, Any]]
+
+ENGINES = ("local", "flower")
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,53 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class FlowerSettings:
+    """The ``[flower]`` table: how long a federation of real nodes waits for whom.
+
+    Parameters
+    ----------
+    quorum : float
+        The share of a round's devices, in (0, 1], whose answers the round cannot do without.
+    grace : float
+        Seconds that the others are waited for once the quorum is there. Who has not answered
+        by then is left out of the round, and asked again when it has shown that it is alive.
+    patience : float
+        Seconds that a quorum is waited for; then the run stops, with a checkpoint.
+    max_norm : float, optional
+        An update that is longer than this is left out; None: any finite one is taken.
+    nodes : int, optional
+        How many nodes a simulation has; as many as this machine has cores by default. A real
+        federation has those that connect.
+
+    Examples
+    --------
+    >>> FlowerSettings(quorum=1.5)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: quorum = 1.5: must be a number in (0, 1]
+    >>> FlowerSettings().needed(20)
+    10
+    """
+
+    quorum: float = 0.5
+    grace: float = 30.0
+    patience: float = 600.0
+    max_norm: float | None = None
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self, "quorum", "grace", "patience")
+        require(self.quorum <= 1, "quorum", self.quorum, "a number in (0, 1]")
+        if self.max_norm is not None:
+            check_positive(self, "max_norm")
+        if self.nodes is not None:
+            check_counts(self, "nodes")
+
+    def needed(self, devices: int) -> int:
+        """Return how many of so many devices are a quorum."""
+        return math.ceil(self.quorum * devices)
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A checked configuration.
 
@@ -82,6 +137,7 @@ class Experiment:
     algorithm: Algorithm
     uplink: Uplink
     settings: RunSettings
+    flower: FlowerSettings = FlowerSettings()
 
     @classmethod
     def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -107,7 +163,7 @@ class Experiment:
     @classmethod
     def resolve(cls, tables: Mapping[str, Any], name: str = "run") -> Experiment:
         """Check the tables against what they make, and fill in the defaults."""
-        known = ("problem", "algorithm", "uplink", "run")
+        known = ("problem", "algorithm", "uplink", "run", "flower")
         for table, keys in tables.items():
             if table not in known:
                 raise UsageError(
@@ -128,18 +184,21 @@ class Experiment:
         uplink = dict(tables.get("uplink", {}))
         kind = _choice("uplink", uplink, *_CHOICES["uplink"])
         heard, uplink = _make("uplink", UPLINKS[kind], uplink)
+        made_flower, flower = _make("flower", FlowerSettings, tables.get("flower", {}))
+        resolved = {
+            "problem": {"name": problem_name, **arguments},
+            "algorithm": {"name": algorithm_name, **algorithm},
+            "uplink": {"kind": kind, **uplink},
+            "run": run,
+        }
         return cls(
             name=name,
-            tables={
-                "problem": {"name": problem_name, **arguments},
-                "algorithm": {"name": algorithm_name, **algorithm},
-                "uplink": {"kind": kind, **uplink},
-                "run": run,
-            },
+            tables=resolved | ({"flower": flower} if "flower" in tables else {}),
             problem=lambda: _objective(problem_name, factory, chosen),
             algorithm=made,
             uplink=heard,
             settings=settings,
+            flower=made_flower,
         )
 
     def with_seed(self, seed: int) -> Experiment:
@@ -156,18 +215,41 @@ class Experiment:
         run_dir: Path | None = None,
         resume: bool = False,
         callback: Callback | None = None,
+        engine: str = "local",
     ) -> Result:
-        """Run it, in a folder if one is given."""
+        """Run it, in a folder if one is given, on threads or on Flower's simulation engine."""
+        if engine not in ENGINES:
+            raise InvalidValue("engine", engine, one_of(ENGINES) + nearest(engine, ENGINES))
+        objective, start = posed(self.problem(), None, None)
         settings = self.settings
-        objective = self.problem()
+        if engine == "flower":
+            from fedzo.flower.simulation import simulate
+
+            result = simulate(self, start, run_dir, resume, callback)
+        else:
+            local = LocalFederation(objective, settings.seed, settings.workers)
+            result = self.run_over(local, start, run_dir, resume, callback)
+        if run_dir is not None and hasattr(objective, "leave"):
+            objective.leave(run_dir, result)
+        return result
+
+    def run_over(
+        self,
+        federation: Federation,
+        x0: Array,
+        run_dir: Path | None = None,
+        resume: bool = False,
+        callback: Callback | None = None,
+    ) -> Result:
+        """Run it over a federation that holds its problem."""
+        settings = self.settings
         try:
-            return minimize(
-                objective,
+            return drive(
+                federation,
+                x0,
                 algorithm=self.algorithm,
                 uplink=self.uplink,
                 rounds=settings.rounds,
-                seed=settings.seed,
-                workers=settings.workers,
                 evaluate_every=settings.evaluate_every,
                 checkpoint_every=settings.checkpoint_every,
                 target=settings.target,

@@ -142,7 +142,7 @@ class LocalFederation:
         self.dim, self.devices = objective.dim, objective.devices
         self.meter: Meter | None = getattr(objective, "meter", None)
         self.left_out: list[LeftOut] = []
-        self.workers = workers or _cores()
+        self.workers = workers or cores()
         self._trials: list[float] | None = [] if workers is None else None
         self._threads: ThreadPoolExecutor | None = None
         self._open = ExitStack()
@@ -262,7 +262,7 @@ def _libraries(modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _cores() -> int:
+def cores() -> int:
     """Return how many cores this process may use; not every system can tell which."""
     try:
         return len(os.sched_getaffinity(0))

@@ -31,6 +31,7 @@ _BESIDE = ".part"  # how the name of a file ends that is still being written
 FREE_KEYS = {
     ("problem", "budget"),
     *(("run", k) for k in ("rounds", "workers", "evaluate_every", "checkpoint_every", "target")),
+    *(("flower", k) for k in ("quorum", "grace", "patience", "max_norm", "nodes")),
 }
 
 

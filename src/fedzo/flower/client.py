@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedzo.errors import NoAnswer, UsageError
 from fedzo.federation import LocalFederation, Update
 from fedzo.flower import wire
+from fedzo.flower.app_config import problem_of
 from fedzo.objective import Objective, initial_of, metrics_of, size_of
 
 Array = NDArray[Any]
@@ -20,15 +21,17 @@ Array = NDArray[Any]
 OPTIONAL = ("gradient", "metrics", "initial", "size")
 
 
-def make_client_app(objective_factory: Callable[[Context], Objective]) -> ClientApp:
+def make_client_app(objective_factory: Callable[[Context], Objective] = problem_of) -> ClientApp:
     """Return the ClientApp of nodes that hold this problem.
 
     Parameters
     ----------
     objective_factory : callable
-        Given Flower's context, returns the objective. It is called for each message, so it
-        should keep what is dear to make. The objective must be that of all N devices, but is
-        only asked about those that live on this node: of the others it needs no data.
+        Given Flower's context, returns the objective; by default that which the app's run
+        configuration describes, see :mod:`fedzo.flower.app_config`. It is called for each
+        message, so it should keep what is dear to make. The objective must be that of all N
+        devices, but is only asked about those that live on this node: of the others it needs
+        no data.
 
     Notes
     -----

@@ -13,11 +13,12 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedzo.algorithms.fedzo import LocalSteps, rebuild
+from fedzo.budget import Meter
+from fedzo.config import FlowerSettings
 from fedzo.errors import FedzoError, Halted, NonFinite
 from fedzo.federation import LeftOut, Replies, Update
 from fedzo.flower import wire
-from fedzo.flower.roll import Roll, log, lost, shown
-from fedzo.flower.settings import FlowerSettings
+from fedzo.flower.roll import Roll, log, lost
 from fedzo.random import Draws, Stream
 from fedzo.uplink import Uplink
 
@@ -75,7 +76,7 @@ class FlowerFederation:
         self.grid, self.seed = grid, seed
         self.coefficients = uplink.wants_coefficients
         self.left_out: list[LeftOut] = []
-        self.meter = None  # each node counts for itself
+        self.meter: Meter | None = None  # each node counts for itself
         self._sent: list[Message] = []  # of the last round
         self._received: list[Message] = []
         self._metrics: dict[str, float] = {}
@@ -206,8 +207,10 @@ class FlowerFederation:
         norm, limit = float(np.linalg.norm(delta.astype(np.float64))), self.settings.max_norm
         if limit is not None and norm > limit:
             raise _Refused(f"its update has the length {norm:.4g}, more than max_norm = {limit:g}")
-        if update.weight not in (1, self._roll.sizes.get(update.device)) or update.queries < 0:
+        if update.weight not in (1, self._roll.sizes.get(update.device)):
             raise _Refused(f"its weight {update.weight:g} is neither 1 nor its number of samples")
+        if update.queries < 0:
+            raise _Refused(f"it claims to have asked {update.queries} queries")
 
     def _read_losses(self, content: RecordDict) -> Found:
         found, failures, metrics = wire.read_losses(content)
@@ -248,6 +251,8 @@ class FlowerFederation:
         while missing:
             if wait.time_to_look():
                 self._roll.look()
+                for asked in under_way.without(self._roll):
+                    missing.update(dict.fromkeys(asked, "its node was lost"))
             idle = missing.keys() - under_way.devices()
             self._send(kind, self._roll.homes(idle), content, under_way)
             for node, asked, reply in self._replies(kind, under_way):
@@ -279,9 +284,7 @@ class FlowerFederation:
         content: Callable[[list[int]], RecordDict],
         under_way: _UnderWay,
     ) -> None:
-        messages = [
-            Message(content(own), node, kind, ttl=self._ttl) for node, own in homes.items()
-        ]
+        messages = [Message(content(own), node, kind, ttl=self._ttl) for node, own in homes.items()]
         if messages:
             self._sent += messages if kind == wire.TRAIN else []
             ids = self.grid.push_messages(messages)
@@ -291,9 +294,7 @@ class FlowerFederation:
                 else:
                     self._roll.strike(node, "no message can be sent to it")
 
-    def _replies(
-        self, kind: str, under_way: _UnderWay
-    ) -> Iterator[tuple[int, list[int], Message]]:
+    def _replies(self, kind: str, under_way: _UnderWay) -> Iterator[tuple[int, list[int], Message]]:
         if not under_way.asked:
             return
         for reply in self.grid.pull_messages(list(under_way.asked)):
@@ -306,10 +307,10 @@ class FlowerFederation:
     ) -> Found:
         """Return what a reply says of each device that was asked; nothing, if the node is lost."""
         if lost(reply):
-            self._roll.strike(node, reply.error.reason)
+            self._roll.strike(node, str(reply.error.reason))
             return {}
         if reply.has_error():
-            reason = " ".join(reply.error.reason.split())[:200]
+            reason = " ".join(str(reply.error.reason).split())[:200]
             return dict.fromkeys(asked, f"its node failed: {reason}")
         try:
             told = read(reply.content)
@@ -318,7 +319,7 @@ class FlowerFederation:
         return {i: told.get(i, "its node did not answer for it") for i in asked}
 
 
-class _Refused(FedzoError):
+class _Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """An update that is left out; says why."""
 
 
@@ -331,6 +332,11 @@ class _UnderWay:
     def devices(self) -> set[int]:
         """Return the devices that an answer is expected for."""
         return {device for _, own in self.asked.values() for device in own}
+
+    def without(self, roll: Roll) -> list[list[int]]:
+        """Give up what was asked of nodes that are off the roll; return the devices of each."""
+        gone = [i for i, (node, _) in self.asked.items() if node not in roll]
+        return [self.asked.pop(i)[1] for i in gone]
 
 
 class _Wait:

@@ -37,11 +37,14 @@ class Roll:
         for gone in [node for node in self._nodes if node not in present]:
             self.strike(gone, "it has disconnected")
         self._strangers &= present
+        known = self._nodes.keys() | set(self._greeted.values()) | self._strangers
+        self._greet(sorted(present - known))
         if self._greeted:
             for reply in self._grid.pull_messages(list(self._greeted)):
                 self._admit(self._greeted.pop(reply.metadata.reply_to_message_id), reply)
-        known = self._nodes.keys() | set(self._greeted.values()) | self._strangers
-        self._greet(sorted(present - known))
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._nodes
 
     def strike(self, node: int, reason: str) -> None:
         """Take a node off the roll until it answers a greeting again."""

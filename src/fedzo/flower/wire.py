@@ -94,7 +94,9 @@ def task(work: Any, devices: Sequence[int], coefficients: bool) -> RecordDict:
     if WORKS.get(name) is not type(work):
         raise UsageError(f"{name} is no work that can travel: it must be one of {list(WORKS)}")
     plain: dict[str, Any] = {
-        "work": name, "devices": [int(i) for i in devices], "coefficients": coefficients
+        "work": name,
+        "devices": [int(i) for i in devices],
+        "coefficients": coefficients,
     }
     arrays: dict[str, FlowerArray] = {}
     _flatten("work", work, plain, arrays)
@@ -252,7 +254,7 @@ def losses(
     found: Mapping[int, float], failures: Mapping[int, str], metrics: Mapping[str, float]
 ) -> RecordDict:
     """Return the content of a reply to :func:`model`."""
-    plain = {
+    plain: dict[str, Any] = {
         "devices": list(found),
         "losses": [float(v) for v in found.values()],
         "failed": list(failures),
@@ -273,7 +275,7 @@ def read_losses(
     failed, reasons = take(plain, "failed", list[int]), take(plain, "reasons", list[str])
     if len(devices) != len(values) or len(failed) != len(reasons):
         raise Malformed("the answer's lists differ in length")
-    told = content.metric_records.get("metrics", {})
+    told: Mapping[str, Any] = content.metric_records.get("metrics") or {}
     metrics = {k: float(v) for k, v in told.items() if isinstance(v, int | float)}
     found = dict(zip(devices, values, strict=True))
     return found, dict(zip(failed, reasons, strict=True)), metrics
