@@ -221,6 +221,7 @@ class _Run:
     files: RunFolder | None
     history: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
+    asked_before: int = 0  # what the meter had counted before the run, if there is one
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -233,15 +234,20 @@ class _Run:
 
     def open(self, resume: bool) -> None:
         """Find the checkpoint or make the folder; nothing is written if either cannot be."""
-        if self.files is None:
-            return
+        if self.files is not None:
+            self._open_folder(self.files, resume)
+        if self.federation.meter is not None:
+            counted = self.position.queries + self._evaluation_queries()
+            self.asked_before = self.federation.meter.queries - counted
+
+    def _open_folder(self, files: RunFolder, resume: bool) -> None:
         if resume:
-            self._reopen(self.files)
-        elif self.files.has_run():
+            self._reopen(files)
+        elif files.has_run():
             raise UsageError(
-                f"{self.files.path} already holds a run: resume it or choose another folder"
+                f"{files.path} already holds a run: resume it or choose another folder"
             )
-        self.files.prepare(self.config)
+        files.prepare(self.config)
 
     def _reopen(self, files: RunFolder) -> None:
         checkpoint = files.load()
@@ -303,8 +309,8 @@ class _Run:
         """Keep the last whole round, and count what was asked for in vain after it."""
         meter, at = self.federation.meter, self.position
         if meter is not None:
-            asked = meter.queries - len(self.history) * self.federation.evaluation_cost
-            self.position = at._replace(queries=max(at.queries, asked))
+            asked = meter.queries - self.asked_before - self._evaluation_queries()
+            self.position = at._replace(queries=asked)
         self.save()
         status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
         return status, f"{error} after round {at.round}"
@@ -341,7 +347,7 @@ class _Run:
             **_metrics(at.last.metrics),
             "participants": at.last.participants,
             "queries": at.queries,
-            "evaluation_queries": (len(self.history) + 1) * self.federation.evaluation_cost,
+            "evaluation_queries": self._evaluation_queries() + self.federation.evaluation_cost,
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
             "channel_uses": at.channel_uses,
@@ -394,7 +400,7 @@ class _Run:
             nit=at.round,
             best=self._better(),
             queries=at.queries,
-            evaluation_queries=len(self.history) * self.federation.evaluation_cost,
+            evaluation_queries=self._evaluation_queries(),
             uplink_bytes=at.uplink_bytes,
             downlink_bytes=at.downlink_bytes,
             channel_uses=at.channel_uses,
@@ -413,6 +419,9 @@ class _Run:
         if self._recorded() and self.history[-1]["train_loss"] < self.best.fun:
             return Best(self.x, self.history[-1]["train_loss"], self.position.round)
         return self.best
+
+    def _evaluation_queries(self) -> int:
+        return len(self.history) * self.federation.evaluation_cost
 
     def _recorded(self) -> bool:
         return bool(self.history) and self.history[-1]["round"] == self.position.round
