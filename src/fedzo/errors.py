@@ -45,6 +45,22 @@ class BudgetSpent(FedzoError):
     """A black box has answered as many queries as it may."""
 
 
+class ModelError(FedzoError):
+    """A black box failed, or what it answered cannot be scores; names the model and what is wrong.
+
+    >>> raise ModelError("classifier", "1 of 20 scores is not finite")
+    Traceback (most recent call last):
+    fedzo.errors.ModelError: classifier: 1 of 20 scores is not finite
+    """
+
+    def __init__(self, model: str, problem: str) -> None:
+        super().__init__(model, problem)
+        self.model, self.problem = model, problem
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.problem}"
+
+
 class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sentence it prints
     """A loss or the model stopped being a finite number; says where.
 
