@@ -12,7 +12,9 @@ from fedzo._version import __version__
 
 if TYPE_CHECKING:
     from fedzo.algorithms import DZOPA, ZOSGD, FedAvg, FedZO, ZoneS
+    from fedzo.attack import UniversalAttack
     from fedzo.objective import Objective
+    from fedzo.perturbation import Perturbation
     from fedzo.result import Progress, Result, Status
     from fedzo.run import minimize
     from fedzo.uplink import AirComp, Ideal, Seeds
@@ -24,10 +26,12 @@ _HOME = {
     "FedZO": "fedzo.algorithms",
     "Ideal": "fedzo.uplink",
     "Objective": "fedzo.objective",
+    "Perturbation": "fedzo.perturbation",
     "Progress": "fedzo.result",
     "Result": "fedzo.result",
     "Seeds": "fedzo.uplink",
     "Status": "fedzo.result",
+    "UniversalAttack": "fedzo.attack",
     "ZOSGD": "fedzo.algorithms",
     "ZoneS": "fedzo.algorithms",
     "minimize": "fedzo.run",
@@ -41,10 +45,12 @@ __all__ = [
     "FedZO",
     "Ideal",
     "Objective",
+    "Perturbation",
     "Progress",
     "Result",
     "Seeds",
     "Status",
+    "UniversalAttack",
     "ZoneS",
     "__version__",
     "minimize",

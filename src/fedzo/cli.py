@@ -22,8 +22,6 @@ FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 
-FILES = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
@@ -209,7 +207,7 @@ def _summary(result: Result, out: Path) -> str:
         ("bytes up", f"{result.uplink_bytes:,}"),
         ("bytes down", f"{result.downlink_bytes:,}"),
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
-        ("files", f"{out}/: {' '.join(n for n in FILES if (out / n).exists())}"),
+        ("files", f"{out}/: {' '.join(sorted(p.name for p in out.iterdir()))}"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)

@@ -86,7 +86,8 @@ def headline(record: Mapping[str, Any]) -> list[str]:
     >>> headline({"round": 3, "train_loss": 1.0, "test_loss": 1.1, "test_accuracy": 0.6})
     ['train_loss', 'test_accuracy']
     """
-    return [key for key in ("train_loss", "test_accuracy", "optimality_gap") if key in record]
+    first = ("train_loss", "test_accuracy", "optimality_gap", "attack_success", "heldout_success")
+    return [key for key in first if key in record]
 
 
 def duration(seconds: float) -> str:
