@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -10,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from fedzo.data import Dataset, cifar10, load
 from fedzo.data.fashion_mnist import WHOLE
+from fedzo.data.fetch import cache_folder
 
 Serve = Callable[[Callable[..., BaseHTTPRequestHandler]], str]
+CIFAR10 = Path(os.environ.get("FEDZO_CIFAR10") or cache_folder(cifar10.WHOLE.name))
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +33,13 @@ def debian() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the Debian package dataset-fashion-mnist in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def real_cifar10() -> Dataset:
+    if not CIFAR10.is_dir():
+        pytest.skip(f"needs CIFAR-10 in {CIFAR10} (fedzo data get cifar10) or in $FEDZO_CIFAR10")
+    return load("cifar10", CIFAR10)
 
 
 @pytest.fixture
