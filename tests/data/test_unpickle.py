@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from python2_pickle import pickled_batch
 
 from fedzo.data.unpickle import unpickle
 from fedzo.errors import DataUnavailable
-from python2_pickle import pickled_batch
 
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, 3072), np.uint8)
 LABELS = [9, 0, 4]
