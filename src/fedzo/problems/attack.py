@@ -262,6 +262,8 @@ def attack(
     c: float = 1.0,
     margin: str = "logits",
     budget: int | None = None,
+    model_kind: str | None = None,
+    model_options: dict[str, Any] | None = None,
     seed: int = 0,
 ) -> Attack:
     """Make the problem from the names of a model and a data set: the [problem] table.
@@ -270,12 +272,14 @@ def attack(
     to the devices, as in the paper; of its test images, likewise, are those held out. Finding
     out which they are is one query for each image, and counts.
 
-    ``model`` is what :func:`fedzo.models.load` takes.
+    ``model``, ``model_kind`` and ``model_options`` are what :func:`fedzo.models.load` takes.
 
     >>> attack(devices=5).devices
     5
     """
-    images, victim = load(data, data_dir), models.load(model, budget=budget)
+    limit = {} if budget is None else {"budget": budget}
+    victim = models.load(model, model_kind, **(model_options or {}), **limit)
+    images = load(data, data_dir)
     if label not in images.classes:
         raise InvalidValue("label", label, one_of(images.classes) + nearest(label, images.classes))
     wanted = images.classes.index(label)
