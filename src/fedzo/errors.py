@@ -41,7 +41,7 @@ class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prin
     """A data set could not be found or is damaged; the message lists what was tried."""
 
 
-class BudgetSpent(FedzoError):
+class BudgetSpent(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """A black box has answered as many queries as it may."""
 
 
