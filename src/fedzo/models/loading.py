@@ -128,7 +128,7 @@ def _made(factory: Callable[..., Model], subject: Any, options: dict[str, Any]) 
     known = [name for name in own if name != "common"] + list(Common.__annotations__)
     for key, value in options.items():
         if key not in known:
-            shown = "" if key == "headers" else f" = {value!r}"
+            shown = "" if "header" in key else f" = {value!r}"  # its values may be secret
             takes = f"{factory.__name__} takes {', '.join(known)}"
             raise UsageError(f"{key}{shown}: unknown option{nearest(key, known)}; {takes}")
     return factory(subject, **options)

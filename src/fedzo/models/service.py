@@ -18,6 +18,7 @@ from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, chec
 
 _LONGEST_WAIT = 300.0  # seconds; a service that wants more is told about, not waited for
 _SECRET = "***"
+_SHORTEST_SECRET = 6  # letters; a shorter value would be found in any word
 
 
 class Reply(NamedTuple):
@@ -117,7 +118,8 @@ class Service:
         """Return an error about a request, free of the headers' values wherever they came from."""
         for value in self._headers.values():
             for secret in (value, *value.split()[1:]):  # and "Bearer <token>" without "Bearer"
-                problem = problem.replace(secret, _SECRET)
+                if len(secret) >= _SHORTEST_SECRET:
+                    problem = problem.replace(secret, _SECRET)
         return ModelError(self.url + path, problem)
 
     def _once(
