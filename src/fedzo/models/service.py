@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import ssl
 import threading
@@ -10,7 +9,7 @@ import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection, IncompleteRead
 from time import sleep
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -19,13 +18,14 @@ from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, chec
 
 _LONGEST_WAIT = 300.0  # seconds; a service that wants more is told about, not waited for
 _SECRET = "***"
+_SHORTEST_SECRET = 6  # letters; a shorter value would be found in any word
 
 
 class Reply(NamedTuple):
     """What a service answered."""
 
     status: int
-    headers: Mapping[str, str]  # looked up without regard to case
+    headers: HTTPMessage
     body: bytes
 
 
@@ -118,7 +118,8 @@ class Service:
         """Return an error about a request, free of the headers' values wherever they came from."""
         for value in self._headers.values():
             for secret in (value, *value.split()[1:]):  # and "Bearer <token>" without "Bearer"
-                problem = problem.replace(secret, _SECRET)
+                if len(secret) >= _SHORTEST_SECRET:
+                    problem = problem.replace(secret, _SECRET)
         return ModelError(self.url + path, problem)
 
     def _once(
@@ -166,6 +167,9 @@ class Service:
 
 
 def _checked_url(url: str) -> SplitResult:
+    if any(sign in str(url) for sign in "@?#"):
+        # The value is not shown: what such a URL has in it is often a secret.
+        raise UsageError("url: must have no user, password, query or fragment; use headers")
     try:
         at = urlsplit(url)
         right = at.scheme in ("http", "https") and bool(at.hostname) and (at.port or 1) > 0
@@ -173,9 +177,6 @@ def _checked_url(url: str) -> SplitResult:
         right = False
     require(right and url.isascii() and url.isprintable() and " " not in url,
             "url", url, "like 'http://host:port' or 'https://host'")  # fmt: skip
-    if at.username or at.password or at.query or at.fragment:
-        # The value is not shown: what is in these parts is often a secret.
-        raise UsageError("url: must have no user, password, query or fragment; use headers")
     return at
 
 
@@ -237,7 +238,7 @@ def _gist(reply: Reply) -> str:
 def shortened(text: str, length: int = 200) -> str:
     """Return a text as one line of limited length.
 
-    >>> shortened("a  long\\nstory", 8)
+    >>> shortened("a  long   story", 8)
     'a long …'
     """
     line = " ".join(text.split())
