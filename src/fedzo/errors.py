@@ -45,7 +45,7 @@ class Halted(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """The run cannot go on; it ends in order, with a checkpoint of its last whole round."""
 
 
-class BudgetSpent(Halted):  # noqa: N818 - reads as the sentence it prints
+class BudgetSpent(Halted):
     """A black box has answered as many queries as it may: an end like any other."""
 
 
