@@ -68,7 +68,7 @@ def test_what_is_no_module_or_answers_no_tensor(monkeypatch):
         def forward(self, x):
             return x, x
 
-    with pytest.raises(ModelError, match="^Pair: answered a tuple, not a tensor"):
+    with pytest.raises(ModelError, match=r"^Pair: answered a tuple, not a tensor"):
         TorchModel(Pair())(np.zeros((1, 2)))
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"pip install 'fedzo\[torch\]'"):
