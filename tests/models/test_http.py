@@ -97,6 +97,9 @@ def test_descriptions_that_do_not_fit(server):
         HttpModel(server.url, "two")
     with pytest.raises(InvalidValue, match="datatype = 'UINT8': must be one of 'FP32', 'FP64'"):
         HttpModel(server.url, "bytes")
+    with pytest.raises(InvalidValue, match="input_name = 'z': must be one of 'x', 'y'"):
+        HttpModel(server.url, "two", input_name="z")
+    assert HttpModel(server.url, "two", input_name="y").input_shape == (3,)
     with pytest.raises(ModelError, match="describes its tensors in no way known"):
         HttpModel(server.url, "odd")
     with pytest.raises(InvalidValue, match=r"input_shape = \(4, 3\).*\(3, 4\)"):

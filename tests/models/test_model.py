@@ -45,6 +45,7 @@ def torch_linear(linear):
 
 def sklearn_linear(linear):
     """Fitted to anything, then given the weights: what is tested is what it answers."""
+    pytest.importorskip("sklearn")
     from sklearn.linear_model import LogisticRegression
 
     fitted = LogisticRegression(max_iter=1000).fit(np.eye(12), np.arange(12) % 5)

@@ -115,7 +115,9 @@ class HttpModel(Model):
         inputs, outputs = (told.get(key) or [] for key in ("inputs", "outputs"))
         given = {"input_name": self._input, "datatype": self._datatype}
         try:
-            if self._input is not None:
+            if self._input is not None and inputs:
+                known = [str(each["name"]) for each in inputs]
+                require(self._input in known, "input_name", self._input, one_of(known))
                 inputs = [each for each in inputs if each["name"] == self._input]
             if len(inputs) == 1:
                 self._input = str(inputs[0]["name"])

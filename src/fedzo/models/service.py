@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import threading
@@ -40,7 +41,8 @@ class Service:
     url
         Where it is, "http://host:port" or "https://host", with or without a path.
     headers
-        Sent with each request, such as a token. Their values are never shown.
+        Sent with each request, such as a token. Their values are never shown. ``${NAME}`` in
+        one stands for the environment variable NAME: a token need not be in a configuration.
     timeout
         Seconds without a sign of life after which an attempt has failed.
     retries
@@ -181,12 +183,21 @@ def _checked_url(url: str) -> SplitResult:
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    for name, value in headers.items():
+    checked = {}
+    for name, given in headers.items():
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", str(name)):
             raise InvalidValue("headers", name, "named by letters, digits and hyphens")
-        right = isinstance(value, str) and value.isascii() and value.isprintable() and value.strip()
-        require(bool(right), f"headers[{name!r}]", _Hidden(), "one line of printable ASCII text")
-    return dict(headers)
+        value = re.sub(r"\$\{(\w+)\}", _variable, given) if isinstance(given, str) else ""
+        right = value.isascii() and value.isprintable() and bool(value.strip())
+        require(right, f"headers[{name!r}]", _Hidden(), "one line of printable ASCII text")
+        checked[name] = value
+    return checked
+
+
+def _variable(match: re.Match[str]) -> str:
+    if match[1] not in os.environ:
+        raise UsageError(f"headers: the environment variable {match[1]} is not set")
+    return os.environ[match[1]]
 
 
 class _Hidden:
