@@ -12,42 +12,54 @@ from fedzo._version import __version__
 
 if TYPE_CHECKING:
     from fedzo.algorithms import DZOPA, ZOSGD, FedAvg, FedZO, ZoneS
+    from fedzo.as_scipy import scipy_method
+    from fedzo.asktell import AskTell
+    from fedzo.function import FunctionObjective
     from fedzo.objective import Objective
+    from fedzo.progress import ProgressLine
     from fedzo.result import Progress, Result, Status
     from fedzo.run import minimize
     from fedzo.uplink import AirComp, Ideal, Seeds
 
 _HOME = {
     "AirComp": "fedzo.uplink",
+    "AskTell": "fedzo.asktell",
     "DZOPA": "fedzo.algorithms",
     "FedAvg": "fedzo.algorithms",
     "FedZO": "fedzo.algorithms",
+    "FunctionObjective": "fedzo.function",
     "Ideal": "fedzo.uplink",
     "Objective": "fedzo.objective",
     "Progress": "fedzo.result",
+    "ProgressLine": "fedzo.progress",
     "Result": "fedzo.result",
     "Seeds": "fedzo.uplink",
     "Status": "fedzo.result",
     "ZOSGD": "fedzo.algorithms",
     "ZoneS": "fedzo.algorithms",
     "minimize": "fedzo.run",
+    "scipy_method": "fedzo.as_scipy",
 }
 
 __all__ = [
     "DZOPA",
     "ZOSGD",
     "AirComp",
+    "AskTell",
     "FedAvg",
     "FedZO",
+    "FunctionObjective",
     "Ideal",
     "Objective",
     "Progress",
+    "ProgressLine",
     "Result",
     "Seeds",
     "Status",
     "ZoneS",
     "__version__",
     "minimize",
+    "scipy_method",
 ]
 
 
