@@ -154,7 +154,7 @@ class Experiment:
         self,
         run_dir: Path | None = None,
         resume: bool = False,
-        callback: Callback | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
     ) -> Result:
         """Run it, in a folder if one is given."""
         settings = self.settings
