@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import onnx
 import torch
 from torch import nn
 from torch.nn import functional
@@ -189,6 +190,12 @@ def write_onnx(network: nn.Module, path: Path) -> None:
         external_data=False,
         verbose=False,
     )
+    model = onnx.load(path)
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
+        part.ClearField("metadata_props")  # where in which file each line of code was
+        part.ClearField("doc_string")
+    onnx.save(model, path)
 
 
 def main() -> None:
