@@ -15,7 +15,9 @@ SCALES = ("quick", "paper")
 
 def add_commands(commands: Any) -> None:
     """Add the two commands to the command line's parser."""
-    again = commands.add_parser("reproduce", help="reproduce figures of the paper, judge its claims")
+    again = commands.add_parser(
+        "reproduce", help="reproduce figures of the paper, judge its claims"
+    )
     again.add_argument("figures", nargs="+", metavar="FIGURE", help="fig1a, ..., table1, or all")
     again.add_argument("--scale", choices=SCALES, default="quick", help="minutes, or the paper's")
     again.add_argument("--seeds", type=int, metavar="K", help="how many seeds")

@@ -34,9 +34,7 @@ FIGURE = Figure(
             "a query is a query",
             "With η in proportion to b2 it does not matter to the queries whether they go into "
             "directions or rounds: the last training loss is within 5 % of that at b2 = 20.",
-            lambda runs: [
-                gap(runs, label(b2), label(20), 0.05) for b2 in DIRECTIONS if b2 != 20
-            ],
+            lambda runs: [gap(runs, label(b2), label(20), 0.05) for b2 in DIRECTIONS if b2 != 20],
             by="fedzo",
         ),
     ),

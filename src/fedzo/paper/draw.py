@@ -22,10 +22,9 @@ def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path)
     for spot, panel in zip(picture.subplots(1, len(axes), squeeze=False)[0], axes, strict=True):
         for curve in panel["series"]:
             _draw_curve(spot, curve)
-        if panel["log_x"]:
-            spot.set_xscale("log")
-        if panel["log_y"]:
-            spot.set_yscale("log")
+        for axis in ("x", "y"):
+            if panel[f"log_{axis}"]:
+                _make_logarithmic(spot, axis)
         spot.set(xlabel=panel["x"], ylabel=panel["y"])
         spot.set_title(panel["title"], fontsize=10)
         spot.grid(color="0.9")
@@ -36,6 +35,19 @@ def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path)
         content = io.BytesIO()
         picture.savefig(content, format=ending)
         replace(out.with_suffix(f".{ending}"), content.getvalue())
+
+
+def _make_logarithmic(spot: Any, axis: str) -> None:
+    """Set a log scale; where it has few decades, with numbers at 2 and 5 too, written plainly."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    getattr(spot, f"set_{axis}scale")("log")
+    low, high = getattr(spot, f"get_{axis}lim")()
+    if high < 1000 * low:
+        ticks = getattr(spot, f"{axis}axis")
+        ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ticks.set_minor_formatter(NullFormatter())
 
 
 def _draw_curve(spot: Any, curve: Mapping[str, Any]) -> None:

@@ -59,7 +59,10 @@ FIGURE = Figure(
             "comparable",
             "FedZO with M = 50 is comparable to FedAvg with M = 50: the last training loss within "
             "5 %, the last test accuracy within 2 points.",
-            lambda runs: [gap(runs, fedzo(50), FEDAVG, 0.05), accuracy_gap(runs, fedzo(50), FEDAVG)],
+            lambda runs: [
+                gap(runs, fedzo(50), FEDAVG, 0.05),
+                accuracy_gap(runs, fedzo(50), FEDAVG),
+            ],
         ),
     ),
     scales=SCALES,

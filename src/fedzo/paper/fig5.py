@@ -36,7 +36,8 @@ FIGURE = Figure(
     claims=(
         Claim(
             "converges",
-            "FedZO over the air converges at each SNR: the loss ends at least 10 % below its start.",
+            "FedZO over the air converges at each SNR: the loss ends at least 10 % below where it "
+            "began.",
             lambda runs: [falls(runs, label, least=0.1) for label in NOISY],
         ),
         Claim(

@@ -50,8 +50,9 @@ class Curve:
         --------
         >>> scale = Scale("quadratic", rounds=200, seeds=3, points=20)
         >>> curve = Curve("H = 2", ("algorithm.local_steps=2",), rounds=0.5)
-        >>> curve.experiment(scale).settings
-        RunSettings(rounds=100, seed=0, data_seed=0, evaluate_every=5, checkpoint_every=5, workers=1)
+        >>> settings = curve.experiment(scale).settings
+        >>> settings.rounds, settings.evaluate_every, settings.workers
+        (100, 5, 1)
         """
         from fedzo.config import Experiment
 

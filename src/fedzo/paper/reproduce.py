@@ -116,7 +116,9 @@ class _Plan:
                 label: RunFolder(runs[0].folder).config.read_text()
                 for label, runs in self.runs.items()
             },
-            "seconds": round(sum(r.history()[-1]["seconds"] for s in self.runs.values() for r in s)),
+            "seconds": round(
+                sum(r.history()[-1]["seconds"] for s in self.runs.values() for r in s)
+            ),
             "environment": environment(),
         }
         text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
@@ -211,9 +213,7 @@ def markdown(found: Sequence[Mapping[str, Any]]) -> str:
             own = "" if claim["by"] == "paper" else " (ours)"
             reason = f" {claim['reason']}" if claim["reason"] else ""
             verdict = f"**{claim['verdict']}**{reason}"
-            rows.append(
-                (each["name"], claim["text"] + own, measured, str(claim["seeds"]), verdict)
-            )
+            rows.append((each["name"], claim["text"] + own, measured, str(claim["seeds"]), verdict))
     return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)
 
 

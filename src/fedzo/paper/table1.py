@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fedzo.theory import Constants, Setting, bound, corollary, limit
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS = 400
-PROBLEM = {"dim": 20, "devices": 8, "condition": 1.0, "dissimilarity": 0.0}
+PROBLEM: Mapping[str, Any] = {"dim": 20, "devices": 8, "condition": 1.0, "dissimilarity": 0.0}
 BASE = Setting(8, 20, ROUNDS, participants=1, directions=20)  # b1 = 1, and H = 1 unless varied
 GRADIENT = "gradient_norm_squared"
 BOUNDED = "at the largest η that theorem 1 allows"
