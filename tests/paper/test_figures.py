@@ -10,11 +10,11 @@ from histories import runs
 
 from fedzo.config import shipped
 from fedzo.errors import UsageError
-from fedzo.paper import FIGURES, figure
+from fedzo.paper import FIGURES, find_figure
 from fedzo.paper.claims import Verdict, judge
 from fedzo.paper.runs import run_of
 
-ALL = [figure(name) for name in FIGURES]
+ALL = [find_figure(name) for name in FIGURES]
 
 
 def number(label):
@@ -175,13 +175,13 @@ def test_every_claim_is_tried():
 
 
 def claim_of(key):
-    (found,) = (claim for claim in figure(key[0]).claims if claim.name == key[1])
+    (found,) = (claim for claim in find_figure(key[0]).claims if claim.name == key[1])
     return found
 
 
 @pytest.mark.parametrize("key", CASES, ids=lambda key: f"{key[0]}: {key[1]}")
 def test_claim_holds_where_it_is_true(key):
-    comparisons = claim_of(key).measure(runs(figure(key[0]), CASES[key][0]))
+    comparisons = claim_of(key).measure(runs(find_figure(key[0]), CASES[key][0]))
     assert judge(comparisons) == Verdict.HOLDS, [(c.what, c.interval) for c in comparisons]
 
 
@@ -189,20 +189,20 @@ def test_claim_holds_where_it_is_true(key):
     ("key", "false"), [(key, spec) for key, (_, specs) in CASES.items() for spec in specs]
 )
 def test_claim_fails_where_it_is_false(key, false):
-    comparisons = claim_of(key).measure(runs(figure(key[0]), false))
+    comparisons = claim_of(key).measure(runs(find_figure(key[0]), false))
     assert judge(comparisons) == Verdict.FAILS, [(c.what, c.interval) for c in comparisons]
 
 
 @pytest.mark.parametrize("key", CASES, ids=lambda key: f"{key[0]}: {key[1]}")
 def test_one_seed_cannot_tell(key):
-    comparisons = claim_of(key).measure(runs(figure(key[0]), CASES[key][0], seeds=1))
+    comparisons = claim_of(key).measure(runs(find_figure(key[0]), CASES[key][0], seeds=1))
     assert judge(comparisons) == Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("key", CASES, ids=lambda key: f"{key[0]}: {key[1]}")
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_claims_do_without_the_curves_that_a_scale_leaves_out(key, scale):
-    each = figure(key[0])
+    each = find_figure(key[0])
     made = runs(each, CASES[key][0])
     there = {curve.label: made[curve.label] for curve in each.shown(each.scales[scale])}
     assert judge(claim_of(key).measure(there)) == Verdict.HOLDS
@@ -212,7 +212,7 @@ def test_claims_do_without_the_curves_that_a_scale_leaves_out(key, scale):
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_every_curve_can_be_run(name, scale):
     """Its configuration is one; different curves are different runs; at least three seeds."""
-    each = figure(name)
+    each = find_figure(name)
     size = each.scales[scale]
     if size.config not in shipped():
         pytest.skip(f"the configuration {size.config} does not ship")
@@ -225,20 +225,20 @@ def test_every_curve_can_be_run(name, scale):
 
 def test_figures_that_share_runs_share_them(tmp_path):
     def folders(name, labels):
-        each = figure(name)
+        each = find_figure(name)
         size = each.scales["paper"]
         curves = [curve for curve in each.curves if curve.label in labels]
         return {run_of(curve.experiment(size), 0, tmp_path).folder for curve in curves}
 
     assert folders("bytes", {"ideal"}) == folders("fig3", {ZO5})
     assert folders("bytes", {"over the air, 0 dB"}) == folders("fig5", {"SNR = 0 dB"})
-    assert figure("fig2").curves == figure("fig1a").curves
-    assert figure("fig2").scales == figure("fig1a").scales
+    assert find_figure("fig2").curves == find_figure("fig1a").curves
+    assert find_figure("fig2").scales == find_figure("fig1a").scales
 
 
 def test_noise_free_has_the_same_participants():
     """Fig. 5's benchmark: the channel schedules, whatever the noise."""
-    each = figure("fig5")
+    each = find_figure("fig5")
     size = each.scales["quick"]
     uplinks = [curve.experiment(size).uplink for curve in each.curves]
     assert [uplink.snr_db for uplink in uplinks] == [-10.0, -5.0, 0.0, math.inf]
@@ -248,11 +248,11 @@ def test_noise_free_has_the_same_participants():
 @pytest.mark.parametrize("name", ["queries", "directions"])
 def test_equal_queries(name):
     """Figures at a fixed number of queries: all curves spend the same, to 2 %."""
-    each = figure(name)
+    each = find_figure(name)
     spent = [run_of(c.experiment(each.scales["paper"]), 0, Path()).work for c in each.curves]
     assert np.ptp(spent) < 0.02 * max(spent)
 
 
 def test_unknown_figure():
     with pytest.raises(UsageError, match=r"no figure 'fig3a' \(did you mean 'fig3'\?\): there are"):
-        figure("fig3a")
+        find_figure("fig3a")

@@ -132,7 +132,7 @@ def test_seeds_that_end_early_share_what_all_have():
 
 
 def test_command(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("fedzo.paper.figure", lambda name: toy(rounds=4))
+    monkeypatch.setattr("fedzo.paper.find_figure", lambda name: toy(rounds=4))
     monkeypatch.setattr("fedzo.paper.cli.SCALES", ("tiny",))
     assert main(["reproduce", "table1", "table1", "--scale", "tiny", "--out", str(tmp_path)]) == 0
     out, err = capfd.readouterr()

@@ -142,7 +142,7 @@ def test_everything_that_can_be_done(tmp_path):
     assert said["selecting"] == 1
     assert said["dragged"] == pytest.approx([left, left + wide], abs=0.05)
     assert (said["keyReset"], said["keyZoom"]) == (True, True)
-    assert said["spoken"] == "round 10: two 6, one 4"
+    assert said["spoken"] == "round 30: two 4.5, one 1"  # two on from where the pointer was
     # The legend hides a curve and shows it again.
     assert said["hidden"] is None
     assert said["other"] is not None
@@ -165,10 +165,11 @@ def test_nothing_is_wider_than_the_page(width, tmp_path):
     document.body.append(frame);
     """.replace("</script>", "<\\/script>")
     outside = {"title": "outside", "figures": [], "environment": {}}
-    path = tmp_path / "outside.html"
-    path.write_text("")
     dom, _ = shown(outside, tmp_path, script)
-    assert re.search("<title>(.*?)</title>", dom)[1] == f"{width},{width},4"
+    needed, given, curves = map(int, re.search("<title>(.*?)</title>", dom)[1].split(","))
+    assert needed == given
+    assert width - 20 <= given <= width  # but for a scrollbar
+    assert curves == 4
 
 
 @browser

@@ -25,14 +25,14 @@ FIGURES = (
 )
 
 
-def figure(name: str) -> Figure:
+def find_figure(name: str) -> Figure:
     """Return a figure by its name.
 
     Examples
     --------
-    >>> figure("fig3").claims[0].text[:60]
+    >>> find_figure("fig3").claims[0].text[:60]
     'At equal H FedZO converges slightly slower than FedAvg: to t'
-    >>> figure("fig7")
+    >>> find_figure("fig7")
     Traceback (most recent call last):
     fedzo.errors.UsageError: no figure 'fig7' (did you mean 'fig5'?): there are ...
     """

@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from fedzo.paper import FIGURES, figure
+    from fedzo.paper import FIGURES, find_figure
     from fedzo.paper.progress import Overall
     from fedzo.paper.reproduce import reproduce, words
     from fedzo.report import write_report
@@ -38,7 +38,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     if arguments.seeds is not None and arguments.seeds < 1:
         raise UsageError(f"--seeds {arguments.seeds}: must be a whole number >= 1")
     names = FIGURES if "all" in arguments.figures else tuple(dict.fromkeys(arguments.figures))
-    figures = [figure(name) for name in names]
+    figures = [find_figure(name) for name in names]
     before = signal.signal(signal.SIGTERM, _interrupt)
     line = Overall(sys.stderr)
     try:

@@ -55,9 +55,9 @@ class Run:
         records = list(read_history(RunFolder(self.folder).history))
         outcome = json.loads((self.folder / OUTCOME).read_text())
         if outcome["status"] == Status.NON_FINITE and records:
-            end = dict.fromkeys(records[-1], math.nan)
-            rounds = self.experiment.settings.rounds
-            records.append(end | {"round": rounds, "train_loss": math.inf})
+            rounds, seconds = self.experiment.settings.rounds, records[-1]["seconds"]
+            end = {"round": rounds, "train_loss": math.inf, "seconds": seconds}
+            records.append(dict.fromkeys(records[-1], math.nan) | end)
         return records
 
 

@@ -2,6 +2,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const CLASS = { holds: "holds", "does not hold": "fails", "cannot tell": "open" };
+const allCharts = [];
 const SIGN = { holds: "✓", "does not hold": "✗", "cannot tell": "?" };
 
 function style(curve) {
@@ -82,6 +83,7 @@ function claimsTable(claims) {
 function section(figure) {
   const hidden = new Set();
   const charts = figure.axes.map((axes) => new Chart(axes, style, hidden));
+  allCharts.push(...charts);
   const configs = Object.entries(figure.configs).map(([label, text]) =>
     make("details", {}, make("summary", {}, label), make("pre", {}, text)));
   const pictures = figure.pictures.map(({ label, source }) =>
@@ -101,3 +103,4 @@ function section(figure) {
 document.title = `fedzo: ${data.title}`;
 head();
 document.getElementById("main").replaceChildren(...data.figures.map(section));
+allCharts.forEach((chart) => chart.draw());  // now that they have a width
