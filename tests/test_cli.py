@@ -324,7 +324,7 @@ def test_seeds(here, capsys):
 def test_help():
     done = fedzo("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for command in ("run", "plot", "data", "bench"):
+    for command in ("run", "reproduce", "report", "plot", "data", "theory", "bench"):
         assert re.search(rf"^    {command} ", done.stdout, re.M)
     done = fedzo("run", "--help")
     for option in (
