@@ -78,7 +78,7 @@ class Claim:
     """What is said of a figure, and how to measure it.
 
     ``by`` is who says it: the paper, or this package where the figure is its own. ``reason``
-    is what we think is behind it where a claim was measured and did not hold.
+    is what we think is behind it where it was measured and was not borne out.
     """
 
     name: str

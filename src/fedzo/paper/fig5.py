@@ -44,6 +44,9 @@ FIGURE = Figure(
             "faster in SNR",
             "A greater SNR makes it faster: fewer rounds to the same loss.",
             lambda runs: growing_speed(runs, list(NOISY)),
+            reason="At -10 dB the receiver's noise is 0.8 of an update's length (noise_to_update), "
+            "but spread evenly over 7850 numbers and new in each round: with η = 0.001 it changes "
+            "the loss by less than 0.5 %.",
         ),
         Claim(
             "performs well",

@@ -18,7 +18,7 @@ from fedzo.errors import UsageError
 from fedzo.folder import RunFolder
 from fedzo.folder import replace as write
 from fedzo.paper import FIGURES
-from fedzo.paper.claims import Claim, Comparison, Runs, judge
+from fedzo.paper.claims import Claim, Comparison, Runs, Verdict, judge
 from fedzo.paper.draw import draw
 from fedzo.paper.figure import Figure, Scale
 from fedzo.paper.picture import axes_of
@@ -145,7 +145,7 @@ def _row(claim: Claim, comparisons: Sequence[Comparison], scale: Scale) -> dict[
             }
             for comparison in comparisons
         ],
-        "reason": claim.reason if verdict == "does not hold" else "",
+        "reason": "" if verdict == Verdict.HOLDS else claim.reason,
     }
 
 

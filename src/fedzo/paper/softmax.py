@@ -12,7 +12,7 @@ SCALES = {
     "quick": Scale(
         "softmax",
         rounds=100,
-        seeds=3,
+        seeds=5,
         points=25,
         about="4,000 of the 60,000 training images",
     ),
