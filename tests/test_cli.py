@@ -325,7 +325,7 @@ def test_help():
     done = fedzo("--help")
     assert (done.returncode, done.stderr) == (0, "")
     for command in ("run", "reproduce", "report", "plot", "data", "theory", "bench"):
-        assert re.search(rf"^    {command} ", done.stdout, re.M)
+        assert re.search(rf"^    {command}\b", done.stdout, re.M)
     done = fedzo("run", "--help")
     for option in (
         "CONFIG",
@@ -358,7 +358,7 @@ def test_bad_input_from_outside(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "fedzo: error: run.rouns = 3: unknown key (did you mean 'rounds'?); [run] takes rounds, "
-        "seed, data_seed, evaluate_every, checkpoint_every, workers for RunSettings\n"
+        "seed, data_seed, evaluate_every, checkpoint_every, workers, target for RunSettings\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -137,7 +137,7 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         (
             "run.round=5",
             "run.round = 5: unknown key (did you mean 'rounds'?); [run] takes rounds, seed, "
-            "data_seed, evaluate_every, checkpoint_every, workers for RunSettings",
+            "data_seed, evaluate_every, checkpoint_every, workers, target for RunSettings",
         ),
         (
             "problem.zzz=1",

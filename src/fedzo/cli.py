@@ -19,17 +19,16 @@ if TYPE_CHECKING:
     from fedzo.config import Experiment
     from fedzo.result import Result
 
-DIVERGED = 1
+FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
-
-FILES = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0: done; 1: the run diverged; 2: bad input, nothing was run; 130: interrupted, resumable.
+    0: done; 1: the run diverged or had to halt; 2: bad input, nothing was run;
+    130: interrupted, resumable.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -165,16 +164,11 @@ def _one(experiment: Experiment, out: Path, resume: bool, quiet: bool) -> int:
     from fedzo.progress import ProgressLine
     from fedzo.result import Status
 
-    line = None if quiet else ProgressLine(sys.stderr)
-    try:
-        result = experiment.run(out, resume, line)
-    finally:
-        if line is not None:
-            line.close()
+    result = experiment.run(out, resume, None if quiet else ProgressLine())
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
-    return 0 if result.success else DIVERGED
+    return 0 if result.success else FAILED
 
 
 def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> int:
@@ -211,7 +205,7 @@ def _summary(result: Result, out: Path) -> str:
         ("bytes up", f"{result.uplink_bytes:,}"),
         ("bytes down", f"{result.downlink_bytes:,}"),
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
-        ("files", f"{out}/: {' '.join(n for n in FILES if (out / n).exists())}"),
+        ("files", f"{out}/: {' '.join(sorted(p.name for p in out.iterdir()))}"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)

@@ -41,8 +41,32 @@ class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prin
     """A data set could not be found or is damaged; the message lists what was tried."""
 
 
-class BudgetSpent(FedzoError):
-    """A black box has answered as many queries as it may."""
+class Halted(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """The run cannot go on; it ends in order, with a checkpoint of its last whole round."""
+
+
+class BudgetSpent(Halted):
+    """A black box has answered as many queries as it may: an end like any other."""
+
+
+class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """A device did not answer a query; it is left out of the round, and the round goes on."""
+
+
+class ModelError(FedzoError):
+    """A black box failed, or what it answered cannot be scores; names the model and what is wrong.
+
+    >>> raise ModelError("classifier", "1 of 20 scores is not finite")
+    Traceback (most recent call last):
+    fedzo.errors.ModelError: classifier: 1 of 20 scores is not finite
+    """
+
+    def __init__(self, model: str, problem: str) -> None:
+        super().__init__(model, problem)
+        self.model, self.problem = model, problem
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.problem}"
 
 
 class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sentence it prints

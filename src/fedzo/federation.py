@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property
@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedzo.errors import UsageError, check_count
-from fedzo.objective import Objective, size_of
+from fedzo.budget import Meter
+from fedzo.errors import NoAnswer, UsageError, check_count
+from fedzo.objective import Objective, metrics_of, size_of
 
 Array = NDArray[Any]
 A = TypeVar("A")
@@ -45,6 +46,13 @@ class Update(NamedTuple):
 Work = Callable[[Objective, int], Update]
 
 
+class LeftOut(NamedTuple):
+    """A device that a round or an evaluation had to do without."""
+
+    device: int
+    reason: str
+
+
 class Replies(Iterator[Update]):
     """A stream of updates in device order that counts what goes by."""
 
@@ -61,11 +69,32 @@ class Replies(Iterator[Update]):
 
 
 class Federation(Protocol):
-    """N devices that hold a problem, and the seed that all randomness derives from."""
+    """N devices that hold a problem, and the seed that all randomness derives from.
+
+    A federation is entered before its first round and left after its last. Whoever could not
+    be heard is named in ``left_out``, which the reader empties; ``meter`` counts the queries
+    of a problem that counts them itself.
+    """
 
     seed: int
     dim: int
     devices: int
+    left_out: list[LeftOut]
+    meter: Meter | None
+
+    @property
+    def evaluation_cost(self) -> int:
+        """How many values F_i(x, ξ) one evaluation takes."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None: ...
 
     def offers(self, method: str) -> bool:
         """Tell whether the devices' problem has one of an objective's optional methods."""
@@ -76,7 +105,11 @@ class Federation(Protocol):
         ...
 
     def losses(self, x: Array) -> Array:
-        """Return f_i(x) of all N devices."""
+        """Return f_i(x) of all N devices; anything for those that are now in ``left_out``."""
+        ...
+
+    def metrics(self, x: Array) -> Mapping[str, float]:
+        """Return what else the problem has to tell of x."""
         ...
 
 
@@ -94,7 +127,7 @@ class LocalFederation:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.function import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: device, dim=1, devices=3)
     >>> with LocalFederation(objective, seed=0, workers=2) as federation:
     ...     federation.losses(np.zeros(1))
@@ -106,6 +139,8 @@ class LocalFederation:
             check_count("workers", workers)
         self.objective, self.seed = objective, seed
         self.dim, self.devices = objective.dim, objective.devices
+        self.meter: Meter | None = getattr(objective, "meter", None)
+        self.left_out: list[LeftOut] = []
         self.workers = workers or _cores()
         self._trials: list[float] | None = [] if workers is None else None
         self._threads: ThreadPoolExecutor | None = None
@@ -139,13 +174,15 @@ class LocalFederation:
 
     @cached_property
     def evaluation_cost(self) -> int:
-        """How many values F_i(x, ξ) one evaluation of all f_i takes."""
-        return sum(size_of(self.objective, i) for i in range(self.devices))
+        """How many values F_i(x, ξ) one evaluation takes: of all f_i, if nothing else is said."""
+        told = getattr(self.objective, "evaluation_cost", None)
+        return told or sum(size_of(self.objective, i) for i in range(self.devices))
 
     def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
         stream = self._ordered if self._trials is None else self._tried
-        return Replies(stream(lambda i: work(self.objective, int(i)), devices))
+        answers = stream(lambda i: self._answer(work, int(i)), devices)
+        return Replies(answer for answer in answers if answer is not None)
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices.
@@ -156,12 +193,33 @@ class LocalFederation:
         parts = np.array_split(np.arange(self.devices), min(64, self.devices))
         return np.concatenate(list(self._ordered(lambda part: self._losses(x, part), parts)))
 
+    def metrics(self, x: Array) -> Mapping[str, float]:
+        """Return what else the problem has to tell of x."""
+        return metrics_of(self.objective, x)
+
+    def _answer(self, work: Work, device: int) -> Update | None:
+        try:
+            return work(self.objective, device)
+        except NoAnswer as error:
+            self.left_out.append(LeftOut(device, str(error)))
+            return None
+
     def _losses(self, x: Array, devices: Array) -> Array:
-        losses = np.asarray(self.objective.losses(x, devices))
+        try:
+            losses = np.asarray(self.objective.losses(x, devices))
+        except NoAnswer:  # one at a time, to hear who it was
+            return np.array([self._loss(x, device) for device in devices])
         if losses.shape != devices.shape:
             name, right = type(self.objective).__name__, devices.shape
             raise UsageError(f"{name}.losses returned the shape {losses.shape}, not {right}")
         return losses
+
+    def _loss(self, x: Array, device: int) -> float:
+        try:
+            return float(self.objective.losses(x, np.array([device]))[0])
+        except NoAnswer as error:
+            self.left_out.append(LeftOut(int(device), str(error)))
+            return np.nan
 
     def _tried(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Map on this thread until two items have told whether more threads would pay."""

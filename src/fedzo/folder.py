@@ -20,6 +20,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from fedzo.errors import FedzoError, UsageError
+from fedzo.result import Best
 
 Array = NDArray[Any]
 Config = Mapping[str, Mapping[str, Any]]
@@ -27,7 +28,11 @@ Config = Mapping[str, Mapping[str, Any]]
 _BESIDE = ".part"  # how the name of a file ends that is still being written
 
 # What may differ between the first part of a run and its continuation.
-FREE_KEYS = {("run", key) for key in ("rounds", "workers", "evaluate_every", "checkpoint_every")}
+FREE_KEYS = {
+    ("problem", "budget"),
+    ("problem", "max_queries"),
+    *(("run", k) for k in ("rounds", "workers", "evaluate_every", "checkpoint_every", "target")),
+}
 
 
 class Checkpoint(NamedTuple):
@@ -36,6 +41,8 @@ class Checkpoint(NamedTuple):
     round: int
     state: tuple[Array, ...]
     totals: Mapping[str, int]  # queries and bytes so far
+    spent: int  # queries that the problem's own meter had counted
+    best: Best
     last: Mapping[str, Any]  # what the last round told of itself
     seconds: float
     config: Config
@@ -89,8 +96,11 @@ class RunFolder:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint."""
-        meta = checkpoint._asdict() | {"config": _dumps(checkpoint.config)}
-        arrays = {f"state_{i}": array for i, array in enumerate(meta.pop("state"))}
+        best = checkpoint.best._asdict()
+        arrays: dict[str, Any] = {f"state_{i}": a for i, a in enumerate(checkpoint.state)}
+        arrays["best"] = best.pop("x")
+        meta = checkpoint._asdict() | {"config": _dumps(checkpoint.config), "best": best}
+        del meta["state"]
         buffer = io.BytesIO()
         np.savez(buffer, meta=np.array(json.dumps(meta)), **arrays)
         replace(self.checkpoint, buffer.getvalue())
@@ -104,7 +114,8 @@ class RunFolder:
             with np.load(content, allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
                 meta["config"] = tomllib.loads(meta["config"])
-                state = tuple(file[f"state_{i}"] for i in range(len(file.files) - 1))
+                meta["best"] = Best(file["best"], **meta["best"])
+                state = tuple(file[f"state_{i}"] for i in range(len(file.files) - 2))
             return Checkpoint(state=state, **meta)
         except Exception as error:  # a zip file can be wrong in more ways than one can list
             raise UsageError(f"{self.checkpoint} is damaged and cannot be resumed") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -26,7 +27,7 @@ class LiveLine:
 
     def close(self) -> None:
         """Take the live line away."""
-        if self.live:
+        if self.live and self._width:
             self.rewrite("")
             self.stream.write("\r")
             self.stream.flush()
@@ -37,10 +38,25 @@ class ProgressLine(LiveLine):
 
     On a terminal one line is rewritten, at most ten times a second; elsewhere a plain line
     is written at evaluated rounds, about twenty in a run.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        Where to; standard error by default.
+
+    Examples
+    --------
+    >>> import sys, fedzo
+    >>> line = fedzo.ProgressLine(sys.stdout)
+    >>> result = fedzo.minimize(
+    ...     lambda x, device: x @ x, [1.0], devices=2, rounds=20, callback=line)
+    round 0/20  train loss 1
+    round 10/20  train loss ...  queries/s  0 s left
+    round 20/20  train loss ...  queries/s  0 s left
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(sys.stderr if stream is None else stream)
         self._first: Progress | None = None
         self._begin: int | None = None
         self._record: Mapping[str, Any] = {}
@@ -94,7 +110,8 @@ def headline(record: Mapping[str, Any]) -> list[str]:
     >>> headline({"round": 3, "train_loss": 1.0, "test_loss": 1.1, "test_accuracy": 0.6})
     ['train_loss', 'test_accuracy']
     """
-    return [key for key in ("train_loss", "test_accuracy", "optimality_gap") if key in record]
+    first = ("train_loss", "test_accuracy", "optimality_gap", "attack_success", "heldout_success")
+    return [key for key in first if key in record]
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +20,15 @@ class Status(enum.IntEnum):
     STOPPED = 1
     INTERRUPTED = 2
     NON_FINITE = 3
+    HALTED = 4
+
+
+class Best(NamedTuple):
+    """The evaluated model of the lowest loss so far."""
+
+    x: Array
+    fun: float
+    round: int
 
 
 class Progress(NamedTuple):
@@ -35,13 +45,43 @@ class Progress(NamedTuple):
 Callback = Callable[[Progress], bool | None]
 
 
+def together(callback: Callback | Sequence[Callback] | None) -> Callback | None:
+    """Return several callbacks as one, which says stop when any of them does.
+
+    >>> both = together([lambda progress: None, lambda progress: progress.round == 3])
+    >>> both(Progress(3, 10, [], 0, 0.0, None))
+    True
+    """
+    every = listed(callback)
+    if not every:
+        return None
+    return lambda progress: True in [bool(one(progress)) for one in every]  # each is called
+
+
+@contextmanager
+def closing(callback: Callback | Sequence[Callback] | None) -> Iterator[None]:
+    """Close the callbacks that can be closed, however what is done meanwhile ends."""
+    with ExitStack() as stack:
+        for one in reversed(listed(callback)):
+            if hasattr(one, "close"):
+                stack.callback(one.close)
+        yield
+
+
+def listed(callback: Callback | Sequence[Callback] | None) -> list[Callback]:
+    """Return one callback, several or none as a list."""
+    if callback is None:
+        return []
+    return [callback] if callable(callback) else list(callback)
+
+
 @dataclass
 class Result:
     """What came of a run, by SciPy's names where SciPy has one.
 
     ``x`` is the model after ``nit`` rounds, ``fun`` is f(x) as last evaluated, over all
-    devices; ``nfev`` is ``queries``. ``history`` is the list of records that
-    ``history.jsonl`` holds.
+    devices; ``best`` is the evaluated model of the lowest loss; ``nfev`` is ``queries``.
+    ``history`` is the list of records that ``history.jsonl`` holds.
     """
 
     x: Array
@@ -50,6 +90,7 @@ class Result:
     status: Status
     message: str
     nit: int
+    best: Best
     queries: int
     evaluation_queries: int
     uplink_bytes: int

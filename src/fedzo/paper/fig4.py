@@ -54,8 +54,9 @@ FIGURE = Figure(
             "With more devices in a round FedZO is faster, in training loss (fewer rounds to the "
             "same loss) and in test accuracy (higher in the mean over rounds).",
             speedup,
-            reason="In accuracy the speed-up is plain. The loss goes by the number and length of "
-            "the steps, which M does not change: more devices make it smoother, by 1 or 2 % faster.",
+            reason="In accuracy the speed-up is plain. The loss goes by the number and length "
+            "of the steps, which M does not change: more devices make it smoother, and "
+            "faster by 1 or 2 %.",
         ),
         Claim(
             "comparable",
