@@ -27,7 +27,7 @@ def history(
             "train_loss": start * np.exp(-rate * t / 100) * noise + shift,
             "test_accuracy": accuracy * (1 - np.exp(-t / 20)) * noise,
             "attack_success": success * t / 100 * noise,
-            "distortion_l2": distortion * t / 100 * noise,
+            "distortion_l2_mean": distortion * t / 100 * noise,
             "gradient_norm_squared": gradient * noise,
             "uplink_bytes": up * t,
             "channel_uses": uses * t,

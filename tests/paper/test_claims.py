@@ -50,6 +50,7 @@ def test_interval_covers():
 def test_interval_without_spread_or_without_seeds():
     assert interval([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0)
     assert interval([2.0]) == (2.0, -math.inf, math.inf)
+    assert interval([math.inf])[1:] == (-math.inf, math.inf)
 
 
 def test_runs_that_diverged():

@@ -113,7 +113,7 @@ def test_words(tmp_path):
         "✓ holds",
         "✗ does not hold",
         "Because.",
-        "not finite: a run diverged",
+        "not finite (never reached, or diverged)",
         "tiny scale",
         "rounds = 30",
         "fedzo 1",

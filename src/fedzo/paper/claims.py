@@ -108,7 +108,7 @@ def interval(values: ArrayLike) -> Interval:
     """Return the mean of independent values and its 95 % confidence interval, Student's t.
 
     One value, or one that is not a number, has none: it may lie anywhere. Infinite values,
-    from runs that diverged, are at infinity for certain only if all are.
+    from runs that diverged or never got somewhere, are at infinity for certain if all are.
 
     Examples
     --------
@@ -118,11 +118,12 @@ def interval(values: ArrayLike) -> Interval:
     Interval(mean=1.0, low=-inf, high=inf)
     """
     numbers = np.asarray(values, np.float64)
-    if np.isinf(numbers).all() and len(set(numbers.tolist())) == 1:
-        return Interval(numbers[0], numbers[0], numbers[0])
+    count, ends = len(numbers), set(numbers.tolist())
+    if count > 1 and ends in ({math.inf}, {-math.inf}):
+        return Interval(*ends, *ends, *ends)
     if not np.isfinite(numbers).all():
         return Interval(math.nan, -math.inf, math.inf)
-    count, mean = len(numbers), float(numbers.mean())
+    mean = float(numbers.mean())
     if count < 2:
         return Interval(mean, -math.inf, math.inf)
     error = float(numbers.std(ddof=1)) / math.sqrt(count)

@@ -25,7 +25,7 @@ FIGURE = Figure(
     title="Fig. 2: attack success, impact of H (N = M = 10)",
     about=f"{SETTING}; the runs of Fig. 1a.",
     curves=CURVES,
-    panels=(Panel(SUCCESS), Panel("distortion_l2")),
+    panels=(Panel(SUCCESS), Panel("distortion_l2_mean")),
     claims=(
         Claim(
             "above the baselines",
@@ -43,7 +43,7 @@ FIGURE = Figure(
         Claim(
             "ZONE-S distorts",
             "That is because the perturbation of ZONE-S brings a larger distortion.",
-            lambda runs: [ahead(runs, ZONE_S, fedzo(5), "distortion_l2")],
+            lambda runs: [ahead(runs, ZONE_S, fedzo(5), "distortion_l2_mean")],
         ),
     ),
     scales=SCALES,

@@ -23,7 +23,7 @@ _NAMES = {
     "test_accuracy": "test accuracy",
     "attack_success": "attack success rate",
     "heldout_success": "success on images held out",
-    "distortion_l2": "mean distortion, L2",
+    "distortion_l2_mean": "mean distortion, L2",
     "queries": "queries, all devices",
     "uplink_bytes": "bytes sent up, all devices",
     "channel_uses": "channel uses",

@@ -224,7 +224,7 @@ def words(measured: Mapping[str, Any]) -> str:
     '2 [none]'
     """
     if measured["mean"] is None:
-        return "not a number: a run diverged"
+        return "not finite (never reached, or diverged)"
     within = "none"
     if measured["low"] is not None:
         within = f"{measured['low']:.4g}, {measured['high']:.4g}"

@@ -61,7 +61,7 @@ function region([low, high]) {
 }
 
 function measurement(m) {
-  const value = m.mean === null ? "not finite: a run diverged" : short(m.mean);
+  const value = m.mean === null ? "not finite (never reached, or diverged)" : short(m.mean);
   const within = m.low === null ? "" : ` [${short(m.low)}, ${short(m.high)}]`;
   return make("li", {}, make("span", { class: CLASS[m.verdict], title: m.verdict }, SIGN[m.verdict]), ` ${m.what}: `, make("span", { class: "number" }, value + within),
     make("span", { class: "faint" }, `, claimed ${region(m.claimed)}`));

@@ -11,7 +11,7 @@ from fedzo.paper.picture import axes, series
 from fedzo.paper.reproduce import environment
 from fedzo.plot import COLOURS
 
-METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2", "optimality_gap")
+METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
 
 
 def figures_of_runs(folder: Path) -> list[dict[str, Any]]:
