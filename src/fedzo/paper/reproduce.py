@@ -92,7 +92,9 @@ class _Plan:
         return [_row(claim, claim.measure(histories), self.scale) for claim in self.figure.claims]
 
     def caption(self) -> str:
-        size = f"{self.scale.rounds} rounds, {self.scale.seeds} seeds (mean and range)"
+        count = self.scale.seeds
+        size = f"{self.scale.rounds} rounds, "
+        size += f"{count} seeds (mean and range)" if count > 1 else "1 seed"
         smaller = f": {self.scale.about}" if self.scale.about else ""
         return f"{self.scale_name} scale{smaller}; {size}"
 
