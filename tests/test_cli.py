@@ -324,8 +324,8 @@ def test_seeds(here, capsys):
 def test_help():
     done = fedzo("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for command in ("run", "plot", "data", "bench"):
-        assert re.search(rf"^    {command} ", done.stdout, re.M)
+    for command in ("run", "reproduce", "report", "plot", "data", "theory", "bench"):
+        assert re.search(rf"^    {command}\b", done.stdout, re.M)
     done = fedzo("run", "--help")
     for option in (
         "CONFIG",

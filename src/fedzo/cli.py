@@ -1,4 +1,4 @@
-"""The command line: ``fedzo run | plot | data | theory | bench``."""
+"""The command line: ``fedzo run | reproduce | report | plot | data | theory | bench``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedzo._version import __version__
 from fedzo.errors import FedzoError, UsageError
+from fedzo.paper.cli import add_commands
 
 if TYPE_CHECKING:
     from fedzo.config import Experiment
@@ -96,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure this machine")
     bench.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     bench.set_defaults(command=_bench)
+
+    add_commands(commands)
     return parser
 
 
