@@ -5,4 +5,5 @@
 PROBLEMS: dict[str, str] = {
     "softmax": "fedzo.problems.softmax:softmax",
     "quadratic": "fedzo.problems.quadratic:Quadratic",
+    "tuning": "fedzo.problems.tuning_softmax:tuning",
 }
