@@ -204,11 +204,11 @@ def test_the_shipped_example_improves(tmp_path):
 
 
 def test_the_example_with_scikit_learn(capsys):
-    """From an error of 0.06 in the middle to below 0.03; it is short, too."""
+    """The loss falls to less than half of what it is in the middle; and it is short, too."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     path = Path(__file__).parents[2] / "examples" / "tune_sklearn.py"
     assert len(path.read_text().splitlines()) < 30
     tuned = runpy.run_path(str(path), run_name="__main__")["tuned"]
-    assert tuned.score < 0.03
+    assert tuned.score < tuned.history[0]["train_loss"] / 2
     assert tuned.queries <= 200
-    assert capsys.readouterr().out.startswith("{'C': ")
+    assert capsys.readouterr().out.startswith("{'alpha': ")
