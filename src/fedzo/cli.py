@@ -183,14 +183,19 @@ def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> i
         raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
     if arguments.resume and not begun:
         raise UsageError(f"{out} holds no run to resume")
+    failed = []
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        code = _one(one, folder, folder in begun, arguments.quiet)
-        if code != 0:
-            return code
-    draw_runs([out], out / "curves.png")
-    print(f"all seeds     {out / 'curves.png'}")
-    return 0
+        if _one(one, folder, folder in begun, arguments.quiet) != 0:
+            failed.append(folder.name)
+    # One band for all; a curve each where some have ended before the others.
+    drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
+    if drawn:
+        draw_runs(drawn, out / "curves.png")
+        print(f"all seeds     {out / 'curves.png'}")
+    if failed:
+        print(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
+    return FAILED if failed else 0
 
 
 def _summary(result: Result, out: Path) -> str:

@@ -183,7 +183,7 @@ def shipped() -> list[str]:
     """Return the names of the configurations that ship.
 
     >>> shipped()
-    ['quadratic', 'softmax']
+    ['quadratic', 'softmax', 'tuning']
     """
     return sorted(Path(p.name).stem for p in _configs().iterdir() if p.name.endswith(".toml"))
 

@@ -54,7 +54,9 @@ class Objective(Protocol):
         what the optimiser's x is to a person, where that is not x itself: it is what a
         result, a callback and ``model.npy`` get;
     ``leave(folder, result)``
-        writes further files into a run's folder when it has ended.
+        writes further files into a run's folder when it has ended;
+    ``close()``
+        lets go of what is held for a run, such as processes, when it has ended.
 
     A problem that cannot answer for one device, for now, raises
     :class:`~fedzo.errors.NoAnswer`: the round goes on without that device.
