@@ -61,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, metavar="DIR", help="where the run's files go")
     run.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
     run.add_argument("--seeds", type=int, metavar="K", help="run K seeds, in DIR/seed-*")
+    run.add_argument(
+        "--engine",
+        choices=("local", "flower"),
+        default="local",
+        help="threads of this process, or Flower's simulation",
+    )
     run.add_argument("--quiet", action="store_true", help="print the summary only")
     run.set_defaults(command=_run)
 
@@ -126,12 +132,13 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         if several:
             return _many(experiment, out, arguments)
-        return _one(experiment, out, arguments.resume, arguments.quiet)
+        return _one(experiment, out, arguments.resume, arguments)
     except KeyboardInterrupt:
         first = out / f"seed-{experiment.settings.seed}" if several else out
         if RunFolder(first).has_run():
             command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
             command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
+            command += ["--engine", "flower"] if arguments.engine == "flower" else []
             print(f"to go on: {shlex.join(command)}", file=sys.stderr)
             return INTERRUPTED
         raise
@@ -160,11 +167,12 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
     return folder
 
 
-def _one(experiment: Experiment, out: Path, resume: bool, quiet: bool) -> int:
+def _one(experiment: Experiment, out: Path, resume: bool, arguments: argparse.Namespace) -> int:
     from fedzo.progress import ProgressLine
     from fedzo.result import Status
 
-    result = experiment.run(out, resume, None if quiet else ProgressLine())
+    line = None if arguments.quiet else ProgressLine()
+    result = experiment.run(out, resume, line, arguments.engine)
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
@@ -186,7 +194,7 @@ def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> i
     failed = []
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        if _one(one, folder, folder in begun, arguments.quiet) != 0:
+        if _one(one, folder, folder in begun, arguments) != 0:
             failed.append(folder.name)
     # One band for all; a curve each where some have ended before the others.
     drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
