@@ -26,6 +26,7 @@ from fedzo.algorithms.fedzo import LocalSteps, rebuild
 from fedzo.directions import Frame
 from fedzo.federation import LocalFederation, Replies
 from fedzo.objective import Objective, initial_of
+from fedzo.problems.attack import attack
 from fedzo.problems.softmax import Softmax, softmax
 from fedzo.random import Draws, Stream
 from fedzo.uplink import AirComp, Ideal, Seeds
@@ -120,6 +121,7 @@ def run_benchmarks(quick: bool = False) -> None:
         kernels = _kernels(problem, 5 if quick else 60)
     seconds = _round(problem, kernels, 5 if quick else 40)
     _uplinks(problem, seconds, 3 if quick else 20)
+    _attack(1 if quick else 5)
     _growth(3 if quick else 15)
     _memory([100, 10_000] if quick else [100, 10_000, 1_000_000])
 
@@ -215,6 +217,37 @@ def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
         share = 100 * times[name] / round_seconds
         print(f"  {name:<31} {times[name] * 1e3:8.2f} ms   {share:.1f} % of the round")
     print(f"  a remote server's rebuilding    {times['rebuild'] * 1e3:8.2f} ms")
+
+
+def _attack(repeats: int) -> None:
+    """Time an attack's round, and the forward passes of the model within it."""
+    problem = attack(devices=10)
+    algorithm = FedZO(batch_size=25, directions=20, local_steps=2)
+    forward = problem.model._scores
+    calls: list[float] = []  # seconds in the model
+
+    def timed(batch: Array) -> Any:
+        began = time.perf_counter()
+        scores = forward(batch)
+        calls.append(time.perf_counter() - began)
+        return scores
+
+    problem.model._scores = timed  # type: ignore[method-assign]
+    federation, action = one_round(problem, algorithm, None)
+    shares = []
+    with federation:
+        action()
+        for _ in range(repeats):
+            calls.clear()
+            began = time.perf_counter()
+            action()
+            shares.append(sum(calls) / federation.workers / (time.perf_counter() - began))
+    overhead = 100 * (1 - statistics.median(shares))
+    images = 10 * 2 * 25 * 21
+    seconds = sum(calls) / images  # of the last round
+    print(f"\nan attack's round (cifar10-resnet8, N=10, H=2, {images:,} queries)")
+    print(f"  a forward pass                  {seconds * 1e3:8.3f} ms an image, one thread")
+    print(f"  all but forward passes          {overhead:8.1f} % of the time")
 
 
 def _growth(repeats: int) -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``fedzo run | plot | data | theory | bench``."""
+"""The command line: ``fedzo run | reproduce | report | plot | data | theory | bench``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedzo._version import __version__
 from fedzo.errors import FedzoError, UsageError
+from fedzo.paper.cli import add_commands
 
 if TYPE_CHECKING:
     from fedzo.config import Experiment
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
-
-FILES = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure this machine")
     bench.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     bench.set_defaults(command=_bench)
+
+    add_commands(commands)
     return parser
 
 
@@ -170,12 +171,8 @@ def _one(experiment: Experiment, out: Path, resume: bool, arguments: argparse.Na
     from fedzo.progress import ProgressLine
     from fedzo.result import Status
 
-    line = None if arguments.quiet else ProgressLine(sys.stderr)
-    try:
-        result = experiment.run(out, resume, line, arguments.engine)
-    finally:
-        if line is not None:
-            line.close()
+    line = None if arguments.quiet else ProgressLine()
+    result = experiment.run(out, resume, line, arguments.engine)
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
@@ -194,14 +191,19 @@ def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> i
         raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
     if arguments.resume and not begun:
         raise UsageError(f"{out} holds no run to resume")
+    failed = []
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        code = _one(one, folder, folder in begun, arguments)
-        if code != 0:
-            return code
-    draw_runs([out], out / "curves.png")
-    print(f"all seeds     {out / 'curves.png'}")
-    return 0
+        if _one(one, folder, folder in begun, arguments) != 0:
+            failed.append(folder.name)
+    # One band for all; a curve each where some have ended before the others.
+    drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
+    if drawn:
+        draw_runs(drawn, out / "curves.png")
+        print(f"all seeds     {out / 'curves.png'}")
+    if failed:
+        print(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
+    return FAILED if failed else 0
 
 
 def _summary(result: Result, out: Path) -> str:
@@ -216,7 +218,7 @@ def _summary(result: Result, out: Path) -> str:
         ("bytes up", f"{result.uplink_bytes:,}"),
         ("bytes down", f"{result.downlink_bytes:,}"),
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
-        ("files", f"{out}/: {' '.join(n for n in FILES if (out / n).exists())}"),
+        ("files", f"{out}/: {' '.join(sorted(p.name for p in out.iterdir()))}"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)

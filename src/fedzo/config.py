@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from fedzo.errors import (
     require,
 )
 from fedzo.federation import Federation, LocalFederation
+from fedzo.importing import named
 from fedzo.objective import Objective, missing, posed
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
@@ -214,13 +213,13 @@ class Experiment:
         self,
         run_dir: Path | None = None,
         resume: bool = False,
-        callback: Callback | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
         engine: str = "local",
     ) -> Result:
         """Run it, in a folder if one is given, on threads or on Flower's simulation engine."""
         if engine not in ENGINES:
             raise InvalidValue("engine", engine, one_of(ENGINES) + nearest(engine, ENGINES))
-        objective, start = posed(self.problem(), None, None)
+        objective, start = posed(self.problem(), None, None, {})
         settings = self.settings
         if engine == "flower":
             from fedzo.flower.simulation import simulate
@@ -228,7 +227,8 @@ class Experiment:
             result = simulate(self, start, run_dir, resume, callback)
         else:
             local = LocalFederation(objective, settings.seed, settings.workers)
-            result = self.run_over(local, start, run_dir, resume, callback)
+            point = getattr(objective, "point", None)
+            result = self.run_over(local, start, run_dir, resume, callback, point)
         if run_dir is not None and hasattr(objective, "leave"):
             objective.leave(run_dir, result)
         return result
@@ -239,9 +239,10 @@ class Experiment:
         x0: Array,
         run_dir: Path | None = None,
         resume: bool = False,
-        callback: Callback | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
+        point: Callable[[Array], Array] | None = None,
     ) -> Result:
-        """Run it over a federation that holds its problem."""
+        """Run it over a federation that holds its problem; for ``point`` see :func:`drive`."""
         settings = self.settings
         try:
             return drive(
@@ -256,6 +257,7 @@ class Experiment:
                 callback=callback,
                 run_dir=run_dir,
                 resume=resume,
+                point=point,
                 config=self.tables,
             )
         except InvalidValue as error:  # a hyper-parameter that does not fit this problem
@@ -266,7 +268,7 @@ def shipped() -> list[str]:
     """Return the names of the configurations that ship.
 
     >>> shipped()
-    ['quadratic', 'softmax']
+    ['attack', 'attack-cifar10', 'quadratic', 'softmax', 'tuning']
     """
     return sorted(Path(p.name).stem for p in _configs().iterdir() if p.name.endswith(".toml"))
 
@@ -349,17 +351,8 @@ def _choice(
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    """Import a problem's factory; a user's own may lie beside where the command was given."""
-    module, _, attribute = PROBLEMS.get(name, name).partition(":")
-    here = str(Path.cwd())
-    if name not in PROBLEMS and here not in sys.path:
-        sys.path.insert(0, here)  # and it stays: the module may import others when it is called
-    try:
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise ImportError(f"{module!r} is no name of a module")
-        factory = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InvalidValue("problem.name", name, f"importable: {error}") from error
+    """Import a problem's factory."""
+    factory = named("problem.name", PROBLEMS.get(name, name))
     try:
         inspect.signature(factory)
     except (TypeError, ValueError) as error:

@@ -53,6 +53,22 @@ class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """A device did not answer a query; it is left out of the round, and the round goes on."""
 
 
+class ModelError(FedzoError):
+    """A black box failed, or what it answered cannot be scores; names the model and what is wrong.
+
+    >>> raise ModelError("classifier", "1 of 20 scores is not finite")
+    Traceback (most recent call last):
+    fedzo.errors.ModelError: classifier: 1 of 20 scores is not finite
+    """
+
+    def __init__(self, model: str, problem: str) -> None:
+        super().__init__(model, problem)
+        self.model, self.problem = model, problem
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.problem}"
+
+
 class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sentence it prints
     """A loss or the model stopped being a finite number; says where.
 

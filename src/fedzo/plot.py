@@ -23,6 +23,7 @@ _TITLES = {
     "train_loss": "training loss, all devices",
     "test_accuracy": "test accuracy",
     "optimality_gap": "f(x) - f*",
+    "attack_success": "attack success rate",
 }
 
 
@@ -76,7 +77,7 @@ def _read(path: Path) -> list[list[dict[str, Any]]]:
 
 def _metrics(runs: Sequence[tuple[str, list[list[dict[str, Any]]]]]) -> list[str]:
     """Return what to draw beside the loss: the well-known metrics that some run has."""
-    known = ("test_accuracy", "optimality_gap")
+    known = ("test_accuracy", "optimality_gap", "attack_success")
     return [key for key in known if any(key in histories[0][0] for _, histories in runs)]
 
 

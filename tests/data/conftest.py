@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -9,10 +10,15 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from small_cifar10 import NOBODY, SMALL
 
+from fedzo import data
+from fedzo.data import cifar10
 from fedzo.data.fashion_mnist import WHOLE
+from fedzo.data.fetch import cache_folder
 
 Serve = Callable[[Callable[..., BaseHTTPRequestHandler]], str]
+CIFAR10 = Path(os.environ.get("FEDZO_CIFAR10") or cache_folder(cifar10.WHOLE.name))
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +35,26 @@ def debian() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the Debian package dataset-fashion-mnist in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def cifar10_folder() -> Path:
+    if not CIFAR10.is_dir():
+        pytest.skip(f"needs CIFAR-10 in {CIFAR10} (fedzo data get cifar10) or in $FEDZO_CIFAR10")
+    return CIFAR10
+
+
+@pytest.fixture(scope="session")
+def real_cifar10(cifar10_folder: Path) -> data.Dataset:
+    return data.load("cifar10", cifar10_folder)
+
+
+@pytest.fixture
+def small_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``cifar10`` be the small one, and nothing be reached but what a test sets up."""
+    monkeypatch.setitem(data._SOURCES, "cifar10", SMALL)
+    monkeypatch.setenv("FEDZO_CIFAR10_URL", NOBODY)
+    monkeypatch.setenv("PATH", "/nowhere")
 
 
 @pytest.fixture

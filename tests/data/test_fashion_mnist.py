@@ -137,6 +137,6 @@ def test_unknown_name(ask: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         ask("fashion_mnist")
     assert str(caught.value) == (
-        "data = 'fashion_mnist': must be one of 'fashion-mnist-mini', 'fashion-mnist'"
-        " (did you mean 'fashion-mnist'?)"
+        "data = 'fashion_mnist': must be one of 'fashion-mnist-mini', 'fashion-mnist',"
+        " 'cifar10-deer-mini', 'cifar10' (did you mean 'fashion-mnist'?)"
     )

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from fedzo.data import fetch
-from fedzo.data.fetch import File, Source, cache_folder, find, obtain
+from fedzo.data import download
+from fedzo.data.fetch import Source, cache_folder, find, obtain
+from fedzo.data.forms import File
+from fedzo.data.suppliers import WebFiles
 from fedzo.errors import DataUnavailable
 
 Serve = Callable[[type[BaseHTTPRequestHandler]], str]
@@ -33,7 +35,7 @@ def source(url: str | None = None, *places: Path) -> Source:
         FILES,
         decode=lambda: None,
         places=places,
-        url=url,
+        suppliers=(WebFiles(url, "FEDZO_MADE_UP_URL"),) if url else (),
         advice=("sing", "or dance"),
     )
 
@@ -293,7 +295,7 @@ def test_server_that_is_silent(serve: Serve, monkeypatch: pytest.MonkeyPatch) ->
         def do_GET(self) -> None:
             time.sleep(2.0)
 
-    monkeypatch.setattr(fetch, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(download, "_TIMEOUT", 0.2)
     start = time.monotonic()
     assert why(serve(Silent)) == "timed out"
     assert time.monotonic() - start < 1.8

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special, stats
@@ -31,6 +31,7 @@ def counts(parts: list[NDArray[np.int64]], labels: NDArray[np.int64] = BALANCED)
 # ---- every kind
 
 
+@settings(deadline=None)  # the first draw compiles
 @given(
     labels=st.lists(st.integers(0, 5), min_size=1, max_size=80),
     kind=st.sampled_from(KINDS),

@@ -9,14 +9,17 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from fedzo.data import fashion_mnist
+from fedzo.data import cifar10, fashion_mnist
 from fedzo.data.dataset import Dataset
 from fedzo.data.fetch import Source, find, obtain
 from fedzo.errors import InvalidValue, nearest, one_of
 
 __all__ = ["Dataset", "Entry", "catalogue", "get", "load", "names"]
 
-_SOURCES = {source.name: source for source in (fashion_mnist.MINI, fashion_mnist.WHOLE)}
+_SOURCES = {
+    source.name: source
+    for source in (fashion_mnist.MINI, fashion_mnist.WHOLE, cifar10.MINI, cifar10.WHOLE)
+}
 
 
 class Entry(NamedTuple):
@@ -33,7 +36,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> names()
-    ('fashion-mnist-mini', 'fashion-mnist')
+    ('fashion-mnist-mini', 'fashion-mnist', 'cifar10-deer-mini', 'cifar10')
     """
     return tuple(_SOURCES)
 

@@ -17,7 +17,8 @@ class Dataset:
     name
         What :func:`fedzo.data.load` knows it by.
     train_inputs, test_inputs
-        One flattened image a row, bytes 0 to 255.
+        One flattened image a row, bytes 0 to 255; of a colour image first all of its red, then
+        green, then blue.
     train_labels, test_labels
         Each image's class, an index into ``classes``.
     classes

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.data.dataset import Dataset
-from fedzo.data.fetch import File, Source
+from fedzo.data.fetch import Source
+from fedzo.data.forms import File
+from fedzo.data.suppliers import WebFiles
 
 CLASSES = (
     "T-shirt/top",
@@ -105,7 +107,12 @@ WHOLE = Source(
     ),
     decode=_decode,
     places=(Path("/usr/share/datasets/fashion-mnist"),),  # Debian's dataset-fashion-mnist
-    url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    suppliers=(
+        WebFiles(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+            mirror="FEDZO_FASHION_MNIST_URL",
+        ),
+    ),
     advice=(
         "on Debian and Ubuntu: apt install dataset-fashion-mnist",
         "or put its four files, as they are or with .gz, into a folder and name it:"

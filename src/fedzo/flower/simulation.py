@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def simulate(
     x0: Array,
     run_dir: Path | None = None,
     resume: bool = False,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
 ) -> Result:
     """Run an experiment on Flower's simulation engine, from x0.
 

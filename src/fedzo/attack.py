@@ -1,0 +1,183 @@
+"""The library call of a robustness tester: one perturbation against a model known by answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo import models
+from fedzo.algorithms import Algorithm, FedZO
+from fedzo.errors import UsageError
+from fedzo.models import Model
+from fedzo.perturbation import Distortion, Perturbation
+from fedzo.problems.attack import Attack
+from fedzo.result import Callback, Result
+from fedzo.run import minimize
+
+Array = NDArray[Any]
+
+# Chosen on the victim that ships: `fedzo run attack`.
+DEFAULT = FedZO(learning_rate=0.005, smoothing=0.001, batch_size=4, directions=20, local_steps=20)
+
+
+class UniversalAttack:
+    """One perturbation that makes a classifier err on many inputs, from its answers only.
+
+    Parameters
+    ----------
+    model
+        A :class:`~fedzo.models.Model`; a fitted scikit-learn classifier, a torch module that
+        answers logits, or what :func:`fedzo.models.load` takes are made into one.
+    c : float
+        What distortion costs, against the margin by which the model is right.
+    margin : str
+        ``logits`` or ``confidences``: see :mod:`fedzo.problems.attack`.
+    algorithm : Algorithm, optional
+        How to look for it; FedZO with the settings of ``fedzo run attack`` by default.
+    rounds, seed, workers, evaluate_every, callback, run_dir, resume
+        As in :func:`fedzo.minimize`.
+
+    Attributes
+    ----------
+    noise : array
+        The perturbation, of an input's shape, in the variables of :mod:`fedzo.perturbation`.
+    distortion : Distortion
+        How far it moves the inputs that it was made from.
+    queries : int
+        What it has cost: how many inputs the model has answered in all.
+    result : Result
+        What came of the run.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> weights = rng.normal(size=(16, 3))
+    >>> class Linear:
+    ...     def predict_proba(self, inputs):
+    ...         powers = np.exp(inputs @ weights)
+    ...         return powers / powers.sum(axis=1, keepdims=True)
+    >>> inputs = rng.uniform(size=(60, 16))
+    >>> labels = Linear().predict_proba(inputs).argmax(axis=1)
+    >>> label = np.bincount(labels).argmax()
+    >>> of_one_class = inputs[labels == label]
+    >>> parties = np.array_split(of_one_class, 3)
+    >>> algorithm = FedZO(learning_rate=0.02, batch_size=10, directions=8)
+    >>> attack = UniversalAttack(Linear(), algorithm=algorithm).fit(parties, label)
+    >>> attack.success_rate(of_one_class, label) > 0.5
+    True
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        c: float = 1.0,
+        margin: str = "logits",
+        algorithm: Algorithm = DEFAULT,
+        rounds: int = 20,
+        seed: int = 0,
+        workers: int | None = None,
+        evaluate_every: int = 5,
+        callback: Callback | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.model = _model(model)
+        self.c, self.margin = c, margin
+        self._options: dict[str, Any] = {
+            "algorithm": algorithm,
+            "rounds": rounds,
+            "seed": seed,
+            "workers": workers,
+            "evaluate_every": evaluate_every,
+            "callback": callback,
+            "run_dir": run_dir,
+            "resume": resume,
+        }
+        self._perturbation: Perturbation | None = None
+
+    def fit(
+        self,
+        images_per_device: Sequence[ArrayLike],
+        labels: int | Sequence[ArrayLike],
+        held_out: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> UniversalAttack:
+        """Look for the perturbation; the best that was evaluated is kept.
+
+        Parameters
+        ----------
+        images_per_device
+            Each party's inputs, in the model's input range.
+        labels
+            Each party's labels, columns of the model's scores; a number: the label of all.
+        held_out
+            Inputs and labels that no party has, to measure success on as well.
+        """
+        parts = [np.asarray(images) for images in images_per_device]
+        of_all = isinstance(labels, int | np.integer)
+        problem = Attack(
+            self.model,
+            parts,
+            [np.full(len(p), labels) for p in parts] if of_all else cast(Any, labels),
+            held_out=held_out,
+            c=self.c,
+            margin=self.margin,
+        )
+        self.result: Result = minimize(problem, **self._options)
+        self._perturbation = problem.perturbation(self.result.best.x)
+        self.distortion: Distortion = self._perturbation.distortion(np.concatenate(parts))
+        return self
+
+    @property
+    def perturbation(self) -> Perturbation:
+        """The perturbation, with the range of its inputs."""
+        if self._perturbation is None:
+            raise UsageError("there is no perturbation yet: fit() or load() one first")
+        return self._perturbation
+
+    @property
+    def noise(self) -> Array:
+        """The perturbation as an array of an input's shape."""
+        return self.perturbation.noise
+
+    @property
+    def queries(self) -> int:
+        """How many inputs the model has answered in all."""
+        return self.model.queries
+
+    def apply(self, inputs: ArrayLike) -> Array:
+        """Return the inputs under the perturbation, in the model's input range."""
+        return self.perturbation.apply(inputs)
+
+    def success_rate(self, inputs: ArrayLike, labels: ArrayLike) -> float:
+        """Return how often the model errs on the inputs under the perturbation."""
+        return float(np.mean(self.model.predict(self.apply(inputs)) != np.asarray(labels)))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the perturbation to one file."""
+        self.perturbation.save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> UniversalAttack:
+        """Take a saved perturbation, to try it on this model."""
+        self._perturbation = Perturbation.load(path)
+        return self
+
+
+def _model(model: Any) -> Model:
+    """Return what a person brings as a black box, where it tells by itself what it answers."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return models.load(os.fspath(model))
+    if hasattr(model, "predict_proba"):
+        return models.SklearnModel(model)
+    if any(kind.__module__.startswith("torch.nn.") for kind in type(model).__mro__):
+        return models.TorchModel(model)
+    raise UsageError(
+        f"{type(model).__name__} does not tell what its scores are: wrap it, as in "
+        "fedzo.models.FunctionModel(function, outputs='logits')"
+    )

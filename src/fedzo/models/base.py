@@ -1,0 +1,282 @@
+"""What a black box answers to: a batch of inputs in, one row of scores for each of them out."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo.budget import Meter
+from fedzo.errors import InvalidValue, ModelError, check_count, one_of, require
+
+Array = NDArray[Any]
+
+OUTPUTS = ("logits", "probabilities", "log-probabilities")
+_ROUNDING = 1e-3  # how far from one a model's probabilities may sum
+
+
+class Common(TypedDict, total=False):
+    """The settings that every kind of model takes; :class:`Model` explains them."""
+
+    input_range: Sequence[float]
+    input_shape: Sequence[int] | None
+    budget: int | None
+    max_batch: int | None
+
+
+class Model(ABC):
+    """A classifier that is known by its answers only, and that counts them.
+
+    One query is one input that is answered. The budget ends at exactly that number, over all
+    threads: a batch that it does not cover is answered as far as it goes and then
+    :class:`~fedzo.errors.BudgetSpent` is raised. A batch that fails stays counted, since the
+    model may have worked for it.
+
+    Parameters
+    ----------
+    name
+        What error messages call the model.
+    outputs
+        What the scores are: "logits", "probabilities" or "log-probabilities".
+    input_range
+        The smallest and the largest number that an input may hold. Not enforced, except on
+        whole numbers: bytes from 0 to 255 for a model that wants [0, 1] are refused.
+    input_shape
+        The shape of one input, which a batch is brought to. None: batches are handed on in
+        the shape they have.
+    budget
+        How many queries may be answered in all; None: any number.
+    max_batch
+        The most inputs that go into the model at a time; larger batches are split.
+
+    Attributes
+    ----------
+    classes : int or None
+        How many scores an answer has; None until it is known.
+
+    Examples
+    --------
+    A kind of model of one's own needs nothing but scores:
+
+    >>> class Threshold(Model):
+    ...     def _scores(self, batch):
+    ...         total = batch.sum(axis=1, keepdims=True)
+    ...         return np.hstack([1.5 - total, total - 1.5])
+    >>> model = Threshold("threshold", outputs="logits", input_shape=(3,), budget=5)
+    >>> model([[0.0, 0.5, 0.5], [1.0, 1.0, 1.0]])
+    array([[ 0.5, -0.5],
+           [-1.5,  1.5]])
+    >>> model.predict(np.ones((2, 3))), model.queries
+    (array([1, 1]), 4)
+    >>> model(np.ones((2, 3)))
+    Traceback (most recent call last):
+        ...
+    fedzo.errors.BudgetSpent: the budget of 5 queries is spent
+    """
+
+    def __init__(
+        self,
+        name: str,
+        outputs: str,
+        *,
+        input_range: Sequence[float] = (0.0, 1.0),
+        input_shape: Sequence[int] | None = None,
+        budget: int | None = None,
+        max_batch: int | None = None,
+    ) -> None:
+        require(outputs in OUTPUTS, "outputs", outputs, one_of(OUTPUTS))
+        if max_batch is not None:
+            check_count("max_batch", max_batch)
+        self.name, self.outputs, self.max_batch = name, outputs, max_batch
+        self.input_range = _range(input_range)
+        self.input_shape = None if input_shape is None else shape_of(input_shape)
+        self.meter = Meter(budget)
+        self.classes: int | None = None
+        self._fixed_batch: int | None = None
+
+    @property
+    def budget(self) -> int | None:
+        """How many queries may be answered in all."""
+        return self.meter.budget
+
+    @property
+    def queries(self) -> int:
+        """How many queries have been answered."""
+        return self.meter.queries
+
+    def __call__(self, inputs: ArrayLike) -> Array:
+        """Return the scores of a batch of inputs, (n, classes), float32 or float64.
+
+        The inputs are rows, (n, dim), or have the model's shape, (n, ...).
+        """
+        batch = self._batch(inputs)
+        size = self.max_batch or len(batch)
+        answers = [self._answer(batch[at : at + size]) for at in range(0, len(batch), size)]
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    def predict(self, inputs: ArrayLike) -> NDArray[np.intp]:
+        """Return the class of the highest score of each input."""
+        best: NDArray[np.intp] = np.argmax(self(inputs), axis=1)
+        return best
+
+    def log_scores(self, inputs: ArrayLike) -> Array:
+        """Return :meth:`log_scores_of` the scores of a batch."""
+        return self.log_scores_of(self(inputs))
+
+    def probabilities(self, inputs: ArrayLike) -> Array:
+        """Return :meth:`probabilities_of` the scores of a batch."""
+        return self.probabilities_of(self(inputs))
+
+    def log_scores_of(self, scores: Array) -> Array:
+        """Return scores whose differences are differences of logits; asks the model nothing.
+
+        Logits and log-probabilities stay as they are, probabilities become their logarithms.
+        A probability below the smallest normal number of its type counts as that number, whose
+        logarithm is -87.3 in float32 and -708.4 in float64; so does a log-probability of -inf.
+        """
+        if self.outputs == "logits":
+            return scores
+        tiny = np.finfo(scores.dtype).tiny
+        if self.outputs == "probabilities":
+            return np.asarray(np.log(np.maximum(scores, tiny)))
+        return np.where(np.isneginf(scores), np.log(tiny), scores)
+
+    def probabilities_of(self, scores: Array) -> Array:
+        """Return the probabilities that scores stand for; asks the model nothing."""
+        if self.outputs == "probabilities":
+            return scores
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, outputs={self.outputs!r})"
+
+    @abstractmethod
+    def _scores(self, batch: Array) -> ArrayLike:
+        """Return the scores of a batch that fits; it belongs to the caller, only read it."""
+
+    def _declare(self, shape: Sequence[int | None]) -> None:
+        """Take in the shape that a file or a service declares for a batch; None is open.
+
+        If it fixes the size of a batch, a shorter piece is filled up for it. What fills it up
+        is not counted as queries.
+        """
+        if len(shape) < 2:
+            raise self._error(f"its input has {len(shape)} axes, not a batch's and an input's")
+        batch, *inputs = shape
+        if self.input_shape is None and None not in inputs:
+            self.input_shape = shape_of([size for size in inputs if size is not None])
+        elif self.input_shape is not None:
+            agree = len(inputs) == len(self.input_shape) and all(
+                theirs in (None, ours)
+                for theirs, ours in zip(inputs, self.input_shape, strict=True)
+            )
+            shown = ", ".join("any" if size is None else str(size) for size in inputs)
+            require(agree, "input_shape", self.input_shape, f"the shape of {self.name}: ({shown})")
+        if batch is not None:
+            self._fixed_batch = batch
+            self.max_batch = min(self.max_batch or batch, batch)
+
+    def _batch(self, inputs: ArrayLike) -> Array:
+        batch = np.asarray(inputs)
+        shape = self.input_shape
+        fits = batch.ndim >= 2 and len(batch) > 0
+        wanted = "a batch of one input or more, the inputs along its first axis"
+        if shape is not None:
+            fits = fits and batch.shape[1:] in (shape, (math.prod(shape),))
+            wanted = f"of shape {('n', *shape)} or {('n', math.prod(shape))}, n >= 1"
+        require(fits, "inputs", f"an array of shape {batch.shape}", wanted.replace("'", ""))
+        self._check_numbers(batch)
+        return batch if shape is None else batch.reshape(-1, *shape)
+
+    def _check_numbers(self, batch: Array) -> None:
+        kind, (low, high) = batch.dtype.kind, self.input_range
+        require(kind in "fiu", "inputs", f"an array of {batch.dtype}", "of numbers")
+        if kind in "iu" and not (batch.min() >= low and batch.max() <= high):
+            held = f"whole numbers from {batch.min()} to {batch.max()}"
+            raise InvalidValue("inputs", held, f"in the model's range, {low:g} to {high:g}")
+
+    def _answer(self, piece: Array) -> Array:
+        granted = self.meter.take(len(piece))
+        if granted:
+            batch = _filled(piece[:granted], self._fixed_batch)
+            scores = self._checked(self._scores(batch), len(batch))[:granted]
+        self.meter.require(granted, len(piece))
+        return scores
+
+    def _checked(self, answer: ArrayLike, rows: int) -> Array:
+        try:
+            scores = np.asarray(answer)
+        except ValueError as error:
+            raise self._error(f"answered what is no array: {error}") from None
+        if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
+            wanted = f"({rows}, classes), 2 classes or more"
+            raise self._error(f"answered scores of shape {scores.shape}, not {wanted}")
+        if scores.shape[1] != (self.classes or scores.shape[1]):
+            raise self._error(f"answered {scores.shape[1]} classes after {self.classes}")
+        if scores.dtype.kind != "f":
+            raise self._error(f"answered {scores.dtype}, not floating-point numbers")
+        if scores.dtype not in (np.float32, np.float64):
+            scores = scores.astype(np.float32 if scores.itemsize < 4 else np.float64)
+        self._check_values(scores)
+        self.classes = scores.shape[1]
+        return scores
+
+    def _check_values(self, scores: Array) -> None:
+        fine = np.isfinite(scores)
+        if self.outputs == "log-probabilities":
+            fine |= np.isneginf(scores)  # the logarithm of zero
+        if not fine.all():
+            row, column = np.argwhere(~fine)[0]
+            raise self._error(
+                f"{(~fine).sum():,} of {fine.size:,} scores are not finite,"
+                f" first {scores[row, column]} for class {column} of input {row} of its batch"
+            )
+        if self.outputs != "logits":
+            self._check_probabilities(scores)
+
+    def _check_probabilities(self, scores: Array) -> None:
+        hint = f"; outputs = {self.outputs!r} does not fit this model"
+        with np.errstate(over="ignore"):
+            chances = scores if self.outputs == "probabilities" else np.exp(scores)
+            sums = chances.sum(axis=1)
+        if chances.min() < 0 or chances.max() > 1 + _ROUNDING:
+            span = f"from {chances.min():g} to {chances.max():g}"
+            raise self._error(f"answered probabilities {span}, not in [0, 1]{hint}")
+        worst = sums[np.argmax(np.abs(sums - 1))]
+        if abs(worst - 1) > _ROUNDING:
+            raise self._error(f"answered probabilities that sum to {worst:g}, not to 1{hint}")
+
+    def _error(self, problem: str) -> ModelError:
+        return ModelError(self.name, problem)
+
+
+def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of one input, checked."""
+    allowed = "whole numbers >= 1, one for each axis of an input"
+    require(isinstance(shape, list | tuple) and len(shape) > 0, "input_shape", shape, allowed)
+    for size in shape:
+        whole = isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1
+        require(bool(whole), "input_shape", shape, allowed)
+    return tuple(int(size) for size in shape)
+
+
+def _filled(batch: Array, size: int | None) -> Array:
+    """Return a batch filled up with its last input, for a model of a fixed batch size."""
+    if size is None or len(batch) == size:
+        return batch
+    return np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
+
+
+def _range(bounds: Sequence[float]) -> tuple[float, float]:
+    allowed = "two finite numbers, the smaller first"
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise InvalidValue("input_range", bounds, allowed) from None
+    require(-math.inf < low < high < math.inf, "input_range", bounds, allowed)
+    return low, high

@@ -1,0 +1,121 @@
+"""An ONNX file as a black box, on the CPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, one_of
+from fedzo.models.base import Array, Common, Model
+
+_TYPES: dict[str, type[np.floating[Any]]] = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+}
+
+
+class OnnxModel(Model):
+    """A model in an ONNX file, run by ONNX Runtime.
+
+    Inputs are cast to the type that the file asks for; if they have it, nothing is copied. A
+    run lets go of the GIL and may be made by several threads at a time.
+
+    Parameters
+    ----------
+    path
+        The file. Its one input has the batch along its first axis; if the file fixes the
+        batch size, the last piece of a batch is filled up, which does not count as queries.
+    outputs
+        What the scores are: "logits", "probabilities" or "log-probabilities".
+    threads
+        How many threads one call may use. 1 is best if fedzo's own workers make the calls:
+        more would only wait for each other.
+    output_name
+        Which output the scores are, for files that have several.
+    **common
+        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        :class:`~fedzo.models.Model`. The shape is needed only if the file leaves it open.
+
+    Examples
+    --------
+    >>> import onnx, tempfile
+    >>> negative = '<ir_version: 8, opset_import: ["": 17]>'
+    >>> negative += "negative (float[n, 2] x) => (float[n, 2] y) {y = Neg(x)}"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     onnx.save(onnx.parser.parse_model(negative), f"{folder}/negative.onnx")
+    ...     model = OnnxModel(f"{folder}/negative.onnx")
+    >>> model.input_shape, model.classes
+    ((2,), 2)
+    >>> model([[0.25, 0.5]])
+    array([[-0.25, -0.5 ]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        outputs: str = "logits",
+        *,
+        threads: int = 1,
+        output_name: str | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        check_count("threads", threads)
+        super().__init__(Path(path).name, outputs, **common)
+        self._session = _session(Path(path).expanduser(), threads)
+        self._input, self._dtype = self._only_input()
+        shape = [size if isinstance(size, int) and size > 0 else None for size in self._input.shape]
+        self._declare(shape)
+        self._output = self._chosen_output(output_name)
+        columns = self._output.shape[-1] if self._output.shape else None
+        self.classes = columns if isinstance(columns, int) else None
+
+    def _scores(self, batch: Array) -> ArrayLike:
+        batch = np.ascontiguousarray(batch, self._dtype)
+        try:
+            (scores,) = self._session.run([self._output.name], {self._input.name: batch})
+        except Exception as error:  # ONNX Runtime's own kinds have no common base
+            raise self._error(_first_line(error)) from None
+        return scores  # type: ignore[no-any-return]
+
+    def _only_input(self) -> tuple[Any, type[np.floating[Any]]]:
+        inputs = self._session.get_inputs()
+        if len(inputs) != 1:
+            names = ", ".join(repr(each.name) for each in inputs)
+            raise self._error(f"has {len(inputs)} inputs ({names}), not one")
+        if inputs[0].type not in _TYPES:
+            raise self._error(f"takes {inputs[0].type}, not {one_of(_TYPES)}")
+        return inputs[0], _TYPES[inputs[0].type]
+
+    def _chosen_output(self, name: str | None) -> Any:
+        outputs = {each.name: each for each in self._session.get_outputs()}
+        if name is None and len(outputs) == 1:
+            return next(iter(outputs.values()))
+        if name not in outputs:
+            raise InvalidValue("output_name", name, f"{one_of(outputs)} of {self.name}")
+        return outputs[name]
+
+
+def _session(path: Path, threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UsageError("ONNX models need onnxruntime: pip install 'fedzo[attack]'") from None
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file")
+    options = onnxruntime.SessionOptions()
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # what fails is raised; it need not be printed as well
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's own kinds have no common base
+        raise ModelError(path.name, f"cannot be loaded: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,85 @@
+"""A PyTorch module as a black box, on any device."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from numpy.typing import ArrayLike
+
+from fedzo.errors import InvalidValue, UsageError
+from fedzo.models.base import Array, Common, Model
+
+
+class TorchModel(Model):
+    """A ``torch.nn.Module`` in evaluation mode, without gradients.
+
+    The module is the caller's own, not a copy. Each call finds it in evaluation mode or puts
+    it there, since a module in training mode would answer at random and learn from the
+    queries; whoever goes on training it calls ``module.train()``, as after any evaluation.
+
+    The number of threads of an operation on the CPU is a setting of the whole process, which
+    is left alone. With several workers, ``torch.set_num_threads(1)`` keeps them from waiting
+    for each other.
+
+    Parameters
+    ----------
+    module
+        Takes a batch along the first axis and returns a row of scores for each input.
+    outputs
+        What the scores are: "logits", "probabilities" or "log-probabilities".
+    device
+        Where to move the module, such as "cpu" or "cuda:1"; None: it stays where it is.
+    **common
+        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        :class:`~fedzo.models.Model`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Linear(2, 3, bias=False)
+    >>> _ = torch.nn.init.ones_(layer.weight)
+    >>> model = TorchModel(layer, input_shape=(2,))
+    >>> model([[0.25, 0.5]])
+    array([[0.75, 0.75, 0.75]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        outputs: str = "logits",
+        *,
+        device: str | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        try:
+            import torch
+        except ImportError:
+            raise UsageError("PyTorch models need torch: pip install 'fedzo[torch]'") from None
+        if not isinstance(module, torch.nn.Module):
+            raise UsageError(f"{type(module).__name__} is no torch.nn.Module")
+        super().__init__(type(module).__name__, outputs, **common)
+        self.module = module
+        if device is not None:
+            try:
+                module.to(device)
+            except (RuntimeError, AssertionError) as error:
+                reason = str(error).splitlines()[0]
+                raise InvalidValue("device", device, f"a device that there is: {reason}") from None
+        tensors = [*module.parameters(), *module.buffers()]
+        floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+        self._dtype = floats[0] if floats else torch.get_default_dtype()
+        self._device = tensors[0].device if tensors else torch.device(device or "cpu")
+
+    def _scores(self, batch: Array) -> ArrayLike:
+        import torch
+
+        if self.module.training:
+            self.module.eval()
+        with torch.inference_mode():
+            # A copy, which costs little beside the module: it may work in place.
+            scores = self.module(torch.tensor(batch, dtype=self._dtype, device=self._device))
+            if not isinstance(scores, torch.Tensor):
+                raise self._error(f"answered a {type(scores).__name__}, not a tensor")
+            if scores.dtype == torch.bfloat16:  # NumPy has no such type
+                scores = scores.float()
+            return scores.cpu().numpy()  # type: ignore[no-any-return]

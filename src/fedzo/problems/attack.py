@@ -1,0 +1,328 @@
+r"""Federated black-box attack, section V-A of the paper: one perturbation that fools a model.
+
+The loss of an input z with label y under the perturbation x is the paper's
+
+.. math:: \psi(x) = \max\{\Phi_y(z') - \max_{j \ne y} \Phi_j(z'),\, 0\} + c\,\|z' - z\|^2,
+          \qquad z' = \tfrac12\tanh(\tanh^{-1} 2z + x),
+
+with z scaled to [-1/2, 1/2] (see :mod:`fedzo.perturbation`). The paper calls Φ the prediction
+confidence, its reference (Carlini & Wagner, 2017) takes the logits: ``margin`` says which. The
+model's answers are all that is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo import models
+from fedzo.data import load
+from fedzo.data.partition import partition as deal
+from fedzo.errors import BudgetSpent, InvalidValue, UsageError, nearest, one_of, require
+from fedzo.models import Model
+from fedzo.perturbation import Perturbation, distortion_of, movements, perturbed, scaled
+from fedzo.random import Draws, Stream
+from fedzo.result import Result
+
+Array = NDArray[Any]
+
+MARGINS = ("logits", "confidences")
+_PIECE = 256  # inputs that go to the model at once in an evaluation
+_SHOWN = 12  # inputs in the picture
+
+
+class Inputs(NamedTuple):
+    """Labelled inputs of several devices, one device's after another's."""
+
+    angles: Array  # (n, d), see fedzo.perturbation.scaled
+    labels: Array  # (n,)
+
+
+class Seen(NamedTuple):
+    """What an evaluation saw of some inputs under one perturbation."""
+
+    losses: Array
+    fooled: Array
+    predictions: Array
+    l2: Array
+    linf: Array
+
+
+class Attack:
+    """A universal perturbation against a model, sought by parties that keep their inputs.
+
+    Parameters
+    ----------
+    model : Model
+        The black box; see :mod:`fedzo.models`. It counts the queries, those of evaluations
+        too, and its budget ends the run.
+    inputs : sequence of arrays
+        Each device's inputs, in the model's input range.
+    labels : sequence of int arrays
+        Each device's labels: columns of the model's scores.
+    held_out : (inputs, labels), optional
+        Inputs that no device has, on which success is measured too.
+    c : float
+        What distortion costs.
+    margin : str
+        ``logits`` (from probabilities by their logarithm), or ``confidences``.
+    classes : sequence of str, optional
+        The labels' names, for the picture.
+
+    Examples
+    --------
+    >>> from fedzo.models import FunctionModel
+    >>> model = FunctionModel(lambda z: np.hstack([z, 1 - z]), outputs="logits")
+    >>> problem = Attack(model, [np.array([[0.7], [0.9]]), np.array([[0.6]])], [[0, 0], [0]])
+    >>> problem.dim, problem.devices, problem.size(0)
+    (1, 2, 2)
+    >>> problem.losses(np.zeros(1, np.float32), np.arange(2)).round(3)  # (.4 + .8) / 2 and .2
+    array([0.6, 0.2])
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Sequence[ArrayLike],
+        labels: Sequence[ArrayLike],
+        *,
+        held_out: tuple[ArrayLike, ArrayLike] | None = None,
+        c: float = 1.0,
+        margin: str = "logits",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        require(c >= 0, "c", c, "a number >= 0")
+        if margin not in MARGINS:
+            raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(margin, MARGINS))
+        require(len(inputs) == len(labels), "labels", len(labels), f"for {len(inputs)} devices")
+        parts = [np.asarray(part) for part in inputs]
+        require(len(parts) > 0 and all(map(len, parts)), "inputs", "an empty list", "not empty")
+        self.model, self.c, self.margin, self.classes = model, c, margin, classes
+        self.meter, self.shape = model.meter, model.input_shape or parts[0].shape[1:]
+        self._own = self._inputs(np.concatenate(parts), np.concatenate([*map(_ints, labels)]))
+        self._starts = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
+        held = None if held_out is None else (np.asarray(held_out[0]), _ints(held_out[1]))
+        self._held_out = self._inputs(*held) if held is not None and len(held[0]) else None
+        self.dim, self.devices = self._own.angles.shape[1], len(parts)
+        self._seen: dict[int, tuple[str, Seen]] = {}  # by device, of the last evaluation
+        self._shown: dict[str, Array] = {}  # predictions for the picture, by perturbation
+
+    def _inputs(self, inputs: Array, labels: Array) -> Inputs:
+        shape = f"an array of shape {labels.shape}"
+        require(labels.shape == inputs.shape[:1], "labels", shape, "one for each input")
+        return Inputs(scaled(inputs, self.model.input_range), labels)
+
+    @property
+    def evaluation_cost(self) -> int:
+        """How many queries an evaluation takes: each input of all devices, and those held out."""
+        held_out = 0 if self._held_out is None else len(self._held_out.labels)
+        return len(self._own.labels) + held_out
+
+    def initial(self) -> Array:
+        """Start from no perturbation."""
+        return np.zeros(self.dim, np.float32)
+
+    def size(self, device: int) -> int:
+        """Return how many inputs a device holds."""
+        return int(self._starts[device + 1] - self._starts[device])
+
+    def batch(self, device: int, size: int, draws: Draws) -> Array:
+        """Return which inputs: of a device, independent and uniform (with replacement)."""
+        first = int(self._starts[device])
+        return first + draws.integers(self.size(device), size)
+
+    def values(self, points: Array, batch: Array) -> Array:
+        """Return ψ of each input at each perturbation, (k, d) -> (k, b): one call of the model."""
+        shifts = np.tanh(points.astype(np.float32, copy=False))
+        own, count = self._own, len(points)
+        inputs, squares = perturbed(own.angles, batch, shifts, self.model.input_range)
+        scores = self.model(inputs.reshape(-1, self.dim))
+        labels = np.tile(own.labels[batch], count)
+        margins = self._margins(scores, labels).reshape(count, -1)
+        return np.maximum(margins, 0) + self.c * squares
+
+    def losses(self, x: Array, devices: Array) -> Array:
+        """Return f_i(x), the mean of ψ over all inputs of a device."""
+        return np.array([self._evaluate(x, int(i)).losses.mean() for i in devices])
+
+    def metrics(self, x: Array) -> Mapping[str, float]:
+        """Return success rates and distortion over all inputs, and over those held out.
+
+        The devices' own inputs have been seen by :meth:`losses` already, if it was asked for
+        the same x just before: they cost nothing more.
+        """
+        seen = _joined([self._evaluate(x, i) for i in range(self.devices)])
+        distortion = distortion_of(seen.l2, seen.linf)
+        told = {"attack_success": float(seen.fooled.mean())}
+        predictions = [seen.predictions[self._shown_own()]]
+        if self._held_out is not None:
+            held_out = self._look(x, self._held_out, slice(None))
+            told["heldout_success"] = float(held_out.fooled.mean())
+            predictions.append(held_out.predictions[: self._shown_held_out()])
+        self._shown[_fingerprint(x)] = np.concatenate(predictions)
+        return told | {f"distortion_{k}": v for k, v in distortion._asdict().items()}
+
+    def leave(self, folder: Path, result: Result) -> None:
+        """Write the best perturbation that was evaluated, and a picture of what it does."""
+        best = self.perturbation(result.best.x)
+        best.save(folder / "perturbation.npz")
+        pictures = self._pictures(self.initial()), self._pictures(result.best.x)
+        from fedzo.problems.attack_images import draw_images, is_image
+
+        if is_image(self.shape):
+            draw_images(*pictures, best, self.classes, folder / "images.png")
+
+    def perturbation(self, x: Array) -> Perturbation:
+        """Return x in the shape of an input."""
+        return Perturbation(x.reshape(self.shape), self.model.input_range)
+
+    def _pictures(self, x: Array) -> tuple[Array, Array, Array | None]:
+        """Return the inputs of the picture under x, their labels, and what the model says."""
+        inputs = self._inputs_shown()
+        shift = np.tanh(x.astype(np.float32))[None]
+        every = np.arange(len(inputs.labels))
+        images = perturbed(inputs.angles, every, shift, self.model.input_range)[0][0]
+        predictions = self._shown.get(_fingerprint(x))
+        if predictions is None:  # a resumed run: the evaluation was in its first part
+            try:
+                predictions = self.model.predict(images)
+            except BudgetSpent:
+                predictions = None
+        return images.reshape(-1, *self.shape), inputs.labels, predictions
+
+    def _inputs_shown(self) -> Inputs:
+        own = self._shown_own()
+        inputs = [Inputs(self._own.angles[own], self._own.labels[own])]
+        if self._held_out is not None:
+            first = slice(self._shown_held_out())
+            inputs.append(Inputs(self._held_out.angles[first], self._held_out.labels[first]))
+        return Inputs(*(np.concatenate(column) for column in zip(*inputs, strict=True)))
+
+    def _shown_own(self) -> Array:
+        count = len(self._own.labels)
+        wanted = min(count, _SHOWN - self._shown_held_out())
+        return np.arange(wanted) * count // wanted  # of as many devices as may be
+
+    def _shown_held_out(self) -> int:
+        return 0 if self._held_out is None else min(_SHOWN // 2, len(self._held_out.labels))
+
+    def _evaluate(self, x: Array, device: int) -> Seen:
+        """Look at all inputs of a device, once for each x."""
+        key = _fingerprint(x)
+        last, seen = self._seen.get(device, ("", None))
+        if last == key and seen is not None:
+            return seen
+        own = slice(self._starts[device], self._starts[device + 1])
+        seen = self._look(x, self._own, own)
+        self._seen[device] = key, seen
+        return seen
+
+    def _look(self, x: Array, inputs: Inputs, which: slice) -> Seen:
+        shift = np.tanh(x.astype(np.float32))[None]
+        every = np.arange(len(inputs.labels))[which]
+        parts = []
+        for start in range(0, len(every), _PIECE):
+            chosen = every[start : start + _PIECE]
+            labels = inputs.labels[chosen]
+            images, squares = perturbed(inputs.angles, chosen, shift, self.model.input_range)
+            scores = self.model(images[0])
+            losses = np.maximum(self._margins(scores, labels), 0) + self.c * squares[0]
+            predictions = scores.argmax(axis=1)
+            moved = movements(inputs.angles, chosen, shift)
+            parts.append(Seen(losses, predictions != labels, predictions, *moved))
+        return _joined(parts)
+
+    def _margins(self, scores: Array, labels: Array) -> Array:
+        """Return by how much the right class leads, before any other."""
+        classes = scores.shape[1]
+        allowed = f"columns of the model's scores, 0 to {classes - 1}"
+        fits = labels.min() >= 0 and labels.max() < classes
+        require(fits, "labels", f"from {labels.min()} to {labels.max()}", allowed)
+        by_logits = self.margin == "logits"
+        of = self.model.log_scores_of if by_logits else self.model.probabilities_of
+        scores = of(scores).astype(np.float64)
+        rows = np.arange(len(labels))
+        own = scores[rows, labels]
+        scores[rows, labels] = -np.inf
+        return np.asarray(own - scores.max(axis=1))
+
+
+def attack(
+    model: str = "cifar10-resnet8",
+    data: str = "cifar10-deer-mini",
+    data_dir: str | None = None,
+    label: str = "deer",
+    devices: int = 10,
+    partition: str = "sizes",
+    c: float = 1.0,
+    margin: str = "logits",
+    budget: int | None = None,
+    model_kind: str | None = None,
+    model_options: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> Attack:
+    """Make the problem from the names of a model and a data set: the [problem] table.
+
+    Of the data set's training images of one class, those that the model gets right are dealt
+    to the devices, as in the paper; of its test images, likewise, are those held out. Finding
+    out which they are is one query for each image, and counts.
+
+    ``model``, ``model_kind`` and ``model_options`` are what :func:`fedzo.models.load` takes.
+
+    >>> attack(devices=5).devices
+    5
+    """
+    limit = {} if budget is None else {"budget": budget}
+    victim = models.load(model, model_kind, **(model_options or {}), **limit)
+    images = load(data, data_dir)
+    if label not in images.classes:
+        raise InvalidValue("label", label, one_of(images.classes) + nearest(label, images.classes))
+    wanted = images.classes.index(label)
+    train, test = (
+        _right(victim, inputs[labels == wanted], wanted)
+        for inputs, labels in (
+            (images.train_inputs, images.train_labels),
+            (images.test_inputs, images.test_labels),
+        )
+    )
+    if not len(train):
+        raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
+    labels = np.full(len(train), wanted)
+    parts = deal(labels, devices, partition, Draws(seed, Stream.PARTITION))
+    return Attack(
+        victim,
+        [train[part] for part in parts],
+        [labels[part] for part in parts],
+        held_out=(test, np.full(len(test), wanted)),
+        c=c,
+        margin=margin,
+        classes=images.classes,
+    )
+
+
+def _right(model: Model, images: Array, label: int) -> Array:
+    """Return the images, bytes, in the model's range, that it gets right."""
+    low, high = model.input_range
+    inputs = (low + images * ((high - low) / 255)).astype(np.float32).clip(low, high)
+    pieces = [inputs[i : i + _PIECE] for i in range(0, len(inputs), _PIECE)]
+    right = [model.predict(piece) == label for piece in pieces]
+    return inputs[np.concatenate(right)] if right else inputs
+
+
+def _ints(labels: ArrayLike) -> Array:
+    whole = np.asarray(labels)
+    require(whole.dtype.kind in "iu", "labels", f"an array of {whole.dtype}", "whole numbers")
+    return whole.astype(np.int64)
+
+
+def _joined(parts: Sequence[Seen]) -> Seen:
+    return Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _fingerprint(x: Array) -> str:
+    return hashlib.sha256(x.astype(np.float32).tobytes()).hexdigest()

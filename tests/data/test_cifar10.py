@@ -1,0 +1,211 @@
+"""CIFAR-10 in each of its official forms, made small, and the real one where it is."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from python2_pickle import pickled_batch
+from small_cifar10 import (
+    IMAGES,
+    LABELS,
+    Members,
+    binaries,
+    binary_archive,
+    check,
+    complaint,
+    flipped,
+    pickles,
+    python_archive,
+    write,
+)
+
+from fedzo import data
+from fedzo.data import Dataset
+from fedzo.data.cifar10 import WHOLE
+from fedzo.data.fetch import obtain
+from fedzo.errors import DataUnavailable
+
+small = pytest.mark.usefixtures("small_cifar10")
+
+# ---- a folder that the user names
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "the binary archive": lambda folder: write(folder, binary_archive()),
+    "its folder": lambda folder: write(folder / "cifar-10-batches-bin", binaries()).parent,
+    "its folder itself": lambda folder: write(folder, binaries()),
+    "the python archive": lambda folder: write(folder, python_archive()),
+    "the pickles' folder": lambda folder: write(folder / "cifar-10-batches-py", pickles()).parent,
+    "the pickles' folder itself": lambda folder: write(folder, pickles()),
+}
+
+
+@small
+@pytest.mark.parametrize("form", FORMS)
+def test_each_official_form_is_read(tmp_path: Path, cache: Path, form: str) -> None:
+    check(data.load("cifar10", FORMS[form](tmp_path / "mine")))
+    assert not cache.exists()
+
+
+@small
+def test_what_is_damaged_in_one_form_is_read_in_another(tmp_path: Path) -> None:
+    write(tmp_path, binaries() | {"data_batch_3.bin": b"x"})
+    check(data.load("cifar10", write(tmp_path, python_archive())))
+
+
+@small
+def test_folder_that_has_it_in_no_form(tmp_path: Path) -> None:
+    write(tmp_path / "cifar-10-batches-py", {"data_batch_1": b""})
+    assert complaint(tmp_path) == (
+        f"cifar10: {tmp_path}: has no data_batch_1.bin, ..., test_batch.bin (nor with .gz),"
+        " nor cifar-10-batches-bin, nor data_batch_1, ..., test_batch,"
+        " nor cifar-10-batches-py/data_batch_2, ..., cifar-10-batches-py/test_batch,"
+        " nor cifar-10-binary.tar.gz, nor cifar-10-python.tar.gz"
+    )
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "a pixel of the binary archive": (
+        lambda folder: write(
+            folder,
+            binary_archive(
+                binaries() | {"data_batch_2.bin": flipped(binaries()["data_batch_2.bin"])}
+            ),
+        ),
+        r"/cifar-10-binary.tar.gz: data_batch_2.bin: damaged: expected content of SHA-256 \w+, got",
+    ),
+    "a pixel of a pickle": (
+        lambda folder: write(
+            folder, pickles() | {"data_batch_2": flipped(pickles()["data_batch_2"])}
+        ),
+        r": data_batch_2.bin: damaged: expected content of SHA-256 \w+, got \w+$",
+    ),
+    "a label of a pickle": (
+        lambda folder: write(
+            folder,
+            pickles() | {"test_batch": pickled_batch([0] * 6, IMAGES[-1].reshape(-1, 3072))},
+        ),
+        r": test_batch.bin: damaged: expected content of SHA-256 \w+, got \w+$",
+    ),
+    "too few labels": (
+        lambda folder: write(
+            folder,
+            pickles() | {"test_batch": pickled_batch([0] * 5, IMAGES[-1].reshape(-1, 3072))},
+        ),
+        r": test_batch: damaged: could not broadcast ",
+    ),
+    "a batch without data": (
+        lambda folder: write(folder, pickles() | {"test_batch": pickle.dumps({b"labels": []})}),
+        r": test_batch: damaged: has no labels and data$",
+    ),
+    "a pickle of something else": (
+        lambda folder: write(folder, pickles() | {"test_batch": pickle.dumps(7)}),
+        r": test_batch: damaged: has no labels and data$",
+    ),
+    "a pickle that is too long": (
+        lambda folder: write(folder, pickles() | {"test_batch": bytes(100_000)}),
+        r": damaged: test_batch has more than 36,876 bytes$",
+    ),
+    "a member that is too long": (
+        lambda folder: write(folder, python_archive(pickles() | {"test_batch": bytes(100_000)})),
+        r"\.tar\.gz: damaged: cifar-10-batches-py/test_batch has 100,000 bytes$",
+    ),
+    "an archive without a member": (
+        lambda folder: write(
+            folder, binary_archive({n: c for n, c in binaries().items() if n != "test_batch.bin"})
+        ),
+        r"/cifar-10-binary.tar.gz: has no test_batch.bin in cifar-10-batches-bin$",
+    ),
+    "an archive that was cut short": (
+        lambda folder: write(
+            folder, {name: content[:20_000] for name, content in binary_archive().items()}
+        ),
+        r"/cifar-10-binary.tar.gz: cannot be read: ",
+    ),
+    "no archive": (
+        lambda folder: write(folder, {"cifar-10-python.tar.gz": b"<html>sorry</html>"}),
+        r"/cifar-10-python.tar.gz: cannot be read: ",
+    ),
+}
+
+
+@small
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_is_told_in_a_line(tmp_path: Path, how: str) -> None:
+    make, told = DAMAGE[how]
+    folder = make(tmp_path / "mine")
+    with pytest.raises(DataUnavailable, match=told) as caught:
+        data.load("cifar10", folder)
+    assert str(caught.value).startswith(f"cifar10: {folder}")
+    assert "\n" not in str(caught.value)
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@small
+@pytest.mark.parametrize("pack", [python_archive, lambda members: members])
+def test_malicious_pickle_is_refused(tmp_path: Path, pack: Callable[[Members], Members]) -> None:
+    trace = tmp_path / "trace"
+    evil = pickle.dumps({b"labels": LABELS[3], b"data": Evil(trace)}, protocol=2)
+    folder = write(tmp_path / "mine", pack(pickles() | {"data_batch_4": evil}))
+    told = f"data_batch_4: refused: the pickle asks for {os.mkdir.__module__}.mkdir"
+    assert complaint(folder).endswith(told)
+    assert not trace.exists()
+
+
+@small
+def test_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
+    secret = write(tmp_path / "secret", {"test_batch.bin": binaries()["test_batch.bin"]})
+    path = tmp_path / "mine" / "cifar-10-binary.tar.gz"
+    path.parent.mkdir()
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in list(binaries().items())[:-1]:
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        link = tarfile.TarInfo("cifar-10-batches-bin/test_batch.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, str(secret / "test_batch.bin")
+        tar.addfile(link)
+    assert complaint(path.parent).endswith(": has no test_batch.bin in cifar-10-batches-bin")
+
+
+# ---- the real one
+
+
+def test_the_real_one(real_cifar10: Dataset) -> None:
+    assert real_cifar10.train_inputs.shape == (50_000, 3_072)
+    assert real_cifar10.test_inputs.shape == (10_000, 3_072)
+    assert np.bincount(real_cifar10.train_labels).tolist() == [5_000] * 10
+    assert np.bincount(real_cifar10.test_labels).tolist() == [1_000] * 10
+    named = [real_cifar10.classes[label] for label in real_cifar10.train_labels[:6]]
+    assert named == ["frog", "truck", "truck", "deer", "automobile", "automobile"]
+    # The means of red, green and blue that the literature normalises with.
+    means = real_cifar10.train_inputs.reshape(-1, 3, 1024).mean(axis=(0, 2)) / 255
+    assert means.round(4).tolist() == [0.4914, 0.4822, 0.4465]
+
+
+def test_the_real_one_is_the_official_one(cifar10_folder: Path) -> None:
+    """The SHA-1 that Apache MXNet publishes for the official binary files."""
+    _, contents = obtain(WHOLE, cifar10_folder)
+    assert [hashlib.sha1(content).hexdigest() for content in contents] == [
+        "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+        "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+        "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+        "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+        "26e2849e66a845b7f1e4614ae70f4889ae604628",
+        "67eb016db431130d61cd03c7ad570b013799c88c",
+    ]

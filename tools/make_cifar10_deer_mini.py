@@ -1,0 +1,65 @@
+"""Make the deer of CIFAR-10 that ship with fedzo, of the whole data set.
+
+    python tools/make_cifar10_deer_mini.py src/fedzo/models/files/cifar10-resnet8.onnx
+
+The first 400 training and the first 100 test deer that the classifier gets right, in the
+original order. Prints the file's size and checksum, which ``fedzo.data.cifar10.MINI`` must
+have. Needs onnxruntime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from fedzo import data
+from fedzo.data.cifar10 import DEER, MINI
+
+MOST_BYTES = 2_000_000
+
+
+def first_right(
+    victim: onnxruntime.InferenceSession,
+    inputs: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    count: int,
+) -> NDArray[np.uint8]:
+    """Return the first deer that the classifier gets right."""
+    deer = inputs[labels == DEER]
+    images = deer.reshape(-1, 3, 32, 32).astype(np.float32) / 255
+    batches = np.array_split(images, max(len(images) // 500, 1))
+    logits = np.concatenate([victim.run(["logits"], {"images": batch})[0] for batch in batches])
+    right = np.flatnonzero(logits.argmax(axis=1) == DEER)
+    if len(right) < count:
+        raise SystemExit(f"the classifier gets only {len(right)} deer of {len(deer)} right")
+    return deer[right[:count]]
+
+
+def main() -> None:
+    """Write the file into the package."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("victim", type=Path, help="an ONNX file: images in [0, 1] to logits")
+    parser.add_argument("--out", type=Path, default=MINI.places[0], help="the folder to write to")
+    arguments = parser.parse_args()
+
+    victim = onnxruntime.InferenceSession(arguments.victim, providers=["CPUExecutionProvider"])
+    whole = data.load("cifar10")
+    path = arguments.out / MINI.files[0].name
+    np.savez_compressed(  # no time stamps inside: the same data give the same file
+        path,
+        train_inputs=first_right(victim, whole.train_inputs, whole.train_labels, 400),
+        test_inputs=first_right(victim, whole.test_inputs, whole.test_labels, 100),
+    )
+    content = path.read_bytes()
+    if len(content) > MOST_BYTES:
+        raise SystemExit(f"{path.name}: {len(content):,} bytes are too many to ship")
+    print(f"{path.name}: {len(content):,} bytes, SHA-256 {hashlib.sha256(content).hexdigest()}")
+
+
+if __name__ == "__main__":
+    main()
