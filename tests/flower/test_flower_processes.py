@@ -31,7 +31,8 @@ pytestmark = pytest.mark.processes
 
 APP = HERE / "examples" / "flower-app"
 LIMIT = 900  # seconds that anything may take at most: a machine may be busy
-SMALL = {  # ten devices, of which a round has all, and steps that take no time
+PATIENT = {"flower.grace": 900.0, "flower.patience": 900.0}  # where nobody is to be left out
+SMALL = {  # nine devices, of which a round has all, and steps that take no time
     "config": "",
     "problem.name": "quadratic",
     "problem.devices": 9,
@@ -106,7 +107,7 @@ def test_same_run_as_in_one_process(federation, tmp_path):
         "fedavg": {"algorithm.name": "fedavg"},
     }
     ids = {
-        name: federation.run(APP, {**changes, "run-dir": str(tmp_path / name)})
+        name: federation.run(APP, {**changes, **PATIENT, "run-dir": str(tmp_path / name)})
         for name, changes in runs.items()
     }
     for name, changes in runs.items():
@@ -150,7 +151,7 @@ def command(pid):
 
 
 def test_killed_server_resumes_to_the_same_model(federation, tmp_path):
-    settings = {**SMALL, "run.rounds": 6, "run-dir": str(tmp_path / "run")}
+    settings = {**SMALL, **PATIENT, "run.rounds": 6, "run-dir": str(tmp_path / "run")}
     first = federation.run(APP, settings)
     until(lambda: rounds_done(tmp_path / "run") >= 2)
     below = children(federation.processes["superlink"].pid)
@@ -267,7 +268,7 @@ def test_nothing_but_the_fleet_api_is_forwarded(secured, path):
 
 def test_run_through_the_proxy(secured, tmp_path):
     folder = tmp_path / "run"
-    settings = {"uplink.kind": "seeds", "run.rounds": 1, "run-dir": str(folder)}
+    settings = {**PATIENT, "uplink.kind": "seeds", "run.rounds": 1, "run-dir": str(folder)}
     log = secured.folder / "traffic.log"
 
     def sent():
@@ -307,7 +308,7 @@ def fedzo_run(*arguments):
     ids=["ideal", "seeds", "fedavg"],
 )
 def test_simulation_is_the_same_run(tmp_path, changes):
-    overrides = ["run.rounds=10", "flower.nodes=3", *changes]
+    overrides = ["run.rounds=10", "flower.nodes=3", "flower.grace=900", *changes]
     out = tmp_path / "run"
     fedzo_run("softmax", "--engine", "flower", "--out", str(out), *set_all(overrides))
     experiment = Experiment.load("softmax", overrides)
