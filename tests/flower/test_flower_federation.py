@@ -268,9 +268,10 @@ def test_device_that_raises_costs_nobody_else():
 def test_client_app_that_raises():
     grid = Nodes()
     error = Error(2, "ValueError:\n no")
-    spoil = lambda m, r: Message(error, reply_to=m) if m.metadata.dst_node_id == 2 else r
     federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    grid.spoil = spoil
+    grid.spoil = lambda message, reply: (
+        Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else reply
+    )
     losses = federation.losses(np.zeros(8))
     assert {(o.device, o.reason) for o in federation.left_out} == {
         (2, "its node failed: ValueError: no"),

@@ -45,7 +45,7 @@ def sent(content):
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work).__name__)
 def test_work_does_the_same_at_the_other_end(work):
     part = work.only([1, 2]) if hasattr(work, "only") else work
-    there, devices, coefficients = wire.read_task(sent(wire.task(part, [1, 2], True)))
+    there, devices, coefficients = wire.read_task(sent(wire.task(wire.pack(part), [1, 2], True)))
     assert type(there) is type(work)
     assert (devices, coefficients, there.round) == ([1, 2], True, 3)
     for device in devices:
@@ -61,14 +61,16 @@ def test_works_are_all_that_there_are():
 
 def test_only_listed_work_travels():
     with pytest.raises(UsageError, match="function is no work that can travel"):
-        wire.task(lambda objective, device: None, [0], False)
+        wire.pack(lambda objective, device: None)
 
 
 def altered(**changes):
-    """Return a task with fields of its record changed; None takes one out."""
-    content = wire.task(STEPS, [0], False)
-    plain = {**content["task"], **changes}
-    content["task"] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
+    """Return a task with fields of its records changed; None takes one out."""
+    content = wire.task(wire.pack(STEPS), [0], False)
+    for name in ("task", "work"):
+        own = {k: v for k, v in changes.items() if k.startswith("work") == (name == "work")}
+        plain = {**content[name], **own}
+        content[name] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
     return sent(content)
 
 
@@ -119,7 +121,7 @@ def of_objects():
     ],
 )
 def test_array_of_anything_but_floats(array, reason):
-    content = wire.task(STEPS, [0], False)
+    content = wire.task(wire.pack(STEPS), [0], False)
     content["arrays"] = ArrayRecord({"work.x": array})
     with pytest.raises(wire.Malformed, match=reason):
         wire.read_task(sent(content))
@@ -128,7 +130,7 @@ def test_array_of_anything_but_floats(array, reason):
 def test_missing_parts():
     with pytest.raises(wire.Malformed, match="no record 'task'"):
         wire.read_task(RecordDict())
-    content = wire.task(STEPS, [0], False)
+    content = wire.task(wire.pack(STEPS), [0], False)
     del content["arrays"]
     with pytest.raises(wire.Malformed, match="no arrays"):
         wire.read_task(content)

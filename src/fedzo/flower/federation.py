@@ -159,11 +159,11 @@ class FlowerFederation:
     def _updates(self, work: Any, devices: list[int]) -> Iterator[Update]:
         self._sent, self._received = [], []
         short = self.coefficients and isinstance(work, LocalSteps)
-        only = getattr(work, "only", lambda own: work)
+        packed = None if hasattr(work, "only") else wire.pack(work)  # once for all nodes
         found = self._ask(
             wire.TRAIN,
             devices,
-            lambda own: wire.task(only(own), own, short),
+            lambda own: wire.task(packed or wire.pack(work.only(own)), own, short),
             lambda content: self._read_updates(content, work, short),
         )
         heard = 0

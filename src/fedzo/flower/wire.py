@@ -76,31 +76,40 @@ def size(message: Any) -> int:
 # ---------------------------------------------------------------------------- down: the work
 
 
-def task(work: Any, devices: Sequence[int], coefficients: bool) -> RecordDict:
+class Packed(NamedTuple):
+    """Work as it travels, the same to every node: its plain fields, and its arrays."""
+
+    plain: ConfigRecord
+    arrays: ArrayRecord
+
+
+def pack(work: Any) -> Packed:
+    """Return work as it travels; raise if it is none of :data:`WORKS`."""
+    name = type(work).__name__
+    if WORKS.get(name) is not type(work):
+        raise UsageError(f"{name} is no work that can travel: it must be one of {list(WORKS)}")
+    plain: dict[str, Any] = {"work": name}
+    arrays: dict[str, FlowerArray] = {}
+    _flatten("work", work, plain, arrays)
+    return Packed(ConfigRecord(plain), ArrayRecord(arrays))
+
+
+def task(work: Packed, devices: Sequence[int], coefficients: bool) -> RecordDict:
     """Return the content of a message that has these devices do the work.
 
     Examples
     --------
     >>> from fedzo.estimator import Estimator
     >>> work = LocalSteps(Estimator(1e-3, 2), 0.1, 5, np.zeros(3), round=7, seed=1)
-    >>> content = task(work, [2, 4], coefficients=True)
-    >>> content["task"]["work"], content["task"]["work.estimator.smoothing"]
+    >>> content = task(pack(work), [2, 4], coefficients=True)
+    >>> content["work"]["work"], content["work"]["work.estimator.smoothing"]
     ('LocalSteps', 0.001)
     >>> same, devices, coefficients = read_task(content)
     >>> same.round, same.estimator == work.estimator, devices, coefficients
     (7, True, [2, 4], True)
     """
-    name = type(work).__name__
-    if WORKS.get(name) is not type(work):
-        raise UsageError(f"{name} is no work that can travel: it must be one of {list(WORKS)}")
-    plain: dict[str, Any] = {
-        "work": name,
-        "devices": [int(i) for i in devices],
-        "coefficients": coefficients,
-    }
-    arrays: dict[str, FlowerArray] = {}
-    _flatten("work", work, plain, arrays)
-    return RecordDict({"task": ConfigRecord(plain), "arrays": ArrayRecord(arrays)})
+    asked = ConfigRecord({"devices": [int(i) for i in devices], "coefficients": coefficients})
+    return RecordDict({"task": asked, "work": work.plain, "arrays": work.arrays})
 
 
 def _flatten(prefix: str, part: Any, plain: dict[str, Any], arrays: dict[str, Any]) -> None:
@@ -116,12 +125,13 @@ def _flatten(prefix: str, part: Any, plain: dict[str, Any], arrays: dict[str, An
 
 def read_task(content: RecordDict) -> tuple[Any, list[int], bool]:
     """Return the work, the devices that shall do it, and whether to answer by coefficients."""
-    plain, arrays = dict(config(content, "task")), dict(array_record(content))
+    asked, plain = dict(config(content, "task")), dict(config(content, "work"))
+    arrays = dict(array_record(content))
     kind = WORKS.get(str(plain.pop("work", None)))
     if kind is None:
         raise Malformed("the message names no work that is known here")
-    devices = take(plain, "devices", list[int])
-    coefficients = take(plain, "coefficients", bool)
+    devices = take(asked, "devices", list[int])
+    coefficients = take(asked, "coefficients", bool)
     work = _build(kind, "work", plain, arrays)
     if plain or arrays:
         raise Malformed(f"the message has fields that {kind.__name__} has not: {[*plain, *arrays]}")
