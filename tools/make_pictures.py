@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 import fedzo
 from fedzo import data
@@ -48,6 +49,7 @@ def algorithm() -> Figure:
         right, {name: run for name, run in runs.items() if name != "FedAvg, gradients"}, "queries"
     )
     right.set_xscale("log")
+    right.get_legend().remove()  # the left one serves both
     return figure
 
 
@@ -71,13 +73,14 @@ def participants() -> Figure:
     curves(left, runs, "round")
     curves(right, runs, "queries")
     right.set_xscale("log")
+    right.get_legend().remove()  # the left one serves both
     return figure
 
 
 def uplink() -> Figure:
     """Compare what noise over the air does, and what each uplink takes of the channel."""
     way = fedzo.FedZO(**SOFTMAX)
-    air = {f"over the air, {snr:g} dB": fedzo.AirComp(snr_db=snr) for snr in (0, -10, -20)}
+    air = {f"over the air, {snr:g} dB": fedzo.AirComp(snr_db=snr) for snr in (0, -20, -30)}
     runs = {name: on_softmax(way, link) for name, link in air.items()}
     runs["ideal, M = 8"] = on_softmax(way)
     runs["seeds, M = 8"] = on_softmax(way, fedzo.Seeds())
@@ -85,6 +88,7 @@ def uplink() -> Figure:
     curves(left, runs, "round", styles={"seeds, M = 8": ":"})
     curves(right, runs, "channel_uses", styles={"seeds, M = 8": ":"})
     right.set_xscale("log")
+    right.get_legend().remove()  # the left one serves both
     return figure
 
 
@@ -117,6 +121,7 @@ def batches() -> Figure:
             runs[f"b1 = {b1}, b2 = {b2}"] = on_quadratic(way, noise, rounds=150)
         curves(axes, runs, "queries", key="optimality_gap", log=True)
         axes.set_title(f"gradient noise σ_g = {noise:g}", fontsize=10)
+        axes.xaxis.set_major_formatter(EngFormatter())
     return figure
 
 
@@ -129,7 +134,8 @@ def smoothing() -> Figure:
             errors = [slope_error(mu, difference, dtype) for mu in sizes]
             axes.loglog(sizes, errors, "o-", color=colour, label=difference, lw=1.6, ms=4)
         told(axes, "relative error of the slopes")
-        axes.set(title=f"model in {np.dtype(dtype).name}", ylim=(1e-12, 1e2))
+        axes.set_title(f"model in {np.dtype(dtype).name}", fontsize=10)
+        axes.set_ylim(1e-12, 1e2)
     return figure
 
 
