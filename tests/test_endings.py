@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.budget import Meter
 from fedzo.errors import NoAnswer
-from fedzo.objective import FunctionObjective
+from fedzo.function import FunctionObjective
 from fedzo.result import Status
 
 ALGORITHM = fedzo.FedZO(
@@ -22,14 +21,13 @@ class Metered(FunctionObjective):
     """Distances to the device's number, by a black box that counts what it answers."""
 
     def __init__(self, budget=None):
-        super().__init__(self.answer, dim=3, devices=4)
-        self.meter, self.answered = Meter(budget), 0
+        super().__init__(self.answer, dim=3, devices=4, max_queries=budget)
+        self.answered = 0
 
     def initial(self):
         return np.ones(3)
 
     def answer(self, x, device):
-        self.meter.require(self.meter.take(1), 1)
         self.answered += 1
         return float(np.sum((x - device) ** 2))
 

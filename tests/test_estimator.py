@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedzo.directions import KINDS
 from fedzo.errors import InvalidValue
 from fedzo.estimator import Estimator
-from fedzo.objective import FunctionObjective
+from fedzo.function import FunctionObjective
 from fedzo.random import Draws, Stream
 
 DIM = 6

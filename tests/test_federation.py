@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedzo.errors import InvalidValue
 from fedzo.federation import LocalFederation, Replies, Update
-from fedzo.objective import FunctionObjective
+from fedzo.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
 

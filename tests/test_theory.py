@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fedzo
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.estimator import Estimator
-from fedzo.objective import FunctionObjective
+from fedzo.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
 from fedzo.random import Draws, Stream

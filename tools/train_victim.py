@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import onnx
 import torch
 from torch import nn
 from torch.nn import functional
@@ -160,6 +161,22 @@ def predictions(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     return torch.cat([network(part.float() / 255).argmax(1) for part in images.split(500)])
 
 
+@torch.no_grad()
+def multiply_adds(network: nn.Module) -> int:
+    """Return how many multiplications a forward pass of one image takes, in its products."""
+    counts: list[int] = []
+
+    def count(layer: nn.Module, _: object, output: torch.Tensor) -> None:
+        counts.append(output[0].numel() * layer.weight[0].numel())
+
+    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    network.eval()(torch.zeros(1, 3, 32, 32))
+    for hook in hooks:
+        hook.remove()
+    return sum(counts)
+
+
 def write_onnx(network: nn.Module, path: Path) -> None:
     """Write the network for batches of any size."""
     network.eval()
@@ -173,6 +190,12 @@ def write_onnx(network: nn.Module, path: Path) -> None:
         external_data=False,
         verbose=False,
     )
+    model = onnx.load(path)
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
+        part.ClearField("metadata_props")  # where in which file each line of code was
+        part.ClearField("doc_string")
+    onnx.save(model, path)
 
 
 def main() -> None:
@@ -180,7 +203,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("network", choices=NETWORKS)
     parser.add_argument("--out", type=Path, default=Path("src/fedzo/models/files"))
-    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--epochs", type=int, help="if not those of the recipe")
+    parser.add_argument("--weights", type=Path, help="do not train: take what training wrote")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir", help="folder with the official CIFAR-10 files")
     arguments = parser.parse_args()
@@ -194,16 +218,21 @@ def main() -> None:
     network = NETWORKS[arguments.network]().to(memory_format=torch.channels_last)
     recipe = RECIPES[arguments.network]
     recipe = recipe._replace(epochs=arguments.epochs or recipe.epochs)
-    train(network, recipe, images, labels, arguments.seed)
-
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"cifar10-{arguments.network}.onnx"
-    torch.save(network.state_dict(), path.with_suffix(".pt"))
+    if arguments.weights is None:
+        train(network, recipe, images, labels, arguments.seed)
+        torch.save(network.state_dict(), path.with_suffix(".pt"))
+    else:
+        network.load_state_dict(torch.load(arguments.weights, weights_only=True))
     write_onnx(network, path)
     right = (predictions(network, tests) == answers).numpy()
     deer = cifar.classes.index("deer")
     train_right = (predictions(network, images) == labels).numpy()
     card = {
+        "inputs": "images of 3 x 32 x 32, red, green and blue planes, pixels in [0, 1]",
+        "outputs": "logits of the 10 classes, in CIFAR-10's order",
+        "made_by": f"python tools/train_victim.py {arguments.network}",
         "data": "CIFAR-10, 50,000 training images, none held back",
         "recipe": {
             **recipe._asdict(),
@@ -211,6 +240,7 @@ def main() -> None:
             "schedule": "one cycle",
             "augmentation": "shifts of up to 4 pixels, mirroring",
         },
+        "multiply_adds": multiply_adds(network),
         "parameters": sum(p.numel() for p in network.parameters()),
         "test_accuracy": float(right.mean()),
         "test_accuracy_by_class": {

@@ -12,22 +12,29 @@ from fedzo._version import __version__
 
 if TYPE_CHECKING:
     from fedzo.algorithms import DZOPA, ZOSGD, FedAvg, FedZO, ZoneS
+    from fedzo.as_scipy import scipy_method
+    from fedzo.asktell import AskTell
     from fedzo.attack import UniversalAttack
+    from fedzo.function import FunctionObjective
     from fedzo.objective import Objective
     from fedzo.perturbation import Perturbation
+    from fedzo.progress import ProgressLine
     from fedzo.result import Progress, Result, Status
     from fedzo.run import minimize
     from fedzo.uplink import AirComp, Ideal, Seeds
 
 _HOME = {
     "AirComp": "fedzo.uplink",
+    "AskTell": "fedzo.asktell",
     "DZOPA": "fedzo.algorithms",
     "FedAvg": "fedzo.algorithms",
     "FedZO": "fedzo.algorithms",
+    "FunctionObjective": "fedzo.function",
     "Ideal": "fedzo.uplink",
     "Objective": "fedzo.objective",
     "Perturbation": "fedzo.perturbation",
     "Progress": "fedzo.result",
+    "ProgressLine": "fedzo.progress",
     "Result": "fedzo.result",
     "Seeds": "fedzo.uplink",
     "Status": "fedzo.result",
@@ -35,18 +42,22 @@ _HOME = {
     "ZOSGD": "fedzo.algorithms",
     "ZoneS": "fedzo.algorithms",
     "minimize": "fedzo.run",
+    "scipy_method": "fedzo.as_scipy",
 }
 
 __all__ = [
     "DZOPA",
     "ZOSGD",
     "AirComp",
+    "AskTell",
     "FedAvg",
     "FedZO",
+    "FunctionObjective",
     "Ideal",
     "Objective",
     "Perturbation",
     "Progress",
+    "ProgressLine",
     "Result",
     "Seeds",
     "Status",
@@ -54,6 +65,7 @@ __all__ = [
     "ZoneS",
     "__version__",
     "minimize",
+    "scipy_method",
 ]
 
 

@@ -161,12 +161,7 @@ def _one(experiment: Experiment, out: Path, resume: bool, quiet: bool) -> int:
     from fedzo.progress import ProgressLine
     from fedzo.result import Status
 
-    line = None if quiet else ProgressLine(sys.stderr)
-    try:
-        result = experiment.run(out, resume, line)
-    finally:
-        if line is not None:
-            line.close()
+    result = experiment.run(out, resume, None if quiet else ProgressLine())
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt

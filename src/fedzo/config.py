@@ -8,13 +8,11 @@ factory, and ``[run]`` those of :class:`RunSettings`. There is no second list of
 from __future__ import annotations
 
 import inspect
-import sys
 import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from fedzo.errors import (
     one_of,
     require,
 )
+from fedzo.importing import named
 from fedzo.objective import Objective, missing
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
@@ -155,7 +154,7 @@ class Experiment:
         self,
         run_dir: Path | None = None,
         resume: bool = False,
-        callback: Callback | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
     ) -> Result:
         """Run it, in a folder if one is given."""
         settings = self.settings
@@ -267,17 +266,8 @@ def _choice(
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    """Import a problem's factory; a user's own may lie beside where the command was given."""
-    module, _, attribute = PROBLEMS.get(name, name).partition(":")
-    here = str(Path.cwd())
-    if name not in PROBLEMS and here not in sys.path:
-        sys.path.insert(0, here)  # and it stays: the module may import others when it is called
-    try:
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise ImportError(f"{module!r} is no name of a module")
-        factory = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InvalidValue("problem.name", name, f"importable: {error}") from error
+    """Import a problem's factory."""
+    factory = named("problem.name", PROBLEMS.get(name, name))
     try:
         inspect.signature(factory)
     except (TypeError, ValueError) as error:

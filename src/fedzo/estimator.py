@@ -56,7 +56,7 @@ class Estimator:
     The estimate of a linear function's gradient a has expectation a, exactly:
 
     >>> import numpy as np
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.function import FunctionObjective
     >>> from fedzo.random import Draws, Stream
     >>> a = np.array([1.0, -2.0, 3.0])
     >>> objective = FunctionObjective(lambda x, device: a @ x, dim=3, devices=1)

@@ -127,7 +127,7 @@ class LocalFederation:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.function import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: device, dim=1, devices=3)
     >>> with LocalFederation(objective, seed=0, workers=2) as federation:
     ...     federation.losses(np.zeros(1))

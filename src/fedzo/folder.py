@@ -30,6 +30,7 @@ _BESIDE = ".part"  # how the name of a file ends that is still being written
 # What may differ between the first part of a run and its continuation.
 FREE_KEYS = {
     ("problem", "budget"),
+    ("problem", "max_queries"),
     *(("run", k) for k in ("rounds", "workers", "evaluate_every", "checkpoint_every", "target")),
 }
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.errors import InvalidValue, UsageError, check_count, require
+from fedzo.function import FunctionObjective, FunctionOptions
 from fedzo.random import Draws
 
 Array = NDArray[Any]
@@ -49,6 +50,9 @@ class Objective(Protocol):
         how many values one evaluation takes, if not one for each sample that a device holds;
     ``meter``
         a :class:`~fedzo.budget.Meter` that counts every query, and may end the run;
+    ``point(x)``
+        what the optimiser's x is to a person, where that is not x itself: it is what a
+        result, a callback and ``model.npy`` get;
     ``leave(folder, result)``
         writes further files into a run's folder when it has ended.
 
@@ -70,40 +74,6 @@ class Objective(Protocol):
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x) of the given devices, each over all that it holds."""
         ...
-
-
-class FunctionObjective:
-    """An objective made of a plain function ``fun(x, device) -> float``.
-
-    The function has no randomness that we know of, so a batch is one realisation whatever
-    size is asked for, and b1 plays no part.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> objective = FunctionObjective(lambda x, device: float(x @ x) + device, dim=3, devices=2)
-    >>> objective.values(np.eye(3), objective.batch(1, 1, draws=None))
-    array([[2.],
-           [2.],
-           [2.]])
-    """
-
-    def __init__(self, fun: Callable[[Array, int], float], dim: int, devices: int) -> None:
-        check_count("devices", devices)
-        self.fun, self.dim, self.devices = fun, dim, devices
-
-    def batch(self, device: int, size: int, draws: Draws) -> int:
-        """Return the device: it is all that a plain function needs to know."""
-        return device
-
-    def values(self, points: Array, batch: int) -> Array:
-        """Return the function's value at each point, (k, 1)."""
-        return np.array([[float(self.fun(x, batch))] for x in points])
-
-    def losses(self, x: Array, devices: Array) -> Array:
-        """Return f_i(x) of the given devices."""
-        # A copy: a function that works in place must not move the run's own model.
-        return np.array([float(self.fun(x.copy(), int(i))) for i in devices])
 
 
 def missing(candidate: object) -> str:
@@ -132,10 +102,16 @@ def metrics_of(objective: Objective, x: Array) -> Mapping[str, float]:
 
 
 def posed(
-    fun: Callable[[Array, int], float] | Objective, x0: ArrayLike | None, devices: int | None
+    fun: Callable[[Array, int], Any] | Objective,
+    x0: ArrayLike | None,
+    devices: int | None,
+    options: FunctionOptions,
 ) -> tuple[Objective, Array]:
     """Return a function or objective as an objective, and where to start, checked to agree."""
     if isinstance(fun, Objective):
+        if options:
+            key, value = next(iter(options.items()))
+            raise InvalidValue(key, value, "left out: it is for plain functions, not an Objective")
         if devices not in (None, fun.devices):
             raise InvalidValue("devices", devices, f"left out, or the objective's {fun.devices}")
         for key, count in (("dim", fun.dim), ("devices", fun.devices)):
@@ -159,7 +135,8 @@ def posed(
         raise InvalidValue("devices", None, "given: a function does not tell how many there are")
     check_count("devices", devices)
     start = _start(x0)
-    return FunctionObjective(fun, start.size, devices), start
+    objective = FunctionObjective(fun, start.size, devices, **options)
+    return objective, start if objective.box is None else objective.box.enter(start)
 
 
 def _start(x0: ArrayLike) -> Array:

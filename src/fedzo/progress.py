@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -15,10 +16,26 @@ class ProgressLine:
 
     On a terminal one line is rewritten, at most ten times a second; elsewhere a plain line
     is written at evaluated rounds, about twenty in a run.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        Where to; standard error by default.
+
+    Examples
+    --------
+    >>> import sys, fedzo
+    >>> line = fedzo.ProgressLine(sys.stdout)
+    >>> result = fedzo.minimize(
+    ...     lambda x, device: x @ x, [1.0], devices=2, rounds=20, callback=line)
+    round 0/20  train loss 1
+    round 10/20  train loss ...  queries/s  0 s left
+    round 20/20  train loss ...  queries/s  0 s left
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.live = stream, stream.isatty()
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.live = self.stream.isatty()
         self._first: Progress | None = None
         self._begin: int | None = None
         self._record: Mapping[str, Any] = {}
@@ -46,7 +63,7 @@ class ProgressLine:
 
     def close(self) -> None:
         """Take the live line away."""
-        if self.live:
+        if self.live and self._width:
             self._rewrite("")
             self.stream.write("\r")
             self.stream.flush()

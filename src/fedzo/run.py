@@ -5,29 +5,30 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
-from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError, check_count
+from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError, check_count, check_counts
 from fedzo.federation import Federation, LocalFederation
 from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
+from fedzo.function import FunctionObjective, FunctionOptions
 from fedzo.objective import Objective, name_of, posed
 from fedzo.random import check_seed
-from fedzo.result import Best, Callback, Progress, Result, Status
+from fedzo.result import Best, Callback, Progress, Result, Status, closing, together
 from fedzo.uplink import UPLINKS, Ideal, Uplink
 
 Array = NDArray[Any]
 
 
 def minimize(
-    fun: Callable[[Array, int], float] | Objective,
+    fun: Callable[[Array, int], Any] | Objective,
     x0: ArrayLike | None = None,
     *,
     devices: int | None = None,
@@ -39,10 +40,11 @@ def minimize(
     evaluate_every: int = 10,
     checkpoint_every: int = 10,
     target: float | None = None,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
     config: Config | None = None,
+    **options: Unpack[FunctionOptions],
 ) -> Result:
     """Minimise f(x) = 1/N sum_i f_i(x) over a federation, from values only.
 
@@ -73,9 +75,11 @@ def minimize(
         With a ``run_dir``, a checkpoint is written every so many rounds, and at the end.
     target : float, optional
         The run stops when f, as evaluated, is no larger than this.
-    callback : callable, optional
+    callback : callable or several, optional
         Called with a :class:`Progress` before the first and after each round; the run stops
-        when it returns True.
+        when one returns True. What has a ``close()`` is closed when the run has ended.
+        ``fedzo.ProgressLine()`` shows round, loss and the time left; :mod:`fedzo.callbacks`
+        has more.
     run_dir : path, optional
         Folder for ``config.toml``, ``history.jsonl``, ``checkpoint.npz``, ``model.npy`` and
         ``curves.png``.
@@ -85,6 +89,10 @@ def minimize(
     config : mapping, optional
         The configuration to write and to compare on resume; made from the arguments by
         default.
+    **options
+        Of a plain function: ``vectorized``, ``bounds``, ``retries``, ``on_failure`` and
+        ``max_queries``; see :class:`~fedzo.function.FunctionObjective`. The result's ``x`` lies
+        inside the bounds.
 
     Examples
     --------
@@ -102,7 +110,7 @@ def minimize(
     algorithm = FedZO() if algorithm is None else algorithm
     uplink = Ideal() if uplink is None else uplink
     check_seed("seed", seed)
-    objective, start = posed(fun, x0, devices)
+    objective, start = posed(fun, x0, devices, options)
     result = drive(
         LocalFederation(objective, seed, workers),
         start,
@@ -115,9 +123,10 @@ def minimize(
         callback=callback,
         run_dir=run_dir,
         resume=resume,
+        point=getattr(objective, "point", None),
         config=config
         or {
-            "problem": {"name": name_of(fun), "dim": objective.dim, "devices": objective.devices},
+            "problem": _problem(fun, objective),
             "algorithm": describe(algorithm, "name", ALGORITHMS),
             "uplink": describe(uplink, "kind", UPLINKS),
             "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
@@ -139,44 +148,43 @@ def drive(
     evaluate_every: int = 10,
     checkpoint_every: int = 10,
     target: float | None = None,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    point: Callable[[Array], Array] | None = None,
 ) -> Result:
     """Run an algorithm over a federation, whoever computes there: see :func:`minimize`.
+
+    ``point`` says what the model is to a person, if that is not the model itself.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.function import FunctionObjective
     >>> federation = LocalFederation(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
     >>> result = drive(federation, np.ones(2), algorithm=FedZO(learning_rate=0.1),
     ...                uplink=Ideal(), rounds=20, config={})
     >>> bool(result.fun < 1e-3)
     True
     """
-    for key, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
-        check_count(key, value)
-    check_count("rounds", rounds, least=0)
     if resume and run_dir is None:
         raise UsageError("resume needs the run_dir of the run to go on with")
-    run = _Run(
+    run = Loop.begin(
+        federation,
+        x0,
         algorithm=algorithm,
         uplink=uplink,
-        federation=federation,
         rounds=rounds,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
-        target=-np.inf if target is None else target,
-        callback=callback,
-        position=Position(0, algorithm.init(x0, federation, uplink)),
-        best=Best(x0, np.inf, 0),
+        target=target,
+        callback=together(callback),
+        point=point,
         config=plain(config),
-        start=hashlib.sha256(x0.tobytes()).hexdigest()[:16],
         files=None if run_dir is None else RunFolder(run_dir),
     )
     run.open(resume)
-    with federation:
+    with closing(callback), federation:
         return run.close(*run.go())
 
 
@@ -205,31 +213,59 @@ class Position(NamedTuple):
 
 
 @dataclass
-class _Run:
-    algorithm: Algorithm
-    uplink: Uplink
+class Loop:
+    """A run under way: :meth:`go` goes on from the present position to an end."""
+
     federation: Federation
-    rounds: int
-    evaluate_every: int
-    checkpoint_every: int
-    target: float
-    callback: Callback | None
     position: Position
     best: Best  # of the evaluations on schedule: those that a resumed run repeats
-    config: Config
-    start: str
-    files: RunFolder | None
+    start: str  # a fingerprint of x0
+    algorithm: Algorithm
+    uplink: Uplink
+    rounds: int
+    evaluate_every: int
+    point: Callable[[Array], Array] | None
+    target: float | None = None
+    checkpoint_every: int = 10
+    callback: Callback | None = None
+    config: Config = field(default_factory=dict)
+    files: RunFolder | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     asked_before: int = 0  # what the meter had counted before the run, if there is one
     began: float = field(default_factory=time.perf_counter)
 
+    @classmethod
+    def begin(
+        cls,
+        federation: Federation,
+        x0: Array,
+        algorithm: Algorithm,
+        uplink: Uplink,
+        **settings: Any,
+    ) -> Self:
+        """Return the run before its first round."""
+        position = Position(0, algorithm.init(x0, federation, uplink))
+        start = hashlib.sha256(x0.tobytes()).hexdigest()[:16]
+        best = Best(x0, np.inf, 0)
+        return cls(federation, position, best, start, algorithm, uplink, **settings)
+
+    def __post_init__(self) -> None:
+        check_counts(self, "evaluate_every", "checkpoint_every")
+        check_count("rounds", self.rounds, least=0)
+
     @property
     def x(self) -> Array:
+        """The global model."""
         return self.algorithm.model(self.position.state)
+
+    def shown(self, x: Array) -> Array:
+        """Return a model as a person knows it."""
+        return x.copy() if self.point is None else self.point(x)
 
     @property
     def seconds(self) -> float:
+        """How long the run has taken, all of its parts together."""
         return time.perf_counter() - self.began
 
     def open(self, resume: bool) -> None:
@@ -298,7 +334,7 @@ class _Run:
             if self.callback is not None and self.callback(self._progress()):
                 self.save()
                 return Status.STOPPED, f"stopped by the callback after round {t}"
-            if self._recorded() and self.history[-1]["train_loss"] <= self.target:
+            if self._reached():
                 self.save()
                 return Status.STOPPED, f"reached the target {self.target:g} after round {t}"
             if at_end:
@@ -387,18 +423,18 @@ class _Run:
         if self.files is not None:
             from fedzo.plot import draw_runs
 
-            self.files.save_model(self.x)
+            self.files.save_model(self.shown(self.x))
             if self.history:  # none if the very first evaluation failed or was interrupted
                 draw_runs([self.files.path], self.files.curves)
-        at = self.position
+        at, best = self.position, self._better()
         return Result(
-            x=self.x,
+            x=self.shown(self.x),
             fun=self.history[-1]["train_loss"] if self.history else float("nan"),
             success=status <= Status.STOPPED,
             status=status,
             message=message,
             nit=at.round,
-            best=self._better(),
+            best=best._replace(x=self.shown(best.x)),
             queries=at.queries,
             evaluation_queries=self._evaluation_queries(),
             uplink_bytes=at.uplink_bytes,
@@ -423,13 +459,30 @@ class _Run:
     def _evaluation_queries(self) -> int:
         return len(self.history) * self.federation.evaluation_cost
 
+    def _reached(self) -> bool:
+        """Tell whether the model was evaluated, and is as good as wanted."""
+        target = -np.inf if self.target is None else self.target
+        return self._recorded() and bool(self.history[-1]["train_loss"] <= target)
+
     def _recorded(self) -> bool:
         return bool(self.history) and self.history[-1]["round"] == self.position.round
 
     def _progress(self) -> Progress:
         at = self.position
         record = self.history[-1] if self._recorded() else None
-        return Progress(at.round, self.rounds, self.x.copy(), at.queries, self.seconds, record)
+        x = self.shown(self.x)
+        return Progress(at.round, self.rounds, x, at.queries, self.seconds, record)
+
+
+def _problem(fun: object, objective: Objective) -> dict[str, Any]:
+    """Return the [problem] table of what no configuration has made."""
+    table = {"name": name_of(fun), "dim": objective.dim, "devices": objective.devices}
+    if isinstance(objective, FunctionObjective):
+        if objective.box is not None:
+            table["bounds"] = objective.box.pairs()
+        if objective.meter is not None:
+            table["max_queries"] = objective.meter.budget
+    return table
 
 
 def _metrics(told: Mapping[str, Any]) -> dict[str, float]:

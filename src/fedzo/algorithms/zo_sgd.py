@@ -93,7 +93,9 @@ class ZOSGD:
         step = LocalSteps(
             self.estimator, self.learning_rate, self.batch_size, state.x, t, federation.seed
         )
-        (update,) = federation.map(lambda objective, i: step(Pooled(objective), i), [0])
+        update = next(federation.map(lambda objective, i: step(Pooled(objective), i), [0]), None)
+        if update is None:  # it did not answer
+            return state, RoundInfo(0, 0, uplink_bytes=0, downlink_bytes=0)
         x = (state.x + update.delta).astype(state.x.dtype)
         return ModelState(x), RoundInfo(1, update.queries, uplink_bytes=0, downlink_bytes=0)
 

@@ -113,7 +113,9 @@ class ZoneS:
         n, seed = federation.devices, federation.seed
         i = int(Draws(seed, Stream.PARTICIPANTS, round=t).integers(n, 1)[0])
         step = LocalSteps(self.estimator, 1.0, self.batch_size, state.z, t, seed)
-        (update,) = federation.map(step, [i])
+        update = next(federation.map(step, [i]), None)
+        if update is None:  # it did not answer
+            return state, RoundInfo(0, 0, 0, state.z.nbytes)
         z, multipliers = state.z.astype(np.float64), state.multipliers
         estimate = -update.delta.astype(np.float64)  # G_i(z)
         x_i = z - (multipliers[i] + estimate / n) / (self.penalty / n)

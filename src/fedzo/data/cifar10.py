@@ -156,8 +156,8 @@ MINI = Source(
     files=(
         File(
             "cifar10-deer-mini.npz",
-            1_438_344,
-            "6470d3eba09ec8ada4386c08ca1646cce4763df6d551905eb33ba5c7c13d20d3",
+            1_435_240,
+            "b21e315b59dd93684754d04745fcb404cda5bf2fc5528408161ea69dffbd1e59",
         ),
     ),
     decode=_decode_mini,

@@ -111,7 +111,7 @@ class Model(ABC):
     def __call__(self, inputs: ArrayLike) -> Array:
         """Return the scores of a batch of inputs, (n, classes), float32 or float64.
 
-        The batch is (n, dim) rows or (n, \\*input_shape).
+        The inputs are rows, (n, dim), or have the model's shape, (n, ...).
         """
         batch = self._batch(inputs)
         size = self.max_batch or len(batch)
@@ -120,7 +120,8 @@ class Model(ABC):
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.intp]:
         """Return the class of the highest score of each input."""
-        return np.argmax(self(inputs), axis=1)
+        best: NDArray[np.intp] = np.argmax(self(inputs), axis=1)
+        return best
 
     def log_scores(self, inputs: ArrayLike) -> Array:
         """Return :meth:`log_scores_of` the scores of a batch."""
@@ -257,8 +258,7 @@ class Model(ABC):
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of one input, checked."""
     allowed = "whole numbers >= 1, one for each axis of an input"
-    listed = isinstance(shape, Sequence) and not isinstance(shape, str) and len(shape) > 0
-    require(listed, "input_shape", shape, allowed)
+    require(isinstance(shape, list | tuple) and len(shape) > 0, "input_shape", shape, allowed)
     for size in shape:
         whole = isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1
         require(bool(whole), "input_shape", shape, allowed)

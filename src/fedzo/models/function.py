@@ -20,7 +20,7 @@ class FunctionModel(Model):
     Parameters
     ----------
     fun
-        batch -> scores, (n, \\*input_shape) -> (n, classes).
+        batch -> scores: (n, ...) of the model's input shape to (n, classes).
     outputs
         What the scores are: "logits", "probabilities" or "log-probabilities".
     **common

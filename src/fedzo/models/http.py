@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedzo.errors import InvalidValue, one_of, require
+from fedzo.errors import InvalidValue, ModelError, one_of, require
 from fedzo.models.base import Array, Common, Model
 from fedzo.models.service import Reply, Service, shortened
 
@@ -106,9 +106,7 @@ class HttpModel(Model):
     def _scores(self, batch: Array) -> ArrayLike:
         batch = np.ascontiguousarray(batch, _TYPES[str(self._datatype)])
         body, headers = self._request(batch)
-        reply = self._service.request(
-            "POST", f"{self._path}/infer", body, headers, cost=len(batch)
-        )
+        reply = self._service.request("POST", f"{self._path}/infer", body, headers, cost=len(batch))
         return self._tensor(reply)
 
     def _ask(self) -> None:
@@ -117,7 +115,9 @@ class HttpModel(Model):
         inputs, outputs = (told.get(key) or [] for key in ("inputs", "outputs"))
         given = {"input_name": self._input, "datatype": self._datatype}
         try:
-            if self._input is not None:
+            if self._input is not None and inputs:
+                known = [str(each["name"]) for each in inputs]
+                require(self._input in known, "input_name", self._input, one_of(known))
                 inputs = [each for each in inputs if each["name"] == self._input]
             if len(inputs) == 1:
                 self._input = str(inputs[0]["name"])
@@ -161,35 +161,31 @@ class HttpModel(Model):
 
     def _tensor(self, reply: Reply) -> Array:
         """Return the scores in an answer, in the shape that it says they have."""
-        length = reply.headers.get(_HEADER_LENGTH)
-        head = reply.body if length is None else reply.body[: int(length)]
-        answer, at = self._json(head), len(head)
         try:
-            arrays = {}
+            end = int(reply.headers.get(_HEADER_LENGTH, len(reply.body)))
+            answer = self._json(reply.body[:end])
+            names = [output["name"] for output in answer["outputs"]]
+            wanted = self._output or (names[0] if len(names) == 1 else None)
             for output in answer["outputs"]:
                 size = (output.get("parameters") or {}).get("binary_data_size")
-                kind = _TYPES.get(output["datatype"], "<f8")
-                if size is not None:
-                    numbers = np.frombuffer(reply.body[at : at + int(size)], kind)
-                    at += int(size)
-                elif output["name"] == (self._output or output["name"]):
-                    numbers = self._numbers(output["data"]).astype(kind)
-                else:
-                    continue
-                arrays[output["name"]] = numbers.reshape(output["shape"])
+                begin, end = end, end + int(size or 0)
+                if output["name"] == wanted:
+                    data = output["data"] if size is None else reply.body[begin:end]
+                    return self._numbers(data, output["datatype"]).reshape(output["shape"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._error(f"answered no such tensors as the protocol has: {error!r}") from None
-        name = self._output or next(iter(arrays), None)
-        if name not in arrays or (self._output is None and len(arrays) > 1):
-            wanted = "one output" if self._output is None else f"the output {self._output!r}"
-            raise self._error(f"answered {sorted(arrays) or 'nothing'}, not {wanted}")
-        return arrays[name]
+        expected = "one output" if self._output is None else f"the output {self._output!r}"
+        raise self._error(f"answered the outputs {names}, not {expected}")
 
-    def _numbers(self, data: Any) -> Array:
+    def _numbers(self, data: Any, datatype: str) -> Array:
+        if datatype not in _TYPES:
+            raise self._error(f"answered {datatype}, not {one_of(_TYPES)}")
+        if isinstance(data, bytes):
+            return np.frombuffer(data, _TYPES[datatype])
         numbers = np.asarray(data)
         if numbers.dtype.kind not in "fiu":
             raise self._error("answered data that are not all numbers: null or text is among them")
-        return numbers.ravel()
+        return numbers.astype(_TYPES[datatype])
 
     def _json(self, text: bytes) -> dict[str, Any]:
         """Return the JSON object in an answer, or raise what it says instead."""
@@ -203,3 +199,6 @@ class HttpModel(Model):
         if "error" in answer:
             raise self._error(shortened(str(answer["error"])))
         return answer
+
+    def _error(self, problem: str) -> ModelError:
+        return self._service.error(self._path, problem)

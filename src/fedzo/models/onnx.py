@@ -12,7 +12,11 @@ from numpy.typing import ArrayLike
 from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, one_of
 from fedzo.models.base import Array, Common, Model
 
-_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+_TYPES: dict[str, type[np.floating[Any]]] = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+}
 
 
 class OnnxModel(Model):

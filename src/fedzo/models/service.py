@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import re
 import ssl
 import threading
@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection, IncompleteRead
 from time import sleep
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -19,13 +19,14 @@ from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, chec
 
 _LONGEST_WAIT = 300.0  # seconds; a service that wants more is told about, not waited for
 _SECRET = "***"
+_SHORTEST_SECRET = 6  # letters; a shorter value would be found in any word
 
 
 class Reply(NamedTuple):
     """What a service answered."""
 
     status: int
-    headers: Mapping[str, str]  # looked up without regard to case
+    headers: HTTPMessage
     body: bytes
 
 
@@ -40,7 +41,8 @@ class Service:
     url
         Where it is, "http://host:port" or "https://host", with or without a path.
     headers
-        Sent with each request, such as a token. Their values are never shown.
+        Sent with each request, such as a token. Their values are never shown. ``${NAME}`` in
+        one stands for the environment variable NAME: a token need not be in a configuration.
     timeout
         Seconds without a sign of life after which an attempt has failed.
     retries
@@ -118,7 +120,8 @@ class Service:
         """Return an error about a request, free of the headers' values wherever they came from."""
         for value in self._headers.values():
             for secret in (value, *value.split()[1:]):  # and "Bearer <token>" without "Bearer"
-                problem = problem.replace(secret, _SECRET)
+                if len(secret) >= _SHORTEST_SECRET:
+                    problem = problem.replace(secret, _SECRET)
         return ModelError(self.url + path, problem)
 
     def _once(
@@ -166,6 +169,9 @@ class Service:
 
 
 def _checked_url(url: str) -> SplitResult:
+    if any(sign in str(url) for sign in "@?#"):
+        # The value is not shown: what such a URL has in it is often a secret.
+        raise UsageError("url: must have no user, password, query or fragment; use headers")
     try:
         at = urlsplit(url)
         right = at.scheme in ("http", "https") and bool(at.hostname) and (at.port or 1) > 0
@@ -173,19 +179,25 @@ def _checked_url(url: str) -> SplitResult:
         right = False
     require(right and url.isascii() and url.isprintable() and " " not in url,
             "url", url, "like 'http://host:port' or 'https://host'")  # fmt: skip
-    if at.username or at.password or at.query or at.fragment:
-        # The value is not shown: what is in these parts is often a secret.
-        raise UsageError("url: must have no user, password, query or fragment; use headers")
     return at
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    for name, value in headers.items():
+    checked = {}
+    for name, given in headers.items():
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", str(name)):
             raise InvalidValue("headers", name, "named by letters, digits and hyphens")
-        right = isinstance(value, str) and value.isascii() and value.isprintable() and value.strip()
-        require(bool(right), f"headers[{name!r}]", _Hidden(), "one line of printable ASCII text")
-    return dict(headers)
+        value = re.sub(r"\$\{(\w+)\}", _variable, given) if isinstance(given, str) else ""
+        right = value.isascii() and value.isprintable() and bool(value.strip())
+        require(right, f"headers[{name!r}]", _Hidden(), "one line of printable ASCII text")
+        checked[name] = value
+    return checked
+
+
+def _variable(match: re.Match[str]) -> str:
+    if match[1] not in os.environ:
+        raise UsageError(f"headers: the environment variable {match[1]} is not set")
+    return os.environ[match[1]]
 
 
 class _Hidden:
@@ -237,7 +249,7 @@ def _gist(reply: Reply) -> str:
 def shortened(text: str, length: int = 200) -> str:
     """Return a text as one line of limited length.
 
-    >>> shortened("a  long\\nstory", 8)
+    >>> shortened("a  long   story", 8)
     'a long …'
     """
     line = " ".join(text.split())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
-from fedzo.errors import UsageError
+from fedzo.errors import UsageError, require
 from fedzo.models.base import Array, Common, Model
 
 
@@ -36,10 +37,14 @@ class SklearnModel(Model):
         name = type(estimator).__name__
         if not callable(getattr(estimator, "predict_proba", None)):
             raise UsageError(f"{name} has no predict_proba: it cannot tell how likely a class is")
-        features = getattr(estimator, "n_features_in_", None)
-        if features is not None and common.get("input_shape") is None:
-            common["input_shape"] = (int(features),)
         super().__init__(name, "probabilities", **common)
+        features = getattr(estimator, "n_features_in_", None)
+        if features is not None:
+            self.input_shape = self.input_shape or (int(features),)
+            fits = math.prod(self.input_shape) == features
+            require(
+                fits, "input_shape", self.input_shape, f"of {features} numbers, as {name} takes"
+            )
         self.estimator = estimator
 
     def _scores(self, batch: Array) -> ArrayLike:

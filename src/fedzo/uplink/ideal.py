@@ -25,7 +25,7 @@ class Ideal:
     --------
     >>> import numpy as np
     >>> from fedzo.federation import LocalFederation, Replies, Update
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.function import FunctionObjective
     >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 2, devices=9), seed=1)
     >>> Ideal().participants(0, 4, federation)
     array([2, 4, 5, 8])

@@ -1,0 +1,8 @@
+"""What pytest leaves alone: examples whose library is an extra that is not installed."""
+
+from importlib.util import find_spec
+
+NEEDS = {"onnx": "onnxruntime", "sklearn": "sklearn", "torch": "torch"}
+collect_ignore = [
+    f"src/fedzo/models/{name}.py" for name, library in NEEDS.items() if find_spec(library) is None
+]

@@ -1,0 +1,26 @@
+"""One perturbation against a model behind an HTTP endpoint, on a budget of queries.
+
+python examples/serve_onnx.py src/fedzo/models/files/cifar10-resnet8.onnx 8000
+python examples/attack_http.py http://127.0.0.1:8000
+"""
+
+import sys
+
+import numpy as np
+
+import fedzo
+from fedzo import data
+from fedzo.models import HttpModel
+
+model = HttpModel(sys.argv[1], "cifar10-resnet8", outputs="logits", max_batch=64, budget=60_000)
+deer = data.load("cifar10-deer-mini")
+parties = np.array_split(deer.train_inputs / 255, 10)
+others, label = deer.test_inputs / 255, deer.classes.index("deer")
+
+attack = fedzo.UniversalAttack(model).fit(parties, label, held_out=(others, [label] * len(others)))
+
+best = max(attack.result.history, key=lambda record: -record["train_loss"])
+print(f"{attack.result.message}: {attack.queries:,} queries")
+print(f"success {best['attack_success']:.0%}, on held-out images {best['heldout_success']:.0%}")
+print(f"mean L2 distortion {attack.distortion.l2_mean:.2f}, of a range of 1 in 3,072 numbers")
+attack.save("deer.npz")

@@ -1,0 +1,101 @@
+"""As a method of ``scipy.optimize.minimize``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.box import Bounds
+from fedzo.errors import require
+from fedzo.result import Callback, Progress, listed
+from fedzo.run import minimize
+
+Array = NDArray[Any]
+
+
+def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., Any]:
+    """Return a ``method`` for :func:`scipy.optimize.minimize`.
+
+    SciPy's ``args``, ``bounds`` (pairs or ``scipy.optimize.Bounds``) and ``callback`` (of either
+    kind; it may raise StopIteration) do what they do for SciPy's own methods. Derivatives,
+    constraints and ``tol`` are refused: nothing here would look at them.
+
+    Parameters
+    ----------
+    devices : int, optional
+        N. The function is then ``fun(x, device, *args)``. If it is left out, there is one
+        device and the function is SciPy's ``fun(x, *args)``.
+    **settings
+        Any other of :func:`fedzo.minimize`. SciPy's ``options`` may give them as well, and
+        go first.
+
+    Examples
+    --------
+    >>> import fedzo, scipy.optimize
+    >>> method = fedzo.scipy_method(algorithm=fedzo.FedZO(learning_rate=0.05), rounds=50)
+    >>> found = scipy.optimize.minimize(
+    ...     lambda x, a: float((x[0] - a) ** 2 + x[1] ** 2), [2.0, 1.0], args=(3.0,),
+    ...     method=method, bounds=[(0, 2.5), (None, None)])
+    >>> found.x.round(2), found.success, found.nit
+    (array([2.5, 0. ]), True, 50)
+    """
+
+    def method(
+        fun: Callable[..., Any],
+        x0: Array,
+        args: Sequence[Any] = (),
+        bounds: Any = None,
+        callback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        from scipy.optimize import OptimizeResult
+
+        for key in ("jac", "hess", "hessp", "constraints", "tol"):
+            given = options.pop(key, None)
+            unused = given is None or (key == "constraints" and not np.size(given))
+            require(unused, key, given, "left out: only values of the function are used")
+        chosen = {**settings, **options}
+        if bounds is not None:
+            chosen["bounds"] = _pairs(bounds, np.size(x0))
+        if callback is not None:
+            own = listed(chosen.get("callback"))
+            chosen["callback"] = [_for_scipy(callback, OptimizeResult), *own]
+        if devices is None:
+            result = minimize(lambda x, _: fun(x, *args), x0, devices=1, **chosen)
+        else:
+            result = minimize(lambda x, i: fun(x, i, *args), x0, devices=devices, **chosen)
+        return OptimizeResult(**vars(result), nfev=result.nfev)
+
+    return method
+
+
+def _pairs(bounds: Any, dim: int) -> Bounds:
+    if hasattr(bounds, "lb"):
+        low, high = (np.broadcast_to(end, dim).tolist() for end in (bounds.lb, bounds.ub))
+        return list(zip(low, high, strict=True))
+    return list(bounds)
+
+
+def _for_scipy(callback: Callable[..., Any], kind: Any) -> Callback:
+    """Call it as SciPy does: with x, or with an intermediate result if it is so named."""
+    by_name = set(inspect.signature(callback).parameters) == {"intermediate_result"}
+
+    def call(progress: Progress) -> bool:
+        if progress.round == 0:
+            return False  # SciPy calls after each iteration only
+        try:
+            if by_name:
+                loss = (progress.record or {}).get("train_loss", np.nan)
+                told = kind(x=progress.x, fun=loss, nit=progress.round, nfev=progress.queries)
+                callback(intermediate_result=told)
+            else:
+                callback(progress.x)
+        except StopIteration:
+            return True
+        return False
+
+    return call

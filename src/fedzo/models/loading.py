@@ -1,0 +1,144 @@
+"""Models by a line of text, as a configuration names them, and those that ship with fedzo."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
+from fedzo.importing import named
+from fedzo.models.base import Common, Model
+
+KINDS = ("onnx", "http", "torch", "sklearn", "function", "own")
+_FILES = Path(__file__).parent / "files"
+
+
+def shipped() -> tuple[str, ...]:
+    """Return the names of the models that ship with fedzo.
+
+    Examples
+    --------
+    >>> all(card(name) for name in shipped())
+    True
+    """
+    return tuple(sorted(path.stem for path in _FILES.glob("*.onnx")))
+
+
+def card(name: str) -> dict[str, Any]:
+    """Return what is known of a model that ships: its data, its recipe, its accuracy.
+
+    Examples
+    --------
+    >>> card("resnet")
+    Traceback (most recent call last):
+        ...
+    fedzo.errors.InvalidValue: model = 'resnet': must be ...
+    """
+    known = shipped()
+    require(name in known, "model", name, one_of(known) + nearest(name, known))
+    content: dict[str, Any] = json.loads((_FILES / f"{name}.json").read_text())
+    return content
+
+
+def load(spec: str, kind: str | None = None, **options: Any) -> Model:
+    """Return the model that a line of text names.
+
+    ====================  ============  ===============================================
+    spec                  kind          what is made of it
+    ====================  ============  ===============================================
+    a name that ships     (onnx)        :class:`~fedzo.models.OnnxModel`
+    ``path/to/it.onnx``   (onnx)        :class:`~fedzo.models.OnnxModel`
+    ``http://host:port``  (http)        :class:`~fedzo.models.HttpModel`; ``model=`` is its name
+    ``module:factory``    (own)         what ``factory(**options)`` returns, a ``Model``
+    ``module:factory``    ``torch``     :class:`~fedzo.models.TorchModel` of ``factory()``
+    ``module:factory``    ``sklearn``   :class:`~fedzo.models.SklearnModel` of ``factory()``
+    ``module:function``   ``function``  :class:`~fedzo.models.FunctionModel` of the function
+    ====================  ============  ===============================================
+
+    Parameters
+    ----------
+    spec
+        The line of text.
+    kind
+        What it names. None: the kind in brackets, by the looks of it.
+    **options
+        The other arguments of the model's class, or of the user's own factory.
+
+    Raises
+    ------
+    InvalidValue, UsageError
+        Naming what does not exist, does not fit or is not known.
+
+    Examples
+    --------
+    >>> load("math:hypot", "function", input_shape=(2,))
+    FunctionModel('hypot', outputs='logits')
+    >>> load("math:hypot", "function", budgets=5)
+    Traceback (most recent call last):
+        ...
+    fedzo.errors.UsageError: budgets = 5: unknown option (did you mean 'budget'?); FunctionModel
+    takes outputs, input_range, input_shape, budget, max_batch
+    """
+    from fedzo import models
+
+    require(isinstance(spec, str) and bool(spec), "model", spec, _allowed())
+    kind = _kind(spec) if kind is None else kind
+    match kind:
+        case "onnx":
+            path = _FILES / f"{spec}.onnx" if spec in shipped() else spec
+            return _made(models.OnnxModel, path, options)
+        case "http":
+            require("model" in options, "model", spec, "a service and, as an option, a model there")
+            return _made(models.HttpModel, spec, options)
+        case "torch":
+            return _made(models.TorchModel, _called(spec), options)
+        case "sklearn":
+            return _made(models.SklearnModel, _called(spec), options)
+        case "function":
+            return _made(models.FunctionModel, named("model", spec), options)
+        case "own":
+            made = _called(spec, **options)
+            if not isinstance(made, Model):
+                raise UsageError(
+                    f"model = {spec!r}: made a {type(made).__name__}, which is no Model"
+                )
+            return made
+    raise InvalidValue("kind", kind, one_of(KINDS) + nearest(str(kind), KINDS))
+
+
+def _kind(spec: str) -> str:
+    if spec.startswith(("http://", "https://")):
+        return "http"
+    if spec in shipped() or spec.endswith(".onnx"):
+        return "onnx"
+    require(":" in spec, "model", spec, _allowed() + nearest(spec, shipped()))
+    return "own"
+
+
+def _allowed() -> str:
+    ways = "a file '*.onnx', an address 'http://...', or 'module:factory' for your own"
+    return f"{one_of(shipped())}, {ways}" if shipped() else ways
+
+
+def _made(factory: Callable[..., Model], subject: Any, options: dict[str, Any]) -> Model:
+    _, *own = inspect.signature(factory).parameters
+    known = [name for name in own if name != "common"] + list(Common.__annotations__)
+    for key, value in options.items():
+        if key not in known:
+            shown = "" if "header" in key else f" = {value!r}"  # its values may be secret
+            takes = f"{factory.__name__} takes {', '.join(known)}"
+            raise UsageError(f"{key}{shown}: unknown option{nearest(key, known)}; {takes}")
+    return factory(subject, **options)
+
+
+def _called(spec: str, **options: Any) -> Any:
+    factory = named("model", spec)
+    require(callable(factory), "model", spec, "a function or class that makes the model")
+    try:
+        inspect.signature(factory).bind(**options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"model = {spec!r}: {error}") from None
+    return factory(**options)

@@ -1,0 +1,229 @@
+"""The protocol: what is asked, what is sent, and what is made of the answers."""
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from fedzo.errors import BudgetSpent, InvalidValue, ModelError
+from fedzo.models import HttpModel
+
+TOKEN = "Bearer s3cret-token"
+
+
+def answer(body, status=200, **headers):
+    text = body if isinstance(body, str) else json.dumps(body)
+    return {"kind": "answer", "status": status, "body": text, "headers": headers}
+
+
+def logits(data, shape, **changes):
+    return {
+        "outputs": [{"name": "logits", "datatype": "FP32", "shape": shape, "data": data} | changes]
+    }
+
+
+def test_shape_names_and_type_are_asked_once(server, linear):
+    model = HttpModel(server.url, "linear")
+    for _ in range(3):
+        model(linear.inputs)
+    assert model.input_shape == (3, 4)
+    assert server.counts()["metadata"] == 1
+
+
+def test_nothing_is_asked_when_all_is_given(server, linear):
+    model = HttpModel(
+        f"{server.url}/", "linear",
+        input_name="x", input_shape=[3, 4], datatype="FP32", output_name="logits",
+    )  # fmt: skip
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    assert server.counts()["metadata"] == 0
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_doubles_travel_whole(binary, server, linear):
+    """Rows of 12 doubles give the very numbers that the same sum gives here, to rounding."""
+    inputs = np.random.default_rng(1).random((7, 12))
+    scores = HttpModel(server.url, "double", binary=binary)(inputs)
+    assert scores.dtype == np.float64
+    np.testing.assert_allclose(scores, linear.logits(inputs), rtol=1e-14)
+
+
+def test_half_precision_travels_as_bytes_only(server, linear):
+    with pytest.raises(InvalidValue, match=r"datatype = 'FP16'.*binary = true"):
+        HttpModel(server.url, "half")
+    inputs = linear.inputs.astype(np.float16)
+    scores = HttpModel(server.url, "half", binary=True)(inputs.reshape(11, 12))
+    np.testing.assert_allclose(scores, linear.logits(inputs), atol=5e-6)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_one_of_several_outputs_is_chosen_by_name(binary, server, linear):
+    with pytest.raises(InvalidValue, match="output_name = None: must be one of 'logits', 'prob"):
+        HttpModel(server.url, "both")
+    model = HttpModel(
+        server.url, "both", "probabilities", output_name="probabilities", binary=binary
+    )
+    np.testing.assert_allclose(
+        model(linear.inputs), linear.probabilities(linear.inputs), rtol=0, atol=1e-6
+    )
+
+
+def test_bytes_of_other_outputs_are_passed_over(server, linear):
+    """The wanted output comes second, behind one of another size."""
+    first, second = np.zeros(4, "<f8"), np.array([[2.0, 32.0]], "<f4")  # ASCII, as bytes
+    outputs = [
+        {"name": name, "datatype": datatype, "shape": array.shape}
+        | {"parameters": {"binary_data_size": array.nbytes}}
+        for name, datatype, array in (("label", "FP64", first), ("logits", "FP32", second))
+    ]
+    head = json.dumps({"outputs": outputs})
+    body = head + (first.tobytes() + second.tobytes()).decode("ascii")
+    server.plan(answer(body, **{"Inference-Header-Content-Length": str(len(head))}))
+    model = HttpModel(server.url, "linear", binary=True)
+    np.testing.assert_array_equal(model(linear.inputs[:1]), second)
+
+
+def test_a_service_that_describes_nothing(server, linear):
+    with pytest.raises(ModelError, match="0 inputs, not one: input_name and datatype must be"):
+        HttpModel(server.url, "bare")
+    model = HttpModel(server.url, "bare", input_name="x", datatype="FP32", input_shape=(3, 4))
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+
+
+def test_descriptions_that_do_not_fit(server):
+    with pytest.raises(ModelError, match="describes 2 inputs, not one"):
+        HttpModel(server.url, "two")
+    with pytest.raises(InvalidValue, match="datatype = 'UINT8': must be one of 'FP32', 'FP64'"):
+        HttpModel(server.url, "bytes")
+    with pytest.raises(InvalidValue, match="input_name = 'z': must be one of 'x', 'y'"):
+        HttpModel(server.url, "two", input_name="z")
+    assert HttpModel(server.url, "two", input_name="y").input_shape == (3,)
+    with pytest.raises(ModelError, match="describes its tensors in no way known"):
+        HttpModel(server.url, "odd")
+    with pytest.raises(InvalidValue, match=r"input_shape = \(4, 3\).*\(3, 4\)"):
+        HttpModel(server.url, "linear", input_shape=(4, 3))
+
+
+def test_a_fixed_batch_is_filled_up_but_not_counted(server, linear):
+    model = HttpModel(server.url, "fixed")
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    assert model.queries == 11
+    assert model.sent == server.counts()["rows"] == 12
+
+
+def test_a_version_is_a_part_of_the_address(server, linear):
+    model = HttpModel(server.url, "linear", version="7")
+    model(linear.inputs)
+    assert model.name == f"{server.url}/v2/models/linear/versions/7"
+    with pytest.raises(ModelError, match="404: there is no model linear/versions/8"):
+        HttpModel(server.url, "linear", version="8")
+
+
+def test_a_model_that_is_not_there_and_a_strange_name(server):
+    with pytest.raises(ModelError, match=r"/v2/models/nobody: 404: there is no model nobody"):
+        HttpModel(server.url, "nobody")
+    with pytest.raises(ModelError, match=r"/v2/models/a%2Fb%3F: 404"):
+        HttpModel(server.url, "a/b?")
+    with pytest.raises(InvalidValue, match="model = ''"):
+        HttpModel(server.url, "")
+
+
+def test_the_token_opens_and_is_never_shown(server, linear):
+    model = HttpModel(server.url, "guarded", headers={"Authorization": TOKEN})
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    assert "s3cret" not in repr(model)
+    wrong = {"Authorization": "Bearer wr0ng-token"}
+    with pytest.raises(ModelError, match=r"401: token \*\*\* refused") as caught:
+        HttpModel(server.url, "guarded", headers=wrong)
+    assert "wr0ng" not in repr(caught.value)
+    server.plan(answer({"error": "bad s3cret-token given"}))
+    with pytest.raises(ModelError, match=r"bad \*\*\* given"):
+        model(linear.inputs)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("<html>busy</html>", "not JSON: '<html>busy</html>'"),
+        ("", "not JSON: ''"),
+        ("[1, 2]", "a JSON list, not an object"),
+        ({"error": "out of\nmemory"}, "out of memory"),
+        ({"model_name": "m"}, "KeyError.*outputs"),
+        ({"outputs": []}, r"answered the outputs \[\], not the output 'logits'"),
+        ({"outputs": None}, "no such tensors"),
+        ({"outputs": [{"name": "other"}]}, r"outputs \['other'\], not the output 'logits'"),
+        (logits([1.0] * 10, [2, 5]) | {"outputs": [{"name": "logits"}]}, "KeyError"),
+        (logits([1.0] * 10, [2, 6]), "no such tensors.*cannot reshape"),
+        (logits([1.0] * 15, [3, 5]), r"shape \(3, 5\), not \(2, classes\)"),
+        (logits([1.0] * 10, [10]), r"shape \(10,\), not \(2, classes\)"),
+        (logits([1.0] * 9 + [math.nan], [2, 5]), "nan for class 4 of input 1"),
+        (logits([1.0] * 9 + [math.inf], [2, 5]), "inf for class 4 of input 1"),
+        (logits([1.0] * 9 + [None], [2, 5]), "null or text"),
+        (logits(["1.0"] * 10, [2, 5]), "null or text"),
+        (logits([[1.0], [1.0, 2.0]], [2, 5]), "no such tensors"),
+        (logits([1] * 10, [2, 5], datatype="INT64"), "answered INT64, not one of 'FP16'"),
+    ],
+)
+def test_rubbish_is_told_and_not_asked_again(body, problem, server, linear):
+    model = HttpModel(server.url, "linear")
+    server.plan(answer(body))
+    with pytest.raises(ModelError, match=problem) as caught:
+        model(linear.inputs[:2])
+    assert str(caught.value).startswith(f"{server.url}/v2/models/linear: ")
+    assert server.counts()["requests"] == 1
+
+
+def test_nested_data_are_as_good_as_flat(server, linear):
+    server.plan(answer(logits([[1, 2.5], [3, 4]], [2, 2])))
+    scores = HttpModel(server.url, "linear")(linear.inputs[:2])
+    np.testing.assert_array_equal(scores, np.array([[1, 2.5], [3, 4]], np.float32))
+
+
+def test_inputs_that_json_cannot_carry(server):
+    model = HttpModel(server.url, "linear")
+    with pytest.raises(InvalidValue, match="NaN or inf"):
+        model(np.full((1, 12), np.nan))
+    assert server.counts()["requests"] == 0
+
+
+def test_exactly_the_budget_reaches_the_server(server, linear):
+    model = HttpModel(server.url, "linear", budget=25, max_batch=4)
+    model(linear.inputs)
+    model(linear.inputs)
+    with pytest.raises(BudgetSpent):
+        model(linear.inputs)
+    counts = server.counts()
+    assert counts["sizes"] == [4, 4, 3, 4, 4, 3, 3]
+    assert counts["rows"] == model.queries == model.sent == 25
+
+
+def test_threads_together_reach_the_server_with_exactly_the_budget(server, linear):
+    """Over at most one connection for each of the four."""
+    model = HttpModel(server.url, "linear", budget=150, max_batch=5)
+    server.plan()
+
+    def ask(_):
+        try:
+            return model(linear.inputs)
+        except BudgetSpent:
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(ask, range(40)))
+    for scores in answers:
+        if scores is not None:
+            np.testing.assert_allclose(scores, linear.logits(linear.inputs), atol=5e-6)
+    counts = server.counts()
+    assert counts["rows"] == model.queries == 150
+    assert counts["connections"] <= 4 + 1  # and the one that asks for the counts
+
+
+def test_a_retried_batch_counts_once_but_is_sent_twice(server, linear):
+    model = HttpModel(server.url, "linear", budget=22, backoff=1e-3)
+    server.plan({"kind": "cut"}, None, {"kind": "hang up"}, None)
+    for _ in range(2):
+        np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    assert model.queries == 22
+    assert model.sent == server.counts()["rows"] == 44

@@ -1,0 +1,149 @@
+"""Models by name: those that ship, files, addresses, and the user's own."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedzo import models
+from fedzo.errors import InvalidValue, UsageError
+from fedzo.models import loading
+
+OWN = """
+import numpy as np
+from fedzo.models import FunctionModel
+
+def scores(batch):
+    return np.hstack([batch, 2 * batch])
+
+def made(budget=None, classes=2):
+    return FunctionModel(scores, budget=budget, input_shape=(classes // 2,))
+
+def module():
+    import torch
+    return torch.nn.Identity()
+
+def estimator():
+    from sklearn.linear_model import LogisticRegression
+    return LogisticRegression().fit([[0.0], [1.0]], [0, 1])
+
+nothing = None
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, request):
+    """A module of the user's beside where the command is given."""
+    name = f"own_{request.node.name.partition('[')[0]}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch, write_onnx):
+    """A shelf of shipped models with the linear classifier on it."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "toy-linear.onnx").write_bytes(write_onnx().read_bytes())
+    (folder / "toy-linear.json").write_text(json.dumps({"test_accuracy": 0.5}))
+    monkeypatch.setattr(loading, "_FILES", folder)
+
+
+def test_a_model_that_ships_is_found_by_its_name(shelf, linear):
+    pytest.importorskip("onnxruntime")
+    assert models.shipped() == ("toy-linear",)
+    assert models.card("toy-linear") == {"test_accuracy": 0.5}
+    model = models.load("toy-linear", budget=11)
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    assert (model.outputs, model.budget) == ("logits", 11)
+    with pytest.raises(InvalidValue, match=r"model = 'toy-liner'.*did you mean 'toy-linear'"):
+        models.load("toy-liner")
+    with pytest.raises(InvalidValue, match=r"model = 'toy-liner'.*did you mean 'toy-linear'"):
+        models.card("toy-liner")
+
+
+@pytest.mark.skipif("cifar10-resnet8" not in models.shipped(), reason="cifar10-resnet8 is not here")
+def test_the_classifier_of_cifar10_answers_images():
+    pytest.importorskip("onnxruntime")
+    model = models.load("cifar10-resnet8")
+    scores = model(np.random.default_rng(0).random((3, 3 * 32 * 32)))
+    assert (model.input_shape, scores.shape) == ((3, 32, 32), (3, 10))
+    assert models.card("cifar10-resnet8")["test_accuracy"] > 0.8
+    assert scores.sum(axis=1) != pytest.approx(1)  # logits, not probabilities
+
+
+def test_a_file(write_onnx, linear):
+    pytest.importorskip("onnxruntime")
+    model = models.load(str(write_onnx()), max_batch=3)
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    assert model.max_batch == 3
+
+
+def test_a_service(server, linear):
+    model = models.load(server.url, model="linear", budget=11)
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    with pytest.raises(InvalidValue, match="a service and, as an option, a model there"):
+        models.load(server.url)
+
+
+def test_the_users_own(own):
+    model = models.load(f"{own}:made", budget=3, classes=4)
+    assert (model.budget, model.input_shape) == (3, (2,))
+    np.testing.assert_array_equal(model([[0.1, 0.2]]), [[0.1, 0.2, 0.2, 0.4]])
+    model = models.load(f"{own}:scores", "function", outputs="logits", max_batch=1)
+    np.testing.assert_array_equal(model([[0.1], [0.2]]), [[0.1, 0.2], [0.2, 0.4]])
+
+
+def test_the_users_own_of_a_library(own):
+    pytest.importorskip("sklearn")
+    assert models.load(f"{own}:estimator", "sklearn").predict([[0.0], [1.0]]).tolist() == [0, 1]
+    pytest.importorskip("torch")
+    model = models.load(f"{own}:module", "torch", input_shape=[2])
+    assert model([[0.25, 0.5]]).tolist() == [[0.25, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "error", "told"),
+    [
+        ("resnet", {}, InvalidValue, r"model = 'resnet': must be .*a file '\*.onnx'"),
+        ("", {}, InvalidValue, "model = ''"),
+        (5, {}, InvalidValue, "model = 5"),
+        ("nowhere.onnx", {}, UsageError, r"nowhere.onnx: there is no such file"),
+        ("nowhere.onnx", {"thread": 2}, UsageError, r"thread = 2: unknown .*mean 'threads'"),
+        ("a.onnx", {"kind": "onyx"}, InvalidValue, r"kind = 'onyx'.*did you mean 'onnx'"),
+        ("http://h", {"model": "m", "header": {"a": "b"}}, UsageError, r"^header: unknown option"),
+        ("{own}:nobody", {}, InvalidValue, r"model = .*nobody.*must be importable"),
+        ("no such:thing", {}, InvalidValue, "must be importable: 'no such' is no name of a mod"),
+        ("{own}:nothing", {}, InvalidValue, "a function or class that makes the model"),
+        ("{own}:scores", {}, UsageError, "missing a required argument: 'batch'"),
+        ("{own}:made", {"budgets": 3}, UsageError, "unexpected keyword argument 'budgets'"),
+        ("{own}:module", {}, UsageError, "made a Identity, which is no Model"),
+    ],
+)
+def test_what_does_not_exist_or_fit_is_told(spec, options, error, told, own):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("torch")
+    spec = spec.format(own=own) if isinstance(spec, str) else spec
+    with pytest.raises(error, match=told):
+        models.load(spec, **options)
+
+
+def test_names_come_without_the_libraries():
+    """Only a model that is made brings its library along."""
+    code = (
+        "import sys, fedzo.models as models;"
+        "[getattr(models, name) for name in models.__all__];"
+        "heavy = {'torch', 'onnxruntime', 'sklearn', 'onnx'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_are_no_attributes():
+    with pytest.raises(AttributeError, match="has no attribute 'Nobody'"):
+        models.Nobody  # noqa: B018

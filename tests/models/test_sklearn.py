@@ -1,0 +1,48 @@
+"""scikit-learn classifiers: rows, pipelines, the order of the classes."""
+
+import numpy as np
+import pytest
+
+from fedzo.errors import InvalidValue, UsageError
+from fedzo.models import SklearnModel
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture
+def data():
+    random = np.random.default_rng(4)
+    return random.random((60, 12)), random.choice(["pear", "apple", "fig"], 60)
+
+
+def test_a_label_is_a_place_in_the_order_of_the_estimators_classes(data):
+    from sklearn.tree import DecisionTreeClassifier
+
+    inputs, names = data
+    tree = DecisionTreeClassifier(random_state=0).fit(inputs, names)
+    model = SklearnModel(tree)
+    expected = [["apple", "fig", "pear"].index(name) for name in names]
+    assert model.predict(inputs).tolist() == expected  # a full tree knows its samples by heart
+    assert model.log_scores(inputs).min() == np.log(np.finfo(np.float64).tiny)
+
+
+def test_images_and_rows_go_through_a_pipeline_alike(data):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    inputs, names = data
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(inputs, names)
+    model = SklearnModel(pipeline, input_shape=(3, 4))
+    for batch in (inputs, inputs.reshape(-1, 3, 4)):
+        np.testing.assert_array_equal(model(batch), pipeline.predict_proba(inputs))
+    assert SklearnModel(pipeline).input_shape == (12,)
+    with pytest.raises(InvalidValue, match=r"input_shape = \(5,\): must be of 12 numbers"):
+        SklearnModel(pipeline, input_shape=(5,))
+
+
+def test_an_estimator_that_cannot_tell_how_likely_a_class_is(data):
+    from sklearn.svm import LinearSVC
+
+    with pytest.raises(UsageError, match="LinearSVC has no predict_proba"):
+        SklearnModel(LinearSVC().fit(*data))
