@@ -22,7 +22,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo site/index.html
 
 bench: $(VENV)/.torch

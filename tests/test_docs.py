@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import fedzo
 from conformance import CHECKS
 from reader import ROOT, Block, Reader, blocks, check, commands, installed
 
@@ -52,6 +53,10 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {fedzo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_skeleton_of_an_algorithm_conforms(reader):
