@@ -130,7 +130,8 @@ class Reader:
         if script.startswith("tools/"):  # takes minutes: only look whether it knows the names
             assert set(names) <= set(runpy.run_path(str(ROOT / script))["PICTURES"])
         else:
-            runpy.run_path(str(self.folder / script), run_name="__main__")
+            home = ROOT if script.startswith("examples/") else self.folder
+            runpy.run_path(str(home / script), run_name="__main__")
 
     def was_cut(self, config):
         resolved = self.folder / config / "config.toml"
