@@ -286,10 +286,35 @@ def test_divergence_is_exit_code_1(here, capsys):
     assert np.all(np.isfinite(np.load("run/model.npy")))
 
 
-def test_divergence_ends_a_series_of_seeds(here):
+ODD = """
+import numpy as np
+from fedzo.problems.quadratic import Quadratic
+
+class Odd(Quadratic):
+    def batch(self, device, size, draws):
+        batch = super().batch(device, size, draws)
+        if draws.seed == 1 and draws.round == 4:
+            batch.noise[:] = np.inf
+        return batch
+"""
+
+
+def test_seeds_go_on_when_one_diverges(here, capsys):
+    Path("odd.py").write_text(ODD)
+    Path("odd.toml").write_text('[problem]\nname = "odd:Odd"\n')
+    settings = ["--set", "run.rounds=6", "--set", "run.evaluate_every=2", "--quiet"]
+    assert main(["run", "odd.toml", *settings, "--seeds", "3", "--out", "run"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1].split() == ["failed", "1", "of", "3:", "seed-1"]
+    rounds = [[r["round"] for r in records(here / "run" / f"seed-{k}")] for k in range(3)]
+    assert rounds == [[0, 2, 4, 6], [0, 2, 4], [0, 2, 4, 6]]
+    assert Path("run/curves.png").exists()
+
+
+def test_divergence_of_all_seeds(here):
     settings = ["--set", "algorithm.learning_rate=1e200", "--set", "run.rounds=5", "--quiet"]
     assert main(["run", "quadratic", *settings, "--seeds", "2", "--out", "run"]) == 1
-    assert not (here / "run" / "seed-1").exists()
+    assert all((here / "run" / f"seed-{k}" / "history.jsonl").exists() for k in (0, 1))
 
 
 def test_seeds(here, capsys):
@@ -324,8 +349,8 @@ def test_seeds(here, capsys):
 def test_help():
     done = fedzo("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for command in ("run", "plot", "data", "bench"):
-        assert re.search(rf"^    {command} ", done.stdout, re.M)
+    for command in ("run", "reproduce", "report", "plot", "data", "theory", "bench"):
+        assert re.search(rf"^    {command}\b", done.stdout, re.M)
     done = fedzo("run", "--help")
     for option in (
         "CONFIG",

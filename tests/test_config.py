@@ -154,7 +154,7 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         (
             "algorithms.name=fedzo",
             "algorithms = {'name': 'fedzo'}: unknown table (did you mean 'algorithm'?); "
-            "a configuration has [problem], [algorithm], [uplink], [run]",
+            "a configuration has [problem], [algorithm], [uplink], [run], [flower]",
         ),
         # wrong types
         ("run.rounds=ten", "run.rounds = 'ten': must be a whole number"),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedzo.progress import ProgressLine
     from fedzo.result import Progress, Result, Status
     from fedzo.run import minimize
+    from fedzo.space import Float, Int, Space
+    from fedzo.tuner import Tuned, tune
     from fedzo.uplink import AirComp, Ideal, Seeds
 
 _HOME = {
@@ -29,20 +31,25 @@ _HOME = {
     "DZOPA": "fedzo.algorithms",
     "FedAvg": "fedzo.algorithms",
     "FedZO": "fedzo.algorithms",
+    "Float": "fedzo.space",
     "FunctionObjective": "fedzo.function",
     "Ideal": "fedzo.uplink",
+    "Int": "fedzo.space",
     "Objective": "fedzo.objective",
     "Perturbation": "fedzo.perturbation",
     "Progress": "fedzo.result",
     "ProgressLine": "fedzo.progress",
     "Result": "fedzo.result",
     "Seeds": "fedzo.uplink",
+    "Space": "fedzo.space",
     "Status": "fedzo.result",
+    "Tuned": "fedzo.tuner",
     "UniversalAttack": "fedzo.attack",
     "ZOSGD": "fedzo.algorithms",
     "ZoneS": "fedzo.algorithms",
     "minimize": "fedzo.run",
     "scipy_method": "fedzo.as_scipy",
+    "tune": "fedzo.tuner",
 }
 
 __all__ = [
@@ -52,20 +59,25 @@ __all__ = [
     "AskTell",
     "FedAvg",
     "FedZO",
+    "Float",
     "FunctionObjective",
     "Ideal",
+    "Int",
     "Objective",
     "Perturbation",
     "Progress",
     "ProgressLine",
     "Result",
     "Seeds",
+    "Space",
     "Status",
+    "Tuned",
     "UniversalAttack",
     "ZoneS",
     "__version__",
     "minimize",
     "scipy_method",
+    "tune",
 ]
 
 

@@ -21,7 +21,7 @@ from fedzo.run import minimize
 Array = NDArray[Any]
 
 # Chosen on the victim that ships: `fedzo run attack`.
-DEFAULT = FedZO(learning_rate=0.002, smoothing=0.001, batch_size=10, directions=20, local_steps=10)
+DEFAULT = FedZO(learning_rate=0.005, smoothing=0.001, batch_size=4, directions=20, local_steps=20)
 
 
 class UniversalAttack:
@@ -78,7 +78,7 @@ class UniversalAttack:
         c: float = 1.0,
         margin: str = "logits",
         algorithm: Algorithm = DEFAULT,
-        rounds: int = 30,
+        rounds: int = 20,
         seed: int = 0,
         workers: int | None = None,
         evaluate_every: int = 5,

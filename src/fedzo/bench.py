@@ -244,7 +244,7 @@ def _attack(repeats: int) -> None:
             shares.append(sum(calls) / federation.workers / (time.perf_counter() - began))
     overhead = 100 * (1 - statistics.median(shares))
     images = 10 * 2 * 25 * 21
-    seconds = statistics.median(calls) / (25 * 21)
+    seconds = sum(calls) / images  # of the last round
     print(f"\nan attack's round (cifar10-resnet8, N=10, H=2, {images:,} queries)")
     print(f"  a forward pass                  {seconds * 1e3:8.3f} ms an image, one thread")
     print(f"  all but forward passes          {overhead:8.1f} % of the time")

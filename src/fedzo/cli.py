@@ -1,4 +1,4 @@
-"""The command line: ``fedzo run | plot | data | theory | bench``."""
+"""The command line: ``fedzo run | reproduce | report | plot | data | theory | bench``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedzo._version import __version__
 from fedzo.errors import FedzoError, UsageError
+from fedzo.paper.cli import add_commands
 
 if TYPE_CHECKING:
     from fedzo.config import Experiment
@@ -60,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, metavar="DIR", help="where the run's files go")
     run.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
     run.add_argument("--seeds", type=int, metavar="K", help="run K seeds, in DIR/seed-*")
+    run.add_argument(
+        "--engine",
+        choices=("local", "flower"),
+        default="local",
+        help="threads of this process, or Flower's simulation",
+    )
     run.add_argument("--quiet", action="store_true", help="print the summary only")
     run.set_defaults(command=_run)
 
@@ -96,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure this machine")
     bench.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     bench.set_defaults(command=_bench)
+
+    add_commands(commands)
     return parser
 
 
@@ -123,12 +132,13 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         if several:
             return _many(experiment, out, arguments)
-        return _one(experiment, out, arguments.resume, arguments.quiet)
+        return _one(experiment, out, arguments.resume, arguments)
     except KeyboardInterrupt:
         first = out / f"seed-{experiment.settings.seed}" if several else out
         if RunFolder(first).has_run():
             command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
             command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
+            command += ["--engine", "flower"] if arguments.engine == "flower" else []
             print(f"to go on: {shlex.join(command)}", file=sys.stderr)
             return INTERRUPTED
         raise
@@ -157,11 +167,12 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
     return folder
 
 
-def _one(experiment: Experiment, out: Path, resume: bool, quiet: bool) -> int:
+def _one(experiment: Experiment, out: Path, resume: bool, arguments: argparse.Namespace) -> int:
     from fedzo.progress import ProgressLine
     from fedzo.result import Status
 
-    result = experiment.run(out, resume, None if quiet else ProgressLine())
+    line = None if arguments.quiet else ProgressLine()
+    result = experiment.run(out, resume, line, arguments.engine)
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
@@ -180,14 +191,19 @@ def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> i
         raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
     if arguments.resume and not begun:
         raise UsageError(f"{out} holds no run to resume")
+    failed = []
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        code = _one(one, folder, folder in begun, arguments.quiet)
-        if code != 0:
-            return code
-    draw_runs([out], out / "curves.png")
-    print(f"all seeds     {out / 'curves.png'}")
-    return 0
+        if _one(one, folder, folder in begun, arguments) != 0:
+            failed.append(folder.name)
+    # One band for all; a curve each where some have ended before the others.
+    drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
+    if drawn:
+        draw_runs(drawn, out / "curves.png")
+        print(f"all seeds     {out / 'curves.png'}")
+    if failed:
+        print(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
+    return FAILED if failed else 0
 
 
 def _summary(result: Result, out: Path) -> str:

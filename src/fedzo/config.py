@@ -8,6 +8,7 @@ factory, and ``[run]`` those of :class:`RunSettings`. There is no second list of
 from __future__ import annotations
 
 import inspect
+import math
 import tomllib
 import types
 import typing
@@ -17,25 +18,32 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from fedzo.algorithms import ALGORITHMS, Algorithm
 from fedzo.errors import (
     InvalidValue,
     UsageError,
     check_count,
     check_counts,
+    check_positive,
     nearest,
     one_of,
     require,
 )
+from fedzo.federation import Federation, LocalFederation
 from fedzo.importing import named
-from fedzo.objective import Objective, missing
+from fedzo.objective import Objective, missing, posed
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
 from fedzo.result import Callback, Result
-from fedzo.run import minimize
+from fedzo.run import drive
 from fedzo.uplink import UPLINKS, Uplink
 
+Array = NDArray[Any]
 Tables = dict[str, dict[str, Any]]
+
+ENGINES = ("local", "flower")
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,53 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class FlowerSettings:
+    """The ``[flower]`` table: how long a federation of real nodes waits for whom.
+
+    Parameters
+    ----------
+    quorum : float
+        The share of a round's devices, in (0, 1], whose answers the round cannot do without.
+    grace : float
+        Seconds that the others are waited for once the quorum is there. Who has not answered
+        by then is left out of the round, and asked again when it has shown that it is alive.
+    patience : float
+        Seconds that a quorum is waited for; then the run stops, with a checkpoint.
+    max_norm : float, optional
+        An update that is longer than this is left out; None: any finite one is taken.
+    nodes : int, optional
+        How many nodes a simulation has; as many as this machine has cores by default. A real
+        federation has those that connect.
+
+    Examples
+    --------
+    >>> FlowerSettings(quorum=1.5)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: quorum = 1.5: must be a number in (0, 1]
+    >>> FlowerSettings().needed(20)
+    10
+    """
+
+    quorum: float = 0.5
+    grace: float = 30.0
+    patience: float = 600.0
+    max_norm: float | None = None
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self, "quorum", "grace", "patience")
+        require(self.quorum <= 1, "quorum", self.quorum, "a number in (0, 1]")
+        if self.max_norm is not None:
+            check_positive(self, "max_norm")
+        if self.nodes is not None:
+            check_counts(self, "nodes")
+
+    def needed(self, devices: int) -> int:
+        """Return how many of so many devices are a quorum."""
+        return math.ceil(self.quorum * devices)
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A checked configuration.
 
@@ -81,6 +136,7 @@ class Experiment:
     algorithm: Algorithm
     uplink: Uplink
     settings: RunSettings
+    flower: FlowerSettings = FlowerSettings()
 
     @classmethod
     def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -106,7 +162,7 @@ class Experiment:
     @classmethod
     def resolve(cls, tables: Mapping[str, Any], name: str = "run") -> Experiment:
         """Check the tables against what they make, and fill in the defaults."""
-        known = ("problem", "algorithm", "uplink", "run")
+        known = ("problem", "algorithm", "uplink", "run", "flower")
         for table, keys in tables.items():
             if table not in known:
                 raise UsageError(
@@ -127,18 +183,21 @@ class Experiment:
         uplink = dict(tables.get("uplink", {}))
         kind = _choice("uplink", uplink, *_CHOICES["uplink"])
         heard, uplink = _make("uplink", UPLINKS[kind], uplink)
+        made_flower, flower = _make("flower", FlowerSettings, tables.get("flower", {}))
+        resolved = {
+            "problem": {"name": problem_name, **arguments},
+            "algorithm": {"name": algorithm_name, **algorithm},
+            "uplink": {"kind": kind, **uplink},
+            "run": run,
+        }
         return cls(
             name=name,
-            tables={
-                "problem": {"name": problem_name, **arguments},
-                "algorithm": {"name": algorithm_name, **algorithm},
-                "uplink": {"kind": kind, **uplink},
-                "run": run,
-            },
+            tables=resolved | ({"flower": flower} if "flower" in tables else {}),
             problem=lambda: _objective(problem_name, factory, chosen),
             algorithm=made,
             uplink=heard,
             settings=settings,
+            flower=made_flower,
         )
 
     def with_seed(self, seed: int) -> Experiment:
@@ -155,24 +214,50 @@ class Experiment:
         run_dir: Path | None = None,
         resume: bool = False,
         callback: Callback | Sequence[Callback] | None = None,
+        engine: str = "local",
     ) -> Result:
-        """Run it, in a folder if one is given."""
+        """Run it, in a folder if one is given, on threads or on Flower's simulation engine."""
+        if engine not in ENGINES:
+            raise InvalidValue("engine", engine, one_of(ENGINES) + nearest(engine, ENGINES))
+        objective, start = posed(self.problem(), None, None, {})
         settings = self.settings
-        objective = self.problem()
+        if engine == "flower":
+            from fedzo.flower.simulation import simulate
+
+            result = simulate(self, start, run_dir, resume, callback)
+        else:
+            local = LocalFederation(objective, settings.seed, settings.workers)
+            point = getattr(objective, "point", None)
+            result = self.run_over(local, start, run_dir, resume, callback, point)
+        if run_dir is not None and hasattr(objective, "leave"):
+            objective.leave(run_dir, result)
+        return result
+
+    def run_over(
+        self,
+        federation: Federation,
+        x0: Array,
+        run_dir: Path | None = None,
+        resume: bool = False,
+        callback: Callback | Sequence[Callback] | None = None,
+        point: Callable[[Array], Array] | None = None,
+    ) -> Result:
+        """Run it over a federation that holds its problem; for ``point`` see :func:`drive`."""
+        settings = self.settings
         try:
-            return minimize(
-                objective,
+            return drive(
+                federation,
+                x0,
                 algorithm=self.algorithm,
                 uplink=self.uplink,
                 rounds=settings.rounds,
-                seed=settings.seed,
-                workers=settings.workers,
                 evaluate_every=settings.evaluate_every,
                 checkpoint_every=settings.checkpoint_every,
                 target=settings.target,
                 callback=callback,
                 run_dir=run_dir,
                 resume=resume,
+                point=point,
                 config=self.tables,
             )
         except InvalidValue as error:  # a hyper-parameter that does not fit this problem
@@ -183,7 +268,7 @@ def shipped() -> list[str]:
     """Return the names of the configurations that ship.
 
     >>> shipped()
-    ['quadratic', 'softmax']
+    ['attack', 'attack-cifar10', 'quadratic', 'softmax', 'tuning']
     """
     return sorted(Path(p.name).stem for p in _configs().iterdir() if p.name.endswith(".toml"))
 

@@ -7,12 +7,13 @@ as a stream in device order. It cannot tell how many workers there were, or wher
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -141,13 +142,14 @@ class LocalFederation:
         self.dim, self.devices = objective.dim, objective.devices
         self.meter: Meter | None = getattr(objective, "meter", None)
         self.left_out: list[LeftOut] = []
-        self.workers = workers or _cores()
+        self.workers = workers or cores()
         self._trials: list[float] | None = [] if workers is None else None
         self._threads: ThreadPoolExecutor | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.enter_context(ThreadpoolController().limit(limits=1, user_api="blas"))
+        blas = _libraries(len(sys.modules))
+        self._open.enter_context(blas.limit(limits=1, user_api="blas"))
         # What is not finite is caught by the run's loop, which names round and device:
         # NumPy's warnings on the way there would only be noise.
         self._open.enter_context(np.errstate(**_SILENT))
@@ -254,7 +256,13 @@ class LocalFederation:
                 future.cancel()
 
 
-def _cores() -> int:
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """Find the BLAS libraries; that takes a millisecond, and new ones come with new modules."""
+    return ThreadpoolController()
+
+
+def cores() -> int:
     """Return how many cores this process may use; not every system can tell which."""
     try:
         return len(os.sched_getaffinity(0))

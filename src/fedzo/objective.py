@@ -54,7 +54,9 @@ class Objective(Protocol):
         what the optimiser's x is to a person, where that is not x itself: it is what a
         result, a callback and ``model.npy`` get;
     ``leave(folder, result)``
-        writes further files into a run's folder when it has ended.
+        writes further files into a run's folder when it has ended;
+    ``close()``
+        lets go of what is held for a run, such as processes, when it has ended.
 
     A problem that cannot answer for one device, for now, raises
     :class:`~fedzo.errors.NoAnswer`: the round goes on without that device.
@@ -119,7 +121,7 @@ def posed(
                 check_count(key, count)
             except InvalidValue as error:
                 raise UsageError(f"{name_of(fun)}: {error}") from error
-        start = _start(initial_of(fun) if x0 is None else x0)
+        start = checked_start(initial_of(fun) if x0 is None else x0)
         if x0 is None and start.size != fun.dim:
             raise UsageError(
                 f"{name_of(fun)}: initial() has {start.size} numbers, dim is {fun.dim}"
@@ -134,12 +136,13 @@ def posed(
     if devices is None:
         raise InvalidValue("devices", None, "given: a function does not tell how many there are")
     check_count("devices", devices)
-    start = _start(x0)
+    start = checked_start(x0)
     objective = FunctionObjective(fun, start.size, devices, **options)
     return objective, start if objective.box is None else objective.box.enter(start)
 
 
-def _start(x0: ArrayLike) -> Array:
+def checked_start(x0: ArrayLike) -> Array:
+    """Return a copy of a starting point, in float32 or float64, checked to be a finite vector."""
     start = np.array(x0)  # a copy: nobody else writes to it
     if start.dtype not in (np.float32, np.float64):
         start = start.astype(np.float64)

@@ -11,7 +11,29 @@ from typing import Any, TextIO
 from fedzo.result import Progress
 
 
-class ProgressLine:
+class LiveLine:
+    """A line of a stream that is rewritten, if the stream is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.live = stream, stream.isatty()
+        self._width = 0
+
+    def rewrite(self, text: str) -> None:
+        """Put a text in the place of the last."""
+        text = text[: _columns(self.stream) - 1]
+        self.stream.write("\r" + text.ljust(self._width))
+        self.stream.flush()
+        self._width = len(text)
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self.live and self._width:
+            self.rewrite("")
+            self.stream.write("\r")
+            self.stream.flush()
+
+
+class ProgressLine(LiveLine):
     """A callback that shows round, loss, metric, queries a second and the time left.
 
     On a terminal one line is rewritten, at most ten times a second; elsewhere a plain line
@@ -34,13 +56,11 @@ class ProgressLine:
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty()
+        super().__init__(sys.stderr if stream is None else stream)
         self._first: Progress | None = None
         self._begin: int | None = None
         self._record: Mapping[str, Any] = {}
         self._shown = 0.0
-        self._width = 0
 
     def __call__(self, progress: Progress) -> None:
         """Show how far the run has come."""
@@ -53,26 +73,13 @@ class ProgressLine:
             now = time.monotonic()
             if at_end or now - self._shown > 0.1:
                 self._shown = now
-                self._rewrite(self._text(progress))
+                self.rewrite(self._text(progress))
         elif progress.record is not None:
             # Of the evaluated rounds, those that step over a twentieth of the run.
             twentieth = 20 * progress.round // max(progress.rounds, 1)
             if at_end or twentieth >= self._shown:
                 self._shown = twentieth + 1
                 print(self._text(progress), file=self.stream, flush=True)
-
-    def close(self) -> None:
-        """Take the live line away."""
-        if self.live and self._width:
-            self._rewrite("")
-            self.stream.write("\r")
-            self.stream.flush()
-
-    def _rewrite(self, text: str) -> None:
-        text = text[: _columns(self.stream) - 1]
-        self.stream.write("\r" + text.ljust(self._width))
-        self.stream.flush()
-        self._width = len(text)
 
     def _text(self, progress: Progress) -> str:
         assert self._first is not None

@@ -59,10 +59,10 @@ def together(callback: Callback | Sequence[Callback] | None) -> Callback | None:
 
 
 @contextmanager
-def closing(callback: Callback | Sequence[Callback] | None) -> Iterator[None]:
-    """Close the callbacks that can be closed, however what is done meanwhile ends."""
+def closing(*things: object) -> Iterator[None]:
+    """Close the things that can be closed, however what is done meanwhile ends."""
     with ExitStack() as stack:
-        for one in reversed(listed(callback)):
+        for one in reversed(things):
             if hasattr(one, "close"):
                 stack.callback(one.close)
         yield

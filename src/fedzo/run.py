@@ -21,7 +21,7 @@ from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
 from fedzo.function import FunctionObjective, FunctionOptions
 from fedzo.objective import Objective, name_of, posed
 from fedzo.random import check_seed
-from fedzo.result import Best, Callback, Progress, Result, Status, closing, together
+from fedzo.result import Best, Callback, Progress, Result, Status, closing, listed, together
 from fedzo.uplink import UPLINKS, Ideal, Uplink
 
 Array = NDArray[Any]
@@ -111,27 +111,28 @@ def minimize(
     uplink = Ideal() if uplink is None else uplink
     check_seed("seed", seed)
     objective, start = posed(fun, x0, devices, options)
-    result = drive(
-        LocalFederation(objective, seed, workers),
-        start,
-        algorithm=algorithm,
-        uplink=uplink,
-        rounds=rounds,
-        evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every,
-        target=target,
-        callback=callback,
-        run_dir=run_dir,
-        resume=resume,
-        point=getattr(objective, "point", None),
-        config=config
-        or {
-            "problem": _problem(fun, objective),
-            "algorithm": describe(algorithm, "name", ALGORITHMS),
-            "uplink": describe(uplink, "kind", UPLINKS),
-            "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
-        },
-    )
+    with closing(objective):
+        result = drive(
+            LocalFederation(objective, seed, workers),
+            start,
+            algorithm=algorithm,
+            uplink=uplink,
+            rounds=rounds,
+            evaluate_every=evaluate_every,
+            checkpoint_every=checkpoint_every,
+            target=target,
+            callback=callback,
+            run_dir=run_dir,
+            resume=resume,
+            point=getattr(objective, "point", None),
+            config=config
+            or {
+                "problem": _problem(fun, objective),
+                "algorithm": describe(algorithm, "name", ALGORITHMS),
+                "uplink": describe(uplink, "kind", UPLINKS),
+                "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
+            },
+        )
     if run_dir is not None and hasattr(objective, "leave"):
         objective.leave(Path(run_dir), result)
     return result
@@ -184,7 +185,7 @@ def drive(
         files=None if run_dir is None else RunFolder(run_dir),
     )
     run.open(resume)
-    with closing(callback), federation:
+    with closing(*listed(callback)), federation:
         return run.close(*run.go())
 
 

@@ -2,7 +2,8 @@ r"""DZOPA: Yi et al. 2021, the decentralised baseline."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -115,13 +116,9 @@ class DZOPA:
         self, t: int, state: State, federation: Federation, uplink: Uplink
     ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
-
-        def step(objective: Objective, i: int) -> Update:
-            x, seed = state.models[i], federation.seed
-            return LocalSteps(self.estimator, self.learning_rate, self.batch_size, x, t, seed)(
-                objective, i
-            )
-
+        step = OwnSteps(
+            self.estimator, self.learning_rate, self.batch_size, state.models, t, federation.seed
+        )
         updates = federation.map(step, range(federation.devices))  # -η times the estimates
         weights = self.weights(federation.devices)
         mixed = self._mix(state.models.astype(np.float64), weights)
@@ -165,3 +162,27 @@ class DZOPA:
     def model(self, state: State) -> Array:
         """Return the mean of the devices' models."""
         return np.asarray(state.models.mean(axis=0, dtype=np.float64), state.models.dtype)
+
+
+@dataclass(frozen=True)
+class OwnSteps:
+    """A step of each device from its own model."""
+
+    estimator: Estimator
+    learning_rate: float
+    batch_size: int
+    models: Array
+    round: int
+    seed: int
+    owners: list[int] | None = None  # whose models these are; None: row i is device i's
+
+    def __call__(self, objective: Objective, device: int) -> Update:
+        """Return -η times the estimate at the device's own model."""
+        x = self.models[device if self.owners is None else self.owners.index(device)]
+        return LocalSteps(
+            self.estimator, self.learning_rate, self.batch_size, x, self.round, self.seed
+        )(objective, device)
+
+    def only(self, devices: Sequence[int]) -> OwnSteps:
+        """Return the same work with the models of these devices alone, to be sent to them."""
+        return replace(self, models=self.models[list(devices)], owners=list(devices))

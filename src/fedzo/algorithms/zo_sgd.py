@@ -14,7 +14,7 @@ from fedzo.algorithms.fedzo import LocalSteps
 from fedzo.directions import check_directions
 from fedzo.errors import check_counts, check_positive
 from fedzo.estimator import Estimator
-from fedzo.federation import Federation
+from fedzo.federation import Federation, Update
 from fedzo.objective import Objective
 from fedzo.random import Draws, Stream
 from fedzo.uplink.base import Uplink
@@ -93,15 +93,31 @@ class ZOSGD:
         step = LocalSteps(
             self.estimator, self.learning_rate, self.batch_size, state.x, t, federation.seed
         )
-        update = next(federation.map(lambda objective, i: step(Pooled(objective), i), [0]), None)
-        if update is None:  # it did not answer
-            return state, RoundInfo(0, 0, uplink_bytes=0, downlink_bytes=0)
-        x = (state.x + update.delta).astype(state.x.dtype)
-        return ModelState(x), RoundInfo(1, update.queries, uplink_bytes=0, downlink_bytes=0)
+        updates, x = federation.map(PooledSteps(step), [0]), state.x
+        for update in updates:  # none, if nobody could be heard
+            x = (x + update.delta).astype(x.dtype)
+        info = RoundInfo(updates.count, updates.queries, uplink_bytes=0, downlink_bytes=0)
+        return ModelState(x), info
 
     def model(self, state: ModelState) -> Array:
         """Return x^t."""
         return state.x
+
+
+@dataclass(frozen=True)
+class PooledSteps:
+    """Steps over all devices' data, by whoever holds them all."""
+
+    steps: LocalSteps
+
+    @property
+    def round(self) -> int:
+        """Return t."""
+        return self.steps.round
+
+    def __call__(self, objective: Objective, device: int) -> Update:
+        """Return how far the model moved."""
+        return self.steps(Pooled(objective), device)
 
 
 class Pooled:

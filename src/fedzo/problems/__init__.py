@@ -6,4 +6,5 @@ PROBLEMS: dict[str, str] = {
     "softmax": "fedzo.problems.softmax:softmax",
     "attack": "fedzo.problems.attack:attack",
     "quadratic": "fedzo.problems.quadratic:Quadratic",
+    "tuning": "fedzo.problems.tuning_softmax:tuning",
 }

@@ -1,0 +1,1 @@
+"""Federated training from loss values only: a Flower app."""

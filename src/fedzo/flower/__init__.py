@@ -1,0 +1,25 @@
+"""The same algorithms on Flower, as a real federation: see docs/deploy.md.
+
+Nothing is sent to anybody but the federation's own hosts: Flower's telemetry is off unless
+``FLWR_TELEMETRY_ENABLED`` says otherwise.
+"""
+
+import os
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
+
+from fedzo.config import FlowerSettings
+from fedzo.flower.client import make_client_app
+from fedzo.flower.federation import FlowerFederation
+from fedzo.flower.grid import InProcessGrid
+from fedzo.flower.server import make_server_app
+from fedzo.flower.strategy import FedzoStrategy
+
+__all__ = [
+    "FedzoStrategy",
+    "FlowerFederation",
+    "FlowerSettings",
+    "InProcessGrid",
+    "make_client_app",
+    "make_server_app",
+]

@@ -1,0 +1,79 @@
+"""A Flower app's configuration as an experiment: ``algorithm.local-steps`` is ``[algorithm]``'s.
+
+Flower's run configuration is flat, in kebab case, and has no null. So a dotted key is a table
+and a key of a fedzo configuration, with ``_`` for ``-``; an empty string is a setting left at
+its default; ``config`` names a configuration to start from, a file or one that ships.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import Context
+
+from fedzo.config import Experiment
+from fedzo.errors import UsageError
+from fedzo.objective import Objective
+
+OWN = ("config", "run-dir", "resume")  # what is for the app, not for the experiment
+
+
+def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
+    """Return the experiment that a run configuration describes.
+
+    >>> settings = {"config": "quadratic", "algorithm.local-steps": 2, "run.target": ""}
+    >>> experiment_of(settings).algorithm.local_steps
+    2
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in run_config.items():
+        if key in OWN or value == "":
+            continue
+        table, dot, name = key.replace("-", "_").partition(".")
+        if not dot:
+            raise UsageError(f"{key} = {value!r}: must be a table and a key, like run.rounds")
+        tables.setdefault(table, {})[name] = value
+    source = run_config.get("config")
+    if not source:
+        return Experiment.resolve(tables)
+    changes = [f"{t}.{k}={json.dumps(v)}" for t, keys in tables.items() for k, v in keys.items()]
+    return Experiment.load(str(source), changes)
+
+
+def problem_of(context: Context) -> Objective:
+    """Return the problem that a node's context describes.
+
+    It is the run's, but where the node's own configuration has a ``problem.`` key, that wins:
+    where the data are is the node's to say.
+    """
+    own = {k: v for k, v in context.node_config.items() if k.startswith("problem.")}
+    return _described(json.dumps({**context.run_config, **own}))
+
+
+@dataclass(frozen=True)
+class ProblemOf:
+    """Makes the problem of a resolved configuration, given as JSON, whatever the context.
+
+    It is made once in each process. This module, which a simulation's workers import for it,
+    must not import Flower's simulation engine: they would wait for themselves.
+    """
+
+    tables: str
+
+    def __call__(self, context: Context) -> Objective:
+        """Return the problem."""
+        return _resolved(self.tables)
+
+
+@lru_cache(maxsize=1)
+def _described(run_config: str) -> Objective:
+    return experiment_of(json.loads(run_config)).problem()
+
+
+@lru_cache(maxsize=1)
+def _resolved(tables: str) -> Objective:
+    return Experiment.resolve(json.loads(tables)).problem()

@@ -1,0 +1,165 @@
+"""The node's side: a ClientApp that does the work for the devices that live there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from fedzo.errors import NoAnswer, UsageError
+from fedzo.federation import LocalFederation, Update
+from fedzo.flower import wire
+from fedzo.flower.app_config import problem_of
+from fedzo.objective import Objective, initial_of, metrics_of, size_of
+
+Array = NDArray[Any]
+
+OPTIONAL = ("gradient", "metrics", "initial", "size")
+
+
+def make_client_app(objective_factory: Callable[[Context], Objective] = problem_of) -> ClientApp:
+    """Return the ClientApp of nodes that hold this problem.
+
+    Parameters
+    ----------
+    objective_factory : callable
+        Given Flower's context, returns the objective; by default that which the app's run
+        configuration describes, see :mod:`fedzo.flower.app_config`. It is called for each
+        message, so it should keep what is dear to make. The objective must be that of all N
+        devices, but is only asked about those that live on this node: of the others it needs
+        no data.
+
+    Notes
+    -----
+    Which devices live on a node is in its configuration: ``devices="0-3,7"``, or Flower's
+    own ``partition-id`` and ``num-partitions``, which deal the devices out evenly.
+
+    Examples
+    --------
+    >>> from fedzo.flower import InProcessGrid, make_client_app
+    >>> from fedzo.objective import FunctionObjective
+    >>> objective = FunctionObjective(lambda x, device: float(x @ x), dim=2, devices=3)
+    >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
+    >>> len(grid.get_node_ids())
+    2
+    """
+    app = ClientApp()
+
+    @app.query("hello")
+    def hello(message: Message, context: Context) -> Message:
+        objective = objective_factory(context)
+        held = held_devices(context.node_config, objective.devices)
+        return wire.reply(wire.hello(_introduction(objective, held)), message)
+
+    @app.query("initial")
+    def initial(message: Message, context: Context) -> Message:
+        x = initial_of(objective_factory(context))
+        return wire.reply(RecordDict({"arrays": wire.vector(x)}), message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        objective = objective_factory(context)
+        work, devices, coefficients = wire.read_task(message.content)
+        found = _work(work, objective, devices, context)
+        return wire.reply(wire.answer(found, coefficients), message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        objective = objective_factory(context)
+        x, devices, wanted = wire.read_model(message.content)
+        with LocalFederation(objective, seed=0, workers=1):  # as fedzo evaluates elsewhere
+            found, failures = _losses(objective, x, devices, context)
+            metrics = metrics_of(objective, x) if wanted else {}
+        return wire.reply(wire.losses(found, failures, metrics), message)
+
+    return app
+
+
+def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
+    """Return which of N devices live on a node.
+
+    >>> held_devices({"devices": "0-2,7"}, 10)
+    [0, 1, 2, 7]
+    >>> held_devices({"partition-id": 1, "num-partitions": 3}, 10)
+    [4, 5, 6]
+    """
+    listed, part = node_config.get("devices"), node_config.get("partition-id")
+    if listed is not None:
+        held = sorted({i for piece in str(listed).split(",") for i in _range(piece)})
+        if held and held[-1] >= devices:
+            raise UsageError(f"devices = {listed!r}: must be below {devices}, the problem's number")
+        return held
+    parts = node_config.get("num-partitions")
+    if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
+        raise UsageError(
+            'a node is told its devices by --node-config, devices="0-3,7" or partition-id=0 '
+            "num-partitions=3"
+        )
+    return [int(i) for i in np.array_split(np.arange(devices), parts)[part]]
+
+
+def _range(piece: str) -> range:
+    first, _, last = piece.strip().partition("-")
+    try:
+        return range(int(first), int(last or first) + 1)
+    except ValueError as error:
+        raise UsageError(f"devices: {piece!r} is neither a number nor a range like 0-3") from error
+
+
+def _introduction(objective: Any, held: list[int]) -> wire.Hello:
+    return wire.Hello(
+        dim=objective.dim,
+        devices=objective.devices,
+        held=tuple(held),
+        sizes=tuple(size_of(objective, i) for i in held),
+        offers=tuple(name for name in OPTIONAL if hasattr(objective, name)),
+        cost=int(getattr(objective, "evaluation_cost", None) or 0),
+    )
+
+
+def _work(work: Any, objective: Objective, devices: list[int], context: Context) -> wire.Answer:
+    """Do the work on this node's cores; a device that fails costs nobody but itself."""
+    held = set(held_devices(context.node_config, objective.devices))
+
+    def careful(objective: Objective, device: int) -> Update:
+        try:
+            _require_held(device, held)
+            return _update(work, objective, device)
+        except Exception as error:
+            raise NoAnswer(_reason(error)) from error
+
+    with LocalFederation(objective, seed=0) as here:
+        updates = tuple(here.map(careful, devices))
+        return wire.Answer(work.round, updates, {o.device: o.reason for o in here.left_out})
+
+
+def _update(work: Any, objective: Objective, device: int) -> Update:
+    found: Update = work(objective, device)
+    return found
+
+
+def _losses(
+    objective: Objective, x: Array, devices: list[int], context: Context
+) -> tuple[dict[int, float], dict[int, str]]:
+    held = set(held_devices(context.node_config, objective.devices))
+    found, failures = {}, {}
+    for device in devices:
+        try:
+            _require_held(device, held)
+            found[device] = float(objective.losses(x, np.array([device]))[0])
+        except Exception as error:
+            failures[device] = _reason(error)
+    return found, failures
+
+
+def _require_held(device: int, held: set[int]) -> None:
+    if device not in held:
+        raise UsageError("this device does not live on this node")
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

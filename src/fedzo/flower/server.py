@@ -1,0 +1,72 @@
+"""The server's app: a run of an experiment over whoever is connected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedzo.config import Experiment
+from fedzo.errors import Halted
+from fedzo.flower.app_config import experiment_of
+from fedzo.flower.federation import FlowerFederation
+from fedzo.flower.roll import log
+from fedzo.result import Progress, Result
+
+
+def make_server_app(config: Experiment | None = None) -> ServerApp:
+    """Return the ServerApp that runs an experiment.
+
+    The server holds no data and makes no problem: the dimension, the start, the losses and the
+    metrics come from the nodes. Of the run's configuration it reads ``run-dir``, a folder on
+    the server for the run's files, and ``resume``, which goes on from its checkpoint.
+
+    Parameters
+    ----------
+    config : Experiment, optional
+        What to run; None: what the app's run configuration says.
+
+    Examples
+    --------
+    >>> from flwr.app import Context, RecordDict
+    >>> from fedzo.flower import InProcessGrid, make_client_app, make_server_app
+    >>> settings = {"config": "quadratic", "run.rounds": 3}
+    >>> grid = InProcessGrid(make_client_app(), nodes=2, run_config=settings)
+    >>> make_server_app()(grid, Context(1, 0, {}, RecordDict(), settings))
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        experiment = config or experiment_of(context.run_config)
+        folder = str(context.run_config.get("run-dir", ""))
+        result = run_on(
+            grid,
+            experiment,
+            Path(folder) if folder else None,
+            resume=bool(context.run_config.get("resume", False)),
+        )
+        log.info("%s: f(x) = %.6g", result.message, result.fun)
+        if not result.success:
+            raise Halted(result.message)  # so that Flower lists the run as failed
+
+    return app
+
+
+def run_on(
+    grid: Grid, experiment: Experiment, run_dir: Path | None = None, resume: bool = False
+) -> Result:
+    """Run an experiment over the nodes of a grid."""
+    federation = FlowerFederation(
+        grid, experiment.settings.seed, experiment.uplink, experiment.flower
+    )
+    return experiment.run_over(federation, federation.initial(), run_dir, resume, _told)
+
+
+def _told(progress: Progress) -> None:
+    record = progress.record
+    loss = "" if record is None else f", f(x) = {record['train_loss']:.6g}"
+    log.info("round %d of %d%s", progress.round, progress.rounds, loss)
+    for one in (record or {}).get("left_out", ()):
+        log.warning("round %(round)d went without device %(device)d: %(reason)s", one)

@@ -1,0 +1,138 @@
+"""A run on Flower's simulation engine: every node a virtual one, on Ray, on this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+from numpy.typing import NDArray
+
+from fedzo.config import Experiment
+from fedzo.errors import FedzoError
+from fedzo.federation import cores
+from fedzo.flower.app_config import ProblemOf
+from fedzo.flower.client import make_client_app
+from fedzo.flower.federation import FlowerFederation
+from fedzo.folder import plain
+from fedzo.result import Callback, Result
+
+Array = NDArray[Any]
+
+# One core for a node, and no port open to anybody but this machine.
+_RAY: dict[str, Any] = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"_node_ip_address": "127.0.0.1", "log_to_driver": False},
+}
+
+
+def simulate(
+    experiment: Experiment,
+    x0: Array,
+    run_dir: Path | None = None,
+    resume: bool = False,
+    callback: Callback | Sequence[Callback] | None = None,
+) -> Result:
+    """Run an experiment on Flower's simulation engine, from x0.
+
+    The devices are dealt out to ``experiment.flower.nodes`` virtual nodes. The engine runs
+    the server's part on a thread of its own; an interrupt of this one ends it in order.
+    """
+    interrupted = threading.Event()
+    outcome: list[Result | BaseException] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            federation = FlowerFederation(
+                _Interruptible(grid, interrupted),
+                experiment.settings.seed,
+                experiment.uplink,
+                experiment.flower,
+            )
+            outcome.append(experiment.run_over(federation, x0, run_dir, resume, callback))
+        except BaseException as error:  # to be raised where the caller is
+            outcome.append(error)
+
+    client_app = make_client_app(ProblemOf(json.dumps(plain(experiment.tables))))
+    with _quiet():
+        try:
+            run_simulation(
+                app,
+                client_app,
+                num_supernodes=experiment.flower.nodes or cores(),
+                backend_config=_RAY,
+            )
+        except KeyboardInterrupt:
+            interrupted.set()
+            while not outcome:
+                time.sleep(0.05)
+    if not outcome:
+        raise FedzoError("Flower's simulation engine ended before the run did")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+class _Interruptible(Grid):
+    """A grid whose user is interrupted when the main thread was."""
+
+    def __init__(self, grid: Grid, interrupted: threading.Event) -> None:
+        self._grid, self._interrupted = grid, interrupted
+
+    @property
+    def run(self) -> Any:
+        return self._grid.run
+
+    def set_run(self, run: Any) -> None:
+        self._grid.set_run(run)
+
+    def create_message(self, *arguments: Any, **keywords: Any) -> Message:
+        return self._grid.create_message(*arguments, **keywords)
+
+    def get_node_ids(self) -> Iterable[int]:
+        self._check()
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self._check()
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self._check()
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        self._check()
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+    def _check(self) -> None:
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the engine's chatter off the terminal, and Ray's statistics on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # the workers are the run, not its background
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what a warning asks for
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,136 @@
+"""What a Flower user calls a strategy: an object with a ``start`` that runs the rounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
+from fedzo.config import FlowerSettings
+from fedzo.flower import wire
+from fedzo.flower.federation import FlowerFederation
+from fedzo.flower.roll import log
+from fedzo.objective import checked_start
+from fedzo.result import Progress
+from fedzo.run import describe, drive
+from fedzo.uplink import UPLINKS, Ideal, Uplink
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class FedzoStrategy:
+    """Any of fedzo's algorithms, to be started in a ServerApp's ``main``.
+
+    It has the ``start`` of Flower's strategies, but not their four hooks: what a round asks
+    and how answers are put together is the algorithm's, and waiting follows ``settings``.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        ``FedZO()`` by default.
+    uplink : Uplink
+        ``Ideal()`` by default; ``Seeds()`` has the nodes send coefficients only.
+    seed : int
+        Names all randomness of the run.
+    settings : FlowerSettings
+        Whom to wait for, and for how long.
+    evaluate_every : int
+        f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
+    run_dir : path, optional
+        A folder on the server for the run's files.
+    resume : bool
+        Go on from ``run_dir``'s checkpoint.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo import FedZO
+    >>> from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app
+    >>> from fedzo.objective import FunctionObjective
+    >>> objective = FunctionObjective(lambda x, device: np.sum((x - device) ** 2), 2, devices=3)
+    >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=3)
+    >>> strategy = FedzoStrategy(FedZO(learning_rate=0.05, direction_kind="orthogonal",
+    ...                                directions=2))
+    >>> result = strategy.start(grid, num_rounds=40)
+    >>> result.arrays["x"].numpy().round(2)
+    array([1., 1.])
+    """
+
+    algorithm: Algorithm = field(default_factory=FedZO)
+    uplink: Uplink = field(default_factory=Ideal)
+    seed: int = 0
+    settings: FlowerSettings = field(default_factory=FlowerSettings)
+    evaluate_every: int = 1
+    run_dir: str | os.PathLike[str] | None = None
+    resume: bool = False
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run so many rounds.
+
+        Parameters
+        ----------
+        grid : Grid
+            As the ServerApp is given it.
+        initial_arrays : ArrayRecord, optional
+            One vector, where to start; else the problem's own start, as a node tells it.
+        num_rounds : int
+            How many rounds to run.
+        evaluate_fn : callable, optional
+            Evaluates a model on the server, after each evaluation by the nodes.
+        """
+        self.summary()
+        federation = FlowerFederation(grid, self.seed, self.uplink, self.settings)
+        if initial_arrays is None:
+            x0 = federation.initial()
+        else:
+            x0 = checked_start(initial_arrays.to_numpy_ndarrays()[0])
+        result = Result()
+
+        def told(progress: Progress) -> None:
+            if progress.record is not None:
+                numbers: dict[str, Any] = {
+                    k: v for k, v in progress.record.items() if isinstance(v, int | float)
+                }
+                result.evaluate_metrics_clientapp[progress.round] = MetricRecord(numbers)
+                found = evaluate_fn and evaluate_fn(progress.round, wire.vector(progress.x))
+                if found is not None:
+                    result.evaluate_metrics_serverapp[progress.round] = found
+
+        run = drive(
+            federation,
+            x0,
+            algorithm=self.algorithm,
+            uplink=self.uplink,
+            rounds=num_rounds,
+            evaluate_every=self.evaluate_every,
+            callback=told,
+            run_dir=self.run_dir,
+            resume=self.resume,
+            config={
+                "problem": {"dim": federation.dim, "devices": federation.devices},
+                "algorithm": describe(self.algorithm, "name", ALGORITHMS),
+                "uplink": describe(self.uplink, "kind", UPLINKS),
+                "run": {"rounds": num_rounds, "seed": self.seed},
+                "flower": asdict(self.settings),
+            },
+        )
+        log.info("%s", run.message)
+        result.arrays = wire.vector(run.x)
+        return result
+
+    def summary(self) -> None:
+        """Log what will be run."""
+        log.info("fedzo: %s over %s, seed %d", self.algorithm, self.uplink, self.seed)

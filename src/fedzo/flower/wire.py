@@ -1,0 +1,354 @@
+"""What travels: messages of arrays and plain values, each read back by an explicit schema.
+
+Nothing is pickled. A round's work is a frozen dataclass out of :data:`WORKS`; it travels as the
+name of its class, its plain fields in a ``ConfigRecord`` (a nested dataclass's by dotted names)
+and its arrays in an ``ArrayRecord``. Whoever reads it looks the name up in the same list,
+and checks every field against the class's type hints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    no_object_id_recompute,
+)
+from numpy.typing import NDArray
+
+from fedzo.algorithms.dzopa import OwnSteps
+from fedzo.algorithms.fedavg import LocalGradientSteps
+from fedzo.algorithms.fedzo import LocalSteps
+from fedzo.algorithms.zo_sgd import PooledSteps
+from fedzo.errors import FedzoError, UsageError
+from fedzo.federation import Update
+
+Array = NDArray[Any]
+
+WORKS: dict[str, Any] = {
+    work.__name__: work for work in (LocalSteps, LocalGradientSteps, PooledSteps, OwnSteps)
+}
+
+# The types of messages, by Flower's scheme "category.action".
+HELLO, INITIAL, TRAIN, EVALUATE = "query.hello", "query.initial", "train", "evaluate"
+
+
+class Malformed(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """A message that is not what its type says it is."""
+
+
+class Hello(NamedTuple):
+    """What a node tells when it joins: the shape of the problem, and its part of it."""
+
+    dim: int
+    devices: int  # N, of the whole federation
+    held: tuple[int, ...]  # which of them live here
+    sizes: tuple[int, ...]  # how many samples each of those has
+    offers: tuple[str, ...]  # the objective's optional methods
+    cost: int  # of an evaluation, if the objective tells it, else 0
+
+
+class Answer(NamedTuple):
+    """One node's part of a round: what its devices found, and which of them failed, and why."""
+
+    round: int
+    updates: tuple[Update, ...]  # ``delta`` is empty where coefficients were asked for
+    failures: Mapping[int, str]
+
+
+def size(message: Any) -> int:
+    """Return the bytes of a message as Flower serialises it: every object that is pushed.
+
+    HTTP's own headers come on top.
+    """
+    with no_object_id_recompute():
+        return sum(len(one.deflate()) for one in get_all_nested_objects(message).values())
+
+
+# ---------------------------------------------------------------------------- down: the work
+
+
+def task(work: Any, devices: Sequence[int], coefficients: bool) -> RecordDict:
+    """Return the content of a message that has these devices do the work.
+
+    Examples
+    --------
+    >>> from fedzo.estimator import Estimator
+    >>> work = LocalSteps(Estimator(1e-3, 2), 0.1, 5, np.zeros(3), round=7, seed=1)
+    >>> content = task(work, [2, 4], coefficients=True)
+    >>> content["task"]["work"], content["task"]["work.estimator.smoothing"]
+    ('LocalSteps', 0.001)
+    >>> same, devices, coefficients = read_task(content)
+    >>> same.round, same.estimator == work.estimator, devices, coefficients
+    (7, True, [2, 4], True)
+    """
+    name = type(work).__name__
+    if WORKS.get(name) is not type(work):
+        raise UsageError(f"{name} is no work that can travel: it must be one of {list(WORKS)}")
+    plain: dict[str, Any] = {
+        "work": name,
+        "devices": [int(i) for i in devices],
+        "coefficients": coefficients,
+    }
+    arrays: dict[str, FlowerArray] = {}
+    _flatten("work", work, plain, arrays)
+    return RecordDict({"task": ConfigRecord(plain), "arrays": ArrayRecord(arrays)})
+
+
+def _flatten(prefix: str, part: Any, plain: dict[str, Any], arrays: dict[str, Any]) -> None:
+    for field in dataclasses.fields(part):
+        name, value = f"{prefix}.{field.name}", getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            _flatten(name, value, plain, arrays)
+        elif isinstance(value, np.ndarray):
+            arrays[name] = FlowerArray(np.ascontiguousarray(value))
+        elif value is not None:  # a record has no word for None: what is not there is None
+            plain[name] = value.item() if isinstance(value, np.generic) else value
+
+
+def read_task(content: RecordDict) -> tuple[Any, list[int], bool]:
+    """Return the work, the devices that shall do it, and whether to answer by coefficients."""
+    plain, arrays = dict(config(content, "task")), dict(array_record(content))
+    kind = WORKS.get(str(plain.pop("work", None)))
+    if kind is None:
+        raise Malformed("the message names no work that is known here")
+    devices = take(plain, "devices", list[int])
+    coefficients = take(plain, "coefficients", bool)
+    work = _build(kind, "work", plain, arrays)
+    if plain or arrays:
+        raise Malformed(f"the message has fields that {kind.__name__} has not: {[*plain, *arrays]}")
+    return work, devices, coefficients
+
+
+def _build(kind: Any, prefix: str, plain: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    hints, values = _hints(kind), {}
+    for field in dataclasses.fields(kind):
+        name, hint = f"{prefix}.{field.name}", hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            values[field.name] = _build(hint, name, plain, arrays)
+        elif typing.get_origin(hint) is np.ndarray:
+            values[field.name] = numpy_of(arrays, name)
+        else:
+            values[field.name] = take(plain, name, hint)
+    return kind(**values)
+
+
+_hints = functools.cache(typing.get_type_hints)
+
+
+# ------------------------------------------------------------------------- up: what came of it
+
+
+def answer(found: Answer, coefficients: bool) -> RecordDict:
+    """Return the content of a reply.
+
+    Coefficients are few, so they stand in the record itself: an array of Flower's is three
+    objects with a hash of 64 characters each, more than they are.
+    """
+    updates = found.updates
+    plain: dict[str, Any] = {
+        "round": found.round,
+        "devices": [u.device for u in updates],
+        "weights": [float(u.weight) for u in updates],
+        "queries": [u.queries for u in updates],
+        "failed": list(found.failures),
+        "reasons": list(found.failures.values()),
+    }
+    records = RecordDict({"answer": ConfigRecord(plain)})
+    if coefficients:
+        numbers = np.stack([np.asarray(u.coefficients) for u in updates]) if updates else None
+        if numbers is not None:
+            plain["steps"], plain["dtype"] = numbers.shape[1], numbers.dtype.name
+            plain["coefficients"] = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
+            records["answer"] = ConfigRecord(plain)
+    elif updates:
+        deltas = FlowerArray(np.stack([u.delta for u in updates]))
+        records["arrays"] = ArrayRecord({"deltas": deltas})
+    return records
+
+
+def read_answer(content: RecordDict, coefficients: bool) -> Answer:
+    """Return what a node's devices found; raise :class:`Malformed` if it is not an answer."""
+    plain = dict(config(content, "answer"))
+    devices, failed = take(plain, "devices", list[int]), take(plain, "failed", list[int])
+    weights, queries = take(plain, "weights", list[float]), take(plain, "queries", list[int])
+    reasons = take(plain, "reasons", list[str])
+    if len(reasons) != len(failed) or not len(devices) == len(weights) == len(queries):
+        raise Malformed("the answer's lists differ in length")
+    empty = np.empty(0)
+    if not devices:
+        rows: Any = ()
+    elif coefficients:
+        rows = [(empty, own) for own in _coefficients(plain, len(devices))]
+    else:
+        deltas = numpy_of(dict(array_record(content)), "deltas")
+        if deltas.ndim != 2 or len(deltas) != len(devices):
+            raise Malformed(f"updates of {len(devices)} devices have the shape {deltas.shape}")
+        rows = [(delta, None) for delta in deltas]
+    updates = tuple(
+        Update(device, delta, weight, asked, own)
+        for device, (delta, own), weight, asked in zip(devices, rows, weights, queries, strict=True)
+    )
+    return Answer(take(plain, "round", int), updates, dict(zip(failed, reasons, strict=True)))
+
+
+def _coefficients(plain: dict[str, Any], devices: int) -> Array:
+    name, steps = take(plain, "dtype", str), take(plain, "steps", int)
+    if name not in ("float32", "float64"):
+        raise Malformed(f"coefficients are of type {name!r}, not float32 or float64")
+    kind = np.dtype(name)
+    numbers = np.frombuffer(take(plain, "coefficients", bytes), kind.newbyteorder("<")).astype(kind)
+    if steps < 1 or numbers.size == 0 or numbers.size % (devices * steps):
+        raise Malformed(f"{numbers.size} coefficients are not those of {devices} devices")
+    return numbers.reshape(devices, steps, -1)
+
+
+# ----------------------------------------------------------------------- the other messages
+
+
+def hello(told: Hello) -> RecordDict:
+    """Return the content of a node's introduction."""
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in told._asdict().items()}
+    return RecordDict({"hello": ConfigRecord(plain)})
+
+
+def read_hello(content: RecordDict) -> Hello:
+    """Return a node's introduction, checked to make sense by itself."""
+    plain = dict(config(content, "hello"))
+    told = Hello(
+        take(plain, "dim", int),
+        take(plain, "devices", int),
+        tuple(take(plain, "held", list[int])),
+        tuple(take(plain, "sizes", list[int])),
+        tuple(take(plain, "offers", list[str])),
+        take(plain, "cost", int),
+    )
+    sound = told.dim > 0 and all(0 <= i < told.devices for i in told.held)
+    if not sound or len(told.held) != len(told.sizes) or any(s < 0 for s in told.sizes):
+        raise Malformed("the node's introduction contradicts itself")
+    return told
+
+
+def model(x: Array, devices: Sequence[int], metrics: bool = False) -> RecordDict:
+    """Return the content of a message that asks for f_i(x), and the problem's metrics at x."""
+    plain = ConfigRecord({"devices": [int(i) for i in devices], "metrics": metrics})
+    return RecordDict({"task": plain, "arrays": vector(x)})
+
+
+def read_model(content: RecordDict) -> tuple[Array, list[int], bool]:
+    """Return x, the devices whose losses are asked for, and whether metrics are."""
+    plain = dict(config(content, "task"))
+    x = read_vector(content)
+    return x, take(plain, "devices", list[int]), take(plain, "metrics", bool)
+
+
+def losses(
+    found: Mapping[int, float], failures: Mapping[int, str], metrics: Mapping[str, float]
+) -> RecordDict:
+    """Return the content of a reply to :func:`model`."""
+    plain: dict[str, Any] = {
+        "devices": list(found),
+        "losses": [float(v) for v in found.values()],
+        "failed": list(failures),
+        "reasons": list(failures.values()),
+    }
+    records = RecordDict({"answer": ConfigRecord(plain)})
+    if metrics:
+        records["metrics"] = MetricRecord({k: float(v) for k, v in metrics.items()})
+    return records
+
+
+def read_losses(
+    content: RecordDict,
+) -> tuple[dict[int, float], dict[int, str], dict[str, float]]:
+    """Return losses and failures by device, and metrics by name."""
+    plain = dict(config(content, "answer"))
+    devices, values = take(plain, "devices", list[int]), take(plain, "losses", list[float])
+    failed, reasons = take(plain, "failed", list[int]), take(plain, "reasons", list[str])
+    if len(devices) != len(values) or len(failed) != len(reasons):
+        raise Malformed("the answer's lists differ in length")
+    told: Mapping[str, Any] = content.metric_records.get("metrics") or {}
+    metrics = {k: float(v) for k, v in told.items() if isinstance(v, int | float)}
+    found = dict(zip(devices, values, strict=True))
+    return found, dict(zip(failed, reasons, strict=True)), metrics
+
+
+def vector(x: Array) -> ArrayRecord:
+    """Return one vector as a record."""
+    return ArrayRecord({"x": FlowerArray(np.ascontiguousarray(x))})
+
+
+def read_vector(content: RecordDict) -> Array:
+    """Return the vector of a message: one-dimensional, finite, float32 or float64."""
+    x = numpy_of(dict(array_record(content)), "x")
+    if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all():
+        raise Malformed("the vector is not one of finite numbers")
+    return x
+
+
+# ------------------------------------------------------------------------------------ schema
+
+
+def config(content: RecordDict, name: str) -> ConfigRecord:
+    """Return a record of plain values by its name."""
+    record = content.config_records.get(name)
+    if record is None:
+        raise Malformed(f"the message has no record {name!r}")
+    return record
+
+
+def array_record(content: RecordDict) -> ArrayRecord:
+    """Return the arrays of a message."""
+    record = content.array_records.get("arrays")
+    if record is None:
+        raise Malformed("the message has no arrays")
+    return record
+
+
+def numpy_of(arrays: dict[str, Any], name: str) -> Array:
+    """Take an array of floats out of those of a message."""
+    if name not in arrays:
+        raise Malformed(f"the message has no array {name!r}")
+    try:
+        found = arrays.pop(name).numpy()
+    except Exception as error:  # NumPy refuses what is pickled, cut off or no array
+        raise Malformed(f"the array {name!r} cannot be read: {error}") from error
+    if found.dtype not in (np.float32, np.float64):
+        raise Malformed(f"the array {name!r} is of type {found.dtype}, not float32 or float64")
+    return np.asarray(found)
+
+
+def take(plain: dict[str, Any], name: str, hint: Any) -> Any:
+    """Take a value out of a record, checked against its type."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = typing.get_args(hint) if union else (hint,)
+    if name not in plain and type(None) in options:
+        return None
+    if name not in plain:
+        raise Malformed(f"the message has no {name!r}")
+    value = plain.pop(name)
+    if not any(_fits(value, option) for option in options):
+        raise Malformed(f"{name!r} is {str(value)[:40]!r}, not of the type {hint}")
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is list:
+        (inner,) = typing.get_args(hint)
+        return isinstance(value, list) and all(_fits(v, inner) for v in value)
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, int | float) if hint is float else isinstance(value, hint)
+
+
+def reply(content: RecordDict, message: Message) -> Message:
+    """Return a reply to a message."""
+    return Message(content, reply_to=message)

@@ -1,0 +1,43 @@
+"""The paper's figures, and a few of our own: what is run, and which claims it must bear out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fedzo.errors import UsageError, nearest, one_of
+
+if TYPE_CHECKING:
+    from fedzo.paper.figure import Figure
+
+FIGURES = (
+    "fig1a",
+    "fig1b",
+    "fig1c",
+    "fig2",
+    "fig3",
+    "fig4",
+    "fig5",
+    "table1",
+    "queries",
+    "bytes",
+    "directions",
+)
+
+
+def find_figure(name: str) -> Figure:
+    """Return a figure by its name.
+
+    Examples
+    --------
+    >>> find_figure("fig3").claims[0].text[:60]
+    'At equal H FedZO converges slightly slower than FedAvg: to t'
+    >>> find_figure("fig7")
+    Traceback (most recent call last):
+    fedzo.errors.UsageError: no figure 'fig7' (did you mean 'fig5'?): there are ...
+    """
+    if name not in FIGURES:
+        known = one_of((*FIGURES, "all")).removeprefix("one of ")
+        raise UsageError(f"no figure {name!r}{nearest(name, FIGURES)}: there are {known}")
+    found: Figure = import_module(f"fedzo.paper.{name}").FIGURE
+    return found

@@ -1,0 +1,233 @@
+"""Run what figures show, draw them, and judge what is claimed of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedzo._version import __version__
+from fedzo.errors import UsageError
+from fedzo.folder import RunFolder
+from fedzo.folder import replace as write
+from fedzo.paper import FIGURES
+from fedzo.paper.claims import Claim, Comparison, Runs, Verdict, judge
+from fedzo.paper.draw import draw
+from fedzo.paper.figure import Figure, Scale
+from fedzo.paper.picture import axes_of
+from fedzo.paper.runs import Report, Run, do, run_of
+
+
+def reproduce(
+    figures: Sequence[Figure],
+    scale: str,
+    out: Path,
+    seeds: int | None = None,
+    workers: int | None = None,
+    report: Report = lambda *_: None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Do what is missing of the runs behind figures; draw and judge these.
+
+    Parameters
+    ----------
+    figures
+        What to reproduce.
+    scale
+        ``quick`` or ``paper``.
+    out
+        Where all files go: ``<figure>.png``, ``.svg`` and ``.json``, ``claims.json``,
+        ``claims.md`` and the runs.
+    seeds
+        How many; by default what the scale has.
+    workers
+        How many runs at a time; as many as there are cores by default.
+    report
+        Told the share of the work that is done, and of how many runs how many are.
+
+    Returns
+    -------
+    dict
+        The claims of each figure, judged.
+    """
+    plans = [_Plan(each, _seeded(each.scales[scale], seeds), scale, out) for each in figures]
+    out.mkdir(parents=True, exist_ok=True)
+    runs = [run for plan in plans for seeds_ in plan.runs.values() for run in seeds_]
+    do(runs, workers or _cores(), report)
+    for plan in plans:
+        plan.write()
+    write_claims(out)
+    return {plan.figure.name: plan.judged() for plan in plans}
+
+
+def _seeded(scale: Scale, seeds: int | None) -> Scale:
+    return scale if seeds is None else replace(scale, seeds=seeds)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Plan:
+    """A figure at a scale, with the runs that it needs."""
+
+    def __init__(self, figure: Figure, scale: Scale, scale_name: str, out: Path) -> None:
+        self.figure, self.scale, self.scale_name, self.out = figure, scale, scale_name, out
+        self.runs: dict[str, list[Run]] = {}
+        for curve in figure.shown(scale):
+            experiment = curve.experiment(scale)
+            self.runs[curve.label] = [run_of(experiment, s, out) for s in range(scale.seeds)]
+
+    def histories(self) -> Runs:
+        return {label: [run.history() for run in runs] for label, runs in self.runs.items()}
+
+    def judged(self) -> list[dict[str, Any]]:
+        histories = self.histories()
+        return [_row(claim, claim.measure(histories), self.scale) for claim in self.figure.claims]
+
+    def caption(self) -> str:
+        count = self.scale.seeds
+        size = f"{self.scale.rounds} rounds, "
+        size += f"{count} seeds (mean and range)" if count > 1 else "1 seed"
+        smaller = f": {self.scale.about}" if self.scale.about else ""
+        return f"{self.scale_name} scale{smaller}; {size}"
+
+    def write(self) -> None:
+        """Draw it, and write all that a report needs."""
+        drawn = axes_of(self.figure, self.scale, self.histories())
+        draw(drawn, self.figure.title, self.caption(), self.out / self.figure.name)
+        folders = {
+            label: str(runs[0].folder.parent.relative_to(self.out))
+            for label, runs in self.runs.items()
+        }
+        content = {
+            "name": self.figure.name,
+            "title": self.figure.title,
+            "about": self.figure.about,
+            "caption": self.caption(),
+            "axes": drawn,
+            "claims": self.judged(),
+            "folders": folders,
+            "configs": {
+                label: RunFolder(runs[0].folder).config.read_text()
+                for label, runs in self.runs.items()
+            },
+            "seconds": round(
+                sum(r.history()[-1]["seconds"] for s in self.runs.values() for r in s)
+            ),
+            "environment": environment(),
+        }
+        text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
+        write(self.out / f"{self.figure.name}.json", text.encode())
+
+
+def _row(claim: Claim, comparisons: Sequence[Comparison], scale: Scale) -> dict[str, Any]:
+    """Return a claim as ``claims.json`` has it."""
+    verdict = judge(comparisons)
+    return {
+        "name": claim.name,
+        "by": claim.by,
+        "text": claim.text,
+        "verdict": verdict.value,
+        "seeds": scale.seeds,
+        "measured": [
+            {
+                "what": comparison.what,
+                "mean": _finite(comparison.interval.mean),
+                "low": _finite(comparison.interval.low),
+                "high": _finite(comparison.interval.high),
+                "claimed": [_finite(comparison.low), _finite(comparison.high)],
+                "verdict": comparison.verdict.value,
+            }
+            for comparison in comparisons
+        ],
+        "reason": "" if verdict == Verdict.HOLDS else claim.reason,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return float(f"{number:.6g}") if math.isfinite(number) else None
+
+
+def environment() -> dict[str, str]:
+    """Return what the runs were made with.
+
+    >>> environment()["fedzo"] == __version__
+    True
+    """
+    packages = {name: version(name) for name in ("numpy", "numba", "matplotlib")}
+    return {
+        "fedzo": __version__,
+        "python": platform.python_version(),
+        **packages,
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": str(_cores()),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def figures_in(out: Path) -> list[dict[str, Any]]:
+    """Return what has been reproduced in a folder, in the paper's order."""
+    found = []
+    for name in FIGURES:
+        path = out / f"{name}.json"
+        if path.exists():
+            try:
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+            except ValueError as error:
+                raise UsageError(f"{path} is damaged: {error}") from error
+    return found
+
+
+def write_claims(out: Path) -> None:
+    """Write ``claims.json`` and ``claims.md`` from the figures in a folder."""
+    found = figures_in(out)
+    claims = {each["name"]: each["claims"] for each in found}
+    write(out / "claims.json", json.dumps(claims, ensure_ascii=False, indent=1).encode())
+    write(out / "claims.md", markdown(found).encode())
+
+
+def markdown(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the claims as a table for a document.
+
+    Examples
+    --------
+    >>> measured = {"what": "speed-up", "mean": 2.0, "low": 1.9, "high": 2.1}
+    >>> claim = {"text": "Faster.", "by": "paper", "verdict": "holds", "seeds": 3, "reason": ""}
+    >>> print(markdown([{"name": "fig3", "claims": [claim | {"measured": [measured]}]}]))
+    | figure | claim | measured, mean [95 % interval] | seeds | verdict |
+    | --- | --- | --- | --- | --- |
+    | fig3 | Faster. | speed-up: 2 [1.9, 2.1] | 3 | **holds** |
+    """
+    rows = [
+        ("figure", "claim", "measured, mean [95 % interval]", "seeds", "verdict"),
+        ("---",) * 5,
+    ]
+    for each in found:
+        for claim in each["claims"]:
+            measured = "<br>".join(f"{m['what']}: {words(m)}" for m in claim["measured"])
+            own = "" if claim["by"] == "paper" else " (ours)"
+            reason = f" {claim['reason']}" if claim["reason"] else ""
+            verdict = f"**{claim['verdict']}**{reason}"
+            rows.append((each["name"], claim["text"] + own, measured, str(claim["seeds"]), verdict))
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)
+
+
+def words(measured: Mapping[str, Any]) -> str:
+    """Return a mean and its interval.
+
+    >>> words({"mean": 2.0, "low": None, "high": None})
+    '2 [none]'
+    """
+    if measured["mean"] is None:
+        return "not finite (never reached, or diverged)"
+    within = "none"
+    if measured["low"] is not None:
+        within = f"{measured['low']:.4g}, {measured['high']:.4g}"
+    return f"{measured['mean']:.4g} [{within}]"

@@ -1,0 +1,74 @@
+"""A process that does one run after another, as it is told through a pipe."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from fedzo.config import Experiment, Tables
+from fedzo.errors import FedzoError
+from fedzo.folder import RunFolder, replace
+from fedzo.result import Progress, Status
+
+OUTCOME = "outcome.json"  # what a run's folder holds once the run is over
+
+
+def serve(connection: Connection) -> None:
+    """Do the runs that come through the pipe until it is closed.
+
+    An interrupt from the keyboard goes to the parent, who ends us; should the parent be
+    killed, we end ourselves. Either way the run leaves a checkpoint to go on from.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    try:
+        while True:
+            tables, name, folder = connection.recv()
+            try:
+                do_run(tables, name, folder, connection)
+            except (FedzoError, MemoryError) as error:
+                connection.send(("failed", str(error) or type(error).__name__))
+            else:
+                connection.send(("done", 1.0))
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        sys.exit(0)
+
+
+def do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> None:
+    """Do one run to its end, however much of it was done before, and note how it ended."""
+    told = 0.0
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        if time.monotonic() - told > 0.2:
+            told = time.monotonic()
+            connection.send(("at", progress.round / max(1, progress.rounds)))
+
+    experiment = Experiment.resolve(tables, name)
+    result = experiment.run(folder, RunFolder(folder).has_run(), tell)
+    if result.status == Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    if result.status not in (Status.FINISHED, Status.NON_FINITE):
+        raise FedzoError(result.message)
+    outcome = {"status": int(result.status), "message": result.message}
+    replace(folder / OUTCOME, json.dumps(outcome).encode())
+
+
+def _end(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,3 @@
+import pytest
+
+pytest.importorskip("flwr", reason="the flower extra is not installed")

@@ -1,0 +1,202 @@
+"""The apps as plain callables: what the example in examples/flower-app is made of."""
+
+import importlib
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
+
+import fedzo
+from fedzo.errors import Halted, UsageError
+from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app, make_server_app
+from fedzo.flower.app_config import experiment_of, problem_of
+from fedzo.flower.client import held_devices
+from fedzo.problems.quadratic import Quadratic
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
+QUADRATIC = {"config": "quadratic", "run.rounds": 6, "run.evaluate-every": 3}
+
+
+def context(run_config, **node_config):
+    return Context(1, 0, node_config, RecordDict(), run_config)
+
+
+def start(run_config, nodes=3, server_app=None, client_app=None):
+    grid = InProcessGrid(client_app or make_client_app(), nodes, run_config)
+    (server_app or make_server_app())(grid, context(run_config))
+
+
+def history(folder):
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def test_leaves_the_folder_that_fedzo_run_leaves(tmp_path):
+    start({**QUADRATIC, "run-dir": str(tmp_path / "there")})
+    fedzo.config.Experiment.load("quadratic", ["run.rounds=6", "run.evaluate_every=3"]).run(
+        tmp_path / "here"
+    )
+    there, here = tmp_path / "there", tmp_path / "here"
+    assert sorted(p.name for p in there.iterdir()) == sorted(p.name for p in here.iterdir())
+    assert (there / "config.toml").read_bytes() == (here / "config.toml").read_bytes()
+    assert (there / "model.npy").read_bytes() == (here / "model.npy").read_bytes()
+    for one, two in zip(history(there), history(here), strict=True):
+        assert set(one) - set(two) == {"wire_up_bytes", "wire_down_bytes"}
+        assert {k: one[k] for k in two if k != "seconds"} == {
+            k: v for k, v in two.items() if k != "seconds"
+        }
+
+
+def test_resume(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start({**QUADRATIC, "run-dir": str(whole)})
+    start({**QUADRATIC, "run.rounds": 3, "run-dir": str(parts)})
+    start({**QUADRATIC, "run-dir": str(parts), "resume": True})
+    assert (whole / "model.npy").read_bytes() == (parts / "model.npy").read_bytes()
+    assert len(history(parts)) == len(history(whole)) == 3
+
+
+def test_run_that_halts_is_an_error_to_flower(tmp_path):
+    class Leaving(InProcessGrid):
+        def get_node_ids(self):
+            here = super().get_node_ids()
+            return here if not (tmp_path / "history.jsonl").exists() else here[:1]
+
+    settings = {**QUADRATIC, "run-dir": str(tmp_path), "flower.patience": 0.05}
+    grid = Leaving(make_client_app(), 4, settings)
+    with pytest.raises(Halted, match="no quorum within 0.05 s: .* after round 0"):
+        make_server_app()(grid, context(settings))
+    assert (tmp_path / "checkpoint.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"rounds": 3}, "rounds = 3: must be a table and a key, like run.rounds"),
+        ({"run.round": 3}, "run.round = 3: unknown key (did you mean 'rounds'?)"),
+        ({"run.rounds": "3"}, "run.rounds = '3': must be a whole number"),
+        ({"problem.name": "softmx"}, "problem.name = 'softmx': must be one of"),
+    ],
+)
+def test_bad_run_config(settings, line):
+    with pytest.raises(fedzo.errors.FedzoError) as caught:
+        experiment_of({"problem.name": "quadratic", **settings})
+    assert str(caught.value).startswith(line)
+
+
+def test_run_config():
+    settings = {"config": "softmax", "algorithm.local-steps": 2, "algorithm.participants": ""}
+    experiment = experiment_of({**settings, "run-dir": "x", "resume": True})
+    assert experiment.algorithm == fedzo.FedZO(local_steps=2, participants=20)
+    assert experiment_of({"problem.name": "quadratic"}).algorithm == fedzo.FedZO()
+
+
+def test_node_says_where_its_data_are():
+    settings = {"problem.name": "quadratic", "problem.dim": 4}
+    assert problem_of(context(settings)).dim == 4
+    assert problem_of(context(settings, **{"problem.dim": 5, "partition-id": 0})).dim == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({}, "a node is told its devices by --node-config"),
+        ({"partition-id": 3, "num-partitions": 3}, "a node is told its devices"),
+        ({"devices": "0-x"}, "devices: '0-x' is neither a number nor a range"),
+        ({"devices": "0-9"}, "devices = '0-9': must be below 5"),
+    ],
+)
+def test_bad_node_config(config, line):
+    with pytest.raises(UsageError) as caught:
+        held_devices(config, 5)
+    assert str(caught.value).startswith(line)
+
+
+def test_parts_are_all_devices_once():
+    parts = [held_devices({"partition-id": p, "num-partitions": 4}, 10) for p in range(4)]
+    assert sorted(sum(parts, [])) == list(range(10))
+
+
+def test_node_answers_for_its_own_devices_only():
+    from flwr.app import Message
+
+    from fedzo.algorithms.fedzo import LocalSteps
+    from fedzo.flower import wire
+
+    problem, a = Quadratic(dim=3, devices=6), fedzo.FedZO()
+    grid = InProcessGrid(make_client_app(lambda c: problem), 3)
+    work = LocalSteps(a.estimator, 0.1, 5, np.zeros(3), 0, 0)
+    message = Message(wire.task(work, [1, 2], False), 1, wire.TRAIN)
+    (reply,) = grid.send_and_receive([message])
+    told = wire.read_answer(reply.content, False)
+    assert [update.device for update in told.updates] == [1]
+    assert told.failures == {2: "UsageError: this device does not live on this node"}
+
+
+def test_strategy(tmp_path):
+    problem = Quadratic(dim=3, devices=4, gradient_noise=0.0)
+    grid = InProcessGrid(make_client_app(lambda c: problem), 2)
+    algorithm = fedzo.FedZO(learning_rate=0.2, directions=3, direction_kind="orthogonal")
+    x0 = np.full(3, 0.5)
+
+    def distance(server_round, arrays):
+        away = arrays["x"].numpy() - problem.optimum
+        return MetricRecord({"distance": float(np.linalg.norm(away))})
+
+    strategy = FedzoStrategy(algorithm, fedzo.Seeds(), seed=3, run_dir=tmp_path)
+    result = strategy.start(grid, ArrayRecord([x0]), num_rounds=4, evaluate_fn=distance)
+    here = fedzo.minimize(problem, x0, algorithm=algorithm, seed=3, rounds=4, evaluate_every=1)
+    assert np.array_equal(result.arrays["x"].numpy(), here.x)
+    losses = [result.evaluate_metrics_clientapp[t]["train_loss"] for t in range(5)]
+    assert losses == [record["train_loss"] for record in here.history]
+    assert result.evaluate_metrics_serverapp[4]["distance"] == pytest.approx(
+        np.linalg.norm(here.x - problem.optimum), rel=1e-12
+    )
+    assert (tmp_path / "model.npy").exists()
+
+
+# --------------------------------------------------------------------------- the example
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Return the example's apps and its run configuration, flat as Flower hands it over."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    flat = {}
+    for key, value in project["config"].items():
+        inner = value if isinstance(value, dict) else None
+        flat.update({f"{key}.{k}": v for k, v in inner.items()} if inner else {key: value})
+    apps = []
+    for side in ("serverapp", "clientapp"):
+        module, _, name = project["components"][side].partition(":")
+        apps.append(getattr(importlib.import_module(module), name))
+    yield (*apps, flat)
+    for name in [name for name in sys.modules if name.startswith("fedzo_app")]:
+        del sys.modules[name]
+
+
+def test_example_trains_softmax(example, tmp_path):
+    server, client, settings = example
+    start({**settings, "run-dir": str(tmp_path)}, 3, server, client)
+    first, last = history(tmp_path)
+    assert last["train_loss"] < first["train_loss"] - 0.05
+    assert last["participants"] == 20
+
+
+def test_example_tunes_a_black_box(example, tmp_path):
+    server, client, settings = example
+    own = {
+        "config": "",
+        "problem.name": "fedzo_app.black_box:problem",
+        "problem.devices": 3,
+        "algorithm.participants": "",
+        "algorithm.learning-rate": 0.01,
+        "run-dir": str(tmp_path),
+    }
+    start({**settings, **own}, 3, server, client)
+    first, last = history(tmp_path)
+    assert last["train_loss"] < 0.5 * first["train_loss"]

@@ -1,0 +1,426 @@
+"""The same run on Flower's messages as in one process, and whatever a node may do to it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message
+
+import fedzo
+from fedzo.algorithms import ALGORITHMS
+from fedzo.config import Experiment
+from fedzo.errors import Halted
+from fedzo.federation import LocalFederation
+from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
+from fedzo.problems.quadratic import Quadratic
+from fedzo.problems.softmax import softmax
+from fedzo.result import Status
+from fedzo.run import drive
+from fedzo.uplink import UPLINKS
+
+PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
+ALGORITHM = fedzo.FedZO(learning_rate=0.05, directions=4, local_steps=2, participants=4)
+QUICK = FlowerSettings(grace=0.02, patience=0.2)
+
+
+class Nodes(InProcessGrid):
+    """Nodes that can be taken away, kept silent, and made to answer anything."""
+
+    def __init__(self, problem=PROBLEM, nodes=3):
+        super().__init__(make_client_app(lambda context: problem), nodes)
+        self.away, self.silent, self.asked = set(), set(), []
+        self.spoil = lambda message, reply: reply
+
+    def get_node_ids(self):
+        return [node for node in super().get_node_ids() if node not in self.away]
+
+    def answer(self, message):
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        self.asked.append((node, kind))
+        if node in self.silent | self.away:
+            return None
+        return self.spoil(message, super().answer(message))
+
+
+def run(grid, uplink=None, algorithm=ALGORITHM, settings=QUICK, **keywords):
+    uplink = uplink or fedzo.Ideal()
+    federation = FlowerFederation(grid, 5, uplink, settings)
+    defaults = {"rounds": 6, "evaluate_every": 3, "config": {}}
+    return drive(
+        federation, federation.initial(), algorithm=algorithm, uplink=uplink, **defaults | keywords
+    )
+
+
+def without(record, *keys):
+    gone = {"seconds", "wire_up_bytes", "wire_down_bytes", *keys}
+    return {k: v for k, v in record.items() if k not in gone}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("nodes", [1, 4, 9])  # nine nodes for six devices: three have none
+def test_same_run_as_in_one_process(name, nodes):
+    algorithm = ALGORITHMS[name]()
+    there = run(Nodes(nodes=nodes), algorithm=algorithm)
+    here = fedzo.minimize(PROBLEM, algorithm=algorithm, seed=5, rounds=6, evaluate_every=3)
+    assert np.array_equal(there.x, here.x)
+    assert [without(r) for r in there.history] == [without(r) for r in here.history]
+    assert there.evaluation_queries == here.evaluation_queries
+
+
+@pytest.mark.parametrize("kind", UPLINKS)
+@pytest.mark.parametrize("weighting", ["uniform", "size"])
+def test_same_run_by_every_uplink(kind, weighting):
+    problem = softmax(devices=8)
+    algorithm = fedzo.FedZO(participants=5, weighting=weighting)
+    there = run(Nodes(problem), UPLINKS[kind](), algorithm, rounds=3)
+    here = fedzo.minimize(
+        problem, algorithm=algorithm, uplink=UPLINKS[kind](), seed=5, rounds=3, evaluate_every=3
+    )
+    assert there.x.dtype == np.float32
+    assert np.array_equal(there.x, here.x)
+    assert [without(r) for r in there.history] == [without(r) for r in here.history]
+
+
+def test_answers_in_any_order():
+    class Backwards(Nodes):
+        def pull_messages(self, message_ids):
+            return list(reversed(super().pull_messages(message_ids)))
+
+    assert np.array_equal(run(Backwards()).x, run(Nodes()).x)
+
+
+def test_seeds_are_fifty_times_smaller_on_the_wire():
+    problem, algorithm = softmax(), fedzo.FedZO(participants=20)  # the paper's setting
+    ideal, seeds = (
+        run(Nodes(problem), uplink, algorithm, rounds=1).history[-1]
+        for uplink in (fedzo.Ideal(), fedzo.Seeds())
+    )
+    assert ideal["wire_up_bytes"] > 50 * seeds["wire_up_bytes"]
+    assert ideal["uplink_bytes"] < ideal["wire_up_bytes"] < 1.01 * ideal["uplink_bytes"]
+    assert seeds["wire_up_bytes"] < 1.2 * seeds["uplink_bytes"]
+    assert 3 * 31400 < ideal["wire_down_bytes"] < 3 * 31400 + 6000  # the model, once a node
+
+
+# ------------------------------------------------------------- what a node may do to a run
+
+
+def edit(change, devices=frozenset({3}), kind=wire.TRAIN):
+    """Return what spoils the answers of node 2, the home of devices 2 and 3."""
+
+    def spoil(message, reply):
+        if message.metadata.dst_node_id != 2 or message.metadata.message_type != kind:
+            return reply
+        return Message(change(reply.content) or reply.content, reply_to=message)
+
+    return spoil
+
+
+def of_device_3(change):
+    """Return what changes the update of device 3 in an answer, and leaves its neighbour's."""
+
+    def spoil(content):
+        which = list(content["answer"]["devices"])
+        deltas = content["arrays"]["deltas"].numpy()
+        if 3 in which:
+            content["arrays"] = ArrayRecord({"deltas": FlowerArray(change(deltas, which.index(3)))})
+
+    return edit(spoil)
+
+
+def put(value):
+    def change(deltas, row):
+        deltas = deltas.copy()
+        deltas[row] = value
+        return deltas
+
+    return change
+
+
+def plain(**changes):
+    """Return what changes the plain values of an answer; a list, as many as there are devices."""
+
+    def spoil(content):
+        told = dict(content["answer"])
+        count = len(told["devices"])
+        new = {k: v[:count] if isinstance(v, list) else v for k, v in changes.items()}
+        content["answer"] = ConfigRecord({**told, **new})
+
+    return edit(spoil)
+
+
+def expected(rounds, left_out):
+    """Return the model of FedZO where these (round, device) have no say, computed by hand."""
+    x, uplink = PROBLEM.initial(), fedzo.Ideal()
+    with LocalFederation(PROBLEM, 5, workers=1) as federation:
+        for t in range(rounds):
+            from fedzo.algorithms.fedzo import LocalSteps
+
+            a = ALGORITHM
+            work = LocalSteps(a.estimator, 0.05, 25, x, t, 5, 2)
+            devices = uplink.participants(t, 4, federation)
+            deltas = [work(PROBLEM, i).delta for i in devices if (t + 1, i) not in left_out]
+            x = x + np.mean(deltas, axis=0) if deltas else x
+    return x
+
+
+def everyone_of(device, rounds=6):
+    with LocalFederation(PROBLEM, 5, workers=1) as federation:
+        there = [fedzo.Ideal().participants(t, 4, federation) for t in range(rounds)]
+    return {(t + 1, device) for t in range(rounds) if device in there[t]}
+
+
+def named(result):
+    """Return who was left out of which round, and the reasons."""
+    left = [one for record in result.history for one in record.get("left_out", ())]
+    return {(one["round"], one["device"]) for one in left}, {one["reason"] for one in left}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (of_device_3(put(np.nan)), "its update is not finite"),
+        (of_device_3(put(np.inf)), "its update is not finite"),
+        (of_device_3(put(1e6)), "its update has the length 2.828e+06, more than max_norm = 10"),
+    ],
+)
+def test_bad_update_of_one_device(spoil, reason):
+    grid = Nodes()
+    grid.spoil = spoil
+    result = run(grid, settings=dataclasses.replace(QUICK, max_norm=10.0))
+    gone = everyone_of(3)
+    assert len(gone) >= 3
+    assert named(result) == (gone, {reason})
+    assert result.status == Status.FINISHED
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (of_device_3(lambda deltas, _: deltas[:, :-1]), r"its update has the shape (7,) of type"),
+        (of_device_3(lambda deltas, _: deltas.astype(np.float32)), "of type float32, not (8,)"),
+        (of_device_3(lambda deltas, _: deltas[0]), "have the shape (8,)"),
+        (plain(round=77), "its answer is of round 78"),
+        (plain(devices=[0, 1]), "its node did not answer for it"),
+        (plain(weights=[1e9, 1e9]), "its weight 1e+09 is neither 1 nor its number of samples"),
+        (plain(queries=[-5, -5]), "it claims to have asked -5 queries"),
+        (plain(queries="many"), "its node's answer is malformed"),
+        (edit(lambda content: content.clear()), "has no record 'answer'"),
+    ],
+)
+def test_bad_answer_of_a_node(spoil, reason):
+    grid = Nodes()
+    grid.spoil = spoil
+    result = run(grid)
+    _, reasons = named(result)
+    assert reasons
+    assert all(reason in one for one in reasons), reasons
+    gone, _ = named(result)
+    assert {device for _, device in gone} <= {2, 3}
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [
+        (lambda c: c * np.nan, "its coefficients are not finite"),
+        (lambda c: c[:, :1], "its coefficients are not (2, 4) of type float64"),
+        (lambda c: c * 1e9, "more than max_norm = 10"),
+    ],
+)
+def test_bad_coefficients(numbers, reason):
+    def spoil(content):
+        told = wire.read_answer(content, True)
+        updates = tuple(u._replace(coefficients=numbers(u.coefficients)) for u in told.updates)
+        return wire.answer(told._replace(updates=updates), True)
+
+    grid = Nodes()
+    grid.spoil = edit(spoil)
+    result = run(grid, fedzo.Seeds(), settings=dataclasses.replace(QUICK, max_norm=10.0))
+    gone, reasons = named(result)
+    assert gone == everyone_of(2) | everyone_of(3)
+    assert all(reason in one for one in reasons), reasons
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+class Moody(Quadratic):
+    """A problem that fails on one device."""
+
+    def __init__(self, error):
+        super().__init__(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
+        self.error = error
+
+    def values(self, points, batch):
+        if batch.device == 3:
+            raise self.error
+        return super().values(points, batch)
+
+
+def test_device_that_raises_costs_nobody_else():
+    result = run(Nodes(Moody(OSError("the disk is full"))))
+    gone, reasons = named(result)
+    assert gone == everyone_of(3)
+    assert reasons == {"OSError: the disk is full"}
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+def test_client_app_that_raises():
+    grid = Nodes()
+    error = Error(2, "ValueError:\n no")
+    spoil = lambda m, r: Message(error, reply_to=m) if m.metadata.dst_node_id == 2 else r
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    grid.spoil = spoil
+    losses = federation.losses(np.zeros(8))
+    assert {(o.device, o.reason) for o in federation.left_out} == {
+        (2, "its node failed: ValueError: no"),
+        (3, "its node failed: ValueError: no"),
+    }
+    assert np.array_equal(losses[[0, 1, 4, 5]], PROBLEM.losses(np.zeros(8), [0, 1, 4, 5]))
+
+
+def test_loss_that_is_not_finite_is_left_out_of_the_mean():
+    def spoil(content):
+        content["answer"] = ConfigRecord({**content["answer"], "losses": [1.0, np.nan]})
+
+    grid = Nodes()
+    grid.spoil = edit(spoil, kind=wire.EVALUATE)
+    result = run(grid, rounds=0)
+    losses = PROBLEM.losses(np.zeros(8), [0, 1, 4, 5])
+    assert result.fun == pytest.approx((losses.sum() + 1.0) / 5, rel=1e-14)
+    assert named(result) == ({(0, 3)}, {"its loss is not finite"})
+
+
+def test_everybody_not_finite_is_divergence():
+    grid = Nodes()
+    grid.spoil = lambda message, reply: (
+        reply
+        if message.metadata.message_type != wire.TRAIN
+        else Message(spoiled(reply.content), reply_to=message)
+    )
+
+    def spoiled(content):
+        deltas = content["arrays"]["deltas"].numpy() * np.nan
+        content["arrays"] = ArrayRecord({"deltas": FlowerArray(deltas)})
+        return content
+
+    result = run(grid)
+    assert result.status == Status.NON_FINITE
+    assert result.message.startswith("the loss is not finite in round 1 on device ")
+
+
+# --------------------------------------------------------------------- coming and going
+
+
+def test_silent_node_costs_its_updates_and_one_grace():
+    grid = Nodes()
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    x = federation.initial()
+    grid.silent.add(2)
+    grid.asked.clear()
+    federation.losses(x)
+    reasons = {o.device: o.reason for o in federation.left_out}
+    assert reasons == dict.fromkeys([2, 3], "its node did not answer in time")
+    federation.left_out.clear()
+    federation.losses(x)  # it is not asked again, and not waited for
+    assert [kind for node, kind in grid.asked if node == 2] == [wire.EVALUATE, wire.HELLO]
+    assert {o.reason for o in federation.left_out} == {"its node is not connected"}
+
+
+def test_node_that_comes_back_takes_part_again():
+    grid = Nodes()
+
+    def coming_and_going(progress):
+        (grid.away.add if progress.round == 1 else grid.away.discard)(2)
+
+    result = run(grid, rounds=6, callback=coming_and_going, evaluate_every=6)
+    gone, reasons = named(result)
+    assert gone == {(t, i) for i in (2, 3) for t, _ in everyone_of(i) if t == 2}
+    assert gone
+    assert reasons == {"its node is not connected"}
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+def test_node_lost_in_mid_round_and_back_is_asked_again():
+    grid, lost = Nodes(), []
+
+    def spoil(message, reply):
+        if message.metadata.message_type == wire.TRAIN and not lost:
+            lost.append(message.metadata.dst_node_id)
+            return Message(Error(5, "Node Unavailable"), reply_to=message)
+        return reply
+
+    grid.spoil = spoil
+    result = run(grid, settings=FlowerSettings(quorum=1.0, grace=0.02, patience=60.0))
+    assert lost
+    assert named(result) == (set(), set())
+    assert np.allclose(result.x, expected(6, set()), rtol=1e-12, atol=0)
+
+
+def test_another_node_takes_over_a_device():
+    grid = Nodes(nodes=4)
+    for node, devices in ((1, "0-3"), (2, "2-5"), (3, "4"), (4, "5")):
+        grid.contexts[node].node_config = {"devices": devices}
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    assert federation._roll.homes(range(6)) == {1: [0, 1, 2, 3], 2: [4, 5]}
+    grid.away.add(1)
+    federation._roll.look()
+    assert federation._roll.homes(range(6)) == {2: [2, 3, 4, 5]}
+
+
+def test_node_with_another_problem_is_not_taken():
+    other = Quadratic(dim=9, devices=6)
+    grid = Nodes()
+    grid.client_app = make_client_app(lambda c: other if c.node_id == 3 else PROBLEM)
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    assert federation.dim == 8
+    assert federation._roll.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+
+
+def test_too_few_at_the_start():
+    grid = Nodes()
+    grid.away |= {2, 3}
+    with pytest.raises(Halted, match=r"no quorum within 0.2 s: 2 of the devices are there"):
+        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+
+
+def test_quorum_lost_halts_with_a_checkpoint_that_resumes(tmp_path):
+    grid = Nodes()
+
+    def leave(progress):
+        grid.away |= {1, 2} if progress.round == 4 else set()
+
+    settings = dataclasses.replace(QUICK, quorum=0.8)  # all four of a round
+    keywords = {"run_dir": tmp_path, "evaluate_every": 6}
+    halted = run(grid, callback=leave, settings=settings, **keywords)
+    assert halted.status == Status.HALTED
+    assert halted.nit == 4
+    assert halted.message.startswith("no quorum within 0.2 s: ")
+    grid.away.clear()
+    resumed = run(grid, resume=True, **keywords)
+    assert resumed.status == Status.FINISHED
+    assert np.array_equal(resumed.x, run(Nodes()).x)
+
+
+def test_quorum_is_of_the_devices_asked():
+    assert FlowerSettings(quorum=0.5).needed(5) == 3
+    assert FlowerSettings(quorum=1.0).needed(5) == 5
+    assert FlowerSettings(quorum=0.01).needed(5) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ({"quorum": 0}, "flower.quorum = 0.0: must be a number > 0"),
+        ({"quorum": 2}, "flower.quorum = 2.0: must be a number in (0, 1]"),
+        ({"grace": -1}, "flower.grace = -1.0: must be a number > 0"),
+        ({"patience": "long"}, "flower.patience = 'long': must be a number"),
+        ({"max_norm": 0}, "flower.max_norm = 0: must be a number > 0"),
+        ({"nodes": 0}, "flower.nodes = 0: must be a whole number >= 1"),
+        ({"grase": 1}, "flower.grase = 1: unknown key (did you mean 'grace'?)"),
+    ],
+)
+def test_bad_setting(setting, line):
+    with pytest.raises(fedzo.errors.FedzoError) as caught:
+        Experiment.resolve({"problem": {"name": "quadratic"}, "flower": setting})
+    assert str(caught.value).startswith(line)

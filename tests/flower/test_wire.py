@@ -1,0 +1,215 @@
+"""Everything that is sent comes out as it went in, and nothing else is let in."""
+
+import io
+import pickle
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedzo import FedAvg
+from fedzo.algorithms.dzopa import OwnSteps
+from fedzo.algorithms.fedavg import LocalGradientSteps
+from fedzo.algorithms.fedzo import LocalSteps
+from fedzo.algorithms.zo_sgd import PooledSteps
+from fedzo.errors import UsageError
+from fedzo.estimator import Estimator
+from fedzo.federation import Update
+from fedzo.flower import InProcessGrid, make_client_app, wire
+from fedzo.flower.grid import travelled
+from fedzo.problems.quadratic import Quadratic
+
+PROBLEM = Quadratic(dim=6, devices=4, gradient_noise=0.3)
+ESTIMATOR = Estimator(0.01, 3, "orthogonal", "central")
+X = np.linspace(-1, 1, 6)
+STEPS = LocalSteps(ESTIMATOR, 0.1, 5, X, round=3, seed=7, local_steps=2, weighting="size")
+WORKS = [
+    STEPS,
+    PooledSteps(STEPS),
+    LocalGradientSteps(FedAvg(0.1, local_steps=2), X.astype(np.float32), round=3, seed=7),
+    LocalGradientSteps(FedAvg(0.1, participants=2), X, round=3, seed=7),
+    OwnSteps(ESTIMATOR, 0.1, 5, np.outer(np.arange(4), X), round=3, seed=7),
+]
+
+
+@pytest.fixture(autouse=True)
+def _identity():
+    InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=1)  # so that messages can be made
+
+
+def sent(content):
+    """Return a content as it arrives at the other end."""
+    return travelled(Message(content, 1, wire.TRAIN)).content
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work).__name__)
+def test_work_does_the_same_at_the_other_end(work):
+    part = work.only([1, 2]) if hasattr(work, "only") else work
+    there, devices, coefficients = wire.read_task(sent(wire.task(part, [1, 2], True)))
+    assert type(there) is type(work)
+    assert (devices, coefficients, there.round) == ([1, 2], True, 3)
+    for device in devices:
+        here, found = work(PROBLEM, device), there(PROBLEM, device)
+        assert np.array_equal(here.delta, found.delta)
+        assert here.delta.dtype == found.delta.dtype
+        assert here[2:4] == found[2:4]
+
+
+def test_works_are_all_that_there_are():
+    assert set(wire.WORKS.values()) == {type(work) for work in WORKS}
+
+
+def test_only_listed_work_travels():
+    with pytest.raises(UsageError, match="function is no work that can travel"):
+        wire.task(lambda objective, device: None, [0], False)
+
+
+def altered(**changes):
+    """Return a task with fields of its record changed; None takes one out."""
+    content = wire.task(STEPS, [0], False)
+    plain = {**content["task"], **changes}
+    content["task"] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
+    return sent(content)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"work": "Popen"}, "names no work"),
+        ({"work": None}, "names no work"),
+        ({"work.seed": "7"}, "'work.seed' is '7', not of the type <class 'int'>"),
+        ({"work.seed": True}, "'work.seed' is 'True'"),
+        ({"work.round": 1.5}, "'work.round' is '1.5'"),
+        ({"work.seed": None}, "has no 'work.seed'"),
+        ({"work.command": "rm"}, "fields that LocalSteps has not"),
+        ({"devices": ["0"]}, "'devices' is"),
+        ({"devices": None}, "has no 'devices'"),
+        ({"coefficients": 1}, "'coefficients' is '1'"),
+    ],
+)
+def test_malformed_task(changes, reason):
+    with pytest.raises(wire.Malformed, match=reason):
+        wire.read_task(altered(**changes))
+
+
+def test_settings_are_checked_as_everywhere():
+    with pytest.raises(ValueError, match=r"smoothing = -1.0: must be a number > 0"):
+        wire.read_task(altered(**{"work.estimator.smoothing": -1.0}))
+
+
+class Trap:
+    def __reduce__(self):
+        return (pytest.fail, ("something was unpickled",))
+
+
+def of_objects():
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([Trap()], object), allow_pickle=True)
+    return Array("object", (1,), "numpy.ndarray", buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (of_objects(), "cannot be read"),
+        (Array("float64", (6,), "numpy.ndarray", pickle.dumps(Trap())), "cannot be read"),
+        (Array("float64", (6,), "numpy.ndarray", b"\x93NUMPY\x01"), "cannot be read"),
+        (Array(np.arange(6)), "is of type int64"),
+        (Array(np.array(["x"])), "is of type <U1"),
+    ],
+)
+def test_array_of_anything_but_floats(array, reason):
+    content = wire.task(STEPS, [0], False)
+    content["arrays"] = ArrayRecord({"work.x": array})
+    with pytest.raises(wire.Malformed, match=reason):
+        wire.read_task(sent(content))
+
+
+def test_missing_parts():
+    with pytest.raises(wire.Malformed, match="no record 'task'"):
+        wire.read_task(RecordDict())
+    content = wire.task(STEPS, [0], False)
+    del content["arrays"]
+    with pytest.raises(wire.Malformed, match="no arrays"):
+        wire.read_task(content)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("coefficients", [True, False])
+def test_answer(dtype, coefficients):
+    rng = np.random.default_rng(0)
+    updates = tuple(
+        Update(i, rng.normal(size=6).astype(dtype), i + 0.5, 10 * i, rng.normal(size=(2, 3)))
+        for i in (1, 3)
+    )
+    updates = tuple(u._replace(coefficients=u.coefficients.astype(dtype)) for u in updates)
+    told = wire.Answer(4, updates, {2: "OSError: no disk"})
+    found = wire.read_answer(sent(wire.answer(told, coefficients)), coefficients)
+    assert (found.round, found.failures) == (4, {2: "OSError: no disk"})
+    for update, same in zip(updates, found.updates, strict=True):
+        which = "coefficients" if coefficients else "delta"
+        assert np.array_equal(getattr(update, which), getattr(same, which))
+        assert getattr(same, which).dtype == dtype
+        assert update[2:4] == same[2:4]
+        assert update.device == same.device
+
+
+def test_answer_of_nobody():
+    found = wire.read_answer(sent(wire.answer(wire.Answer(0, (), {1: "no"}), True)), True)
+    assert found == (0, (), {1: "no"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"weights": [1.0]}, "differ in length"),
+        ({"reasons": ["why"]}, "differ in length"),
+        ({"coefficients": b"\0" * 23}, "multiple of element size|not those"),
+        ({"coefficients": b"\0" * 20}, "not those of 2 devices"),
+        ({"coefficients": b""}, "not those of 2 devices"),
+        ({"steps": 0}, "not those of 2 devices"),
+        ({"dtype": "object"}, "not float32 or float64"),
+        ({"queries": ["many", "more"]}, "'queries' is"),
+    ],
+)
+def test_malformed_answer(changes, reason):
+    one = Update(1, X, 1.0, 5, np.ones((2, 3), np.float32))
+    content = wire.answer(wire.Answer(0, (one, one._replace(device=2)), {}), True)
+    content["answer"] = ConfigRecord({**content["answer"], **changes})
+    with pytest.raises((wire.Malformed, ValueError), match=reason):
+        wire.read_answer(content, True)
+
+
+def test_hello():
+    told = wire.Hello(6, 4, (1, 3), (10, 20), ("size",), 0)
+    assert wire.read_hello(sent(wire.hello(told))) == told
+    for wrong in (
+        told._replace(held=(1, 4)),
+        told._replace(held=(-1, 1)),
+        told._replace(sizes=(1,)),
+        told._replace(sizes=(1, -1)),
+        told._replace(dim=0),
+    ):
+        with pytest.raises(wire.Malformed, match="contradicts itself"):
+            wire.read_hello(sent(wire.hello(wrong)))
+
+
+def test_losses():
+    content = wire.losses({1: 0.5, 2: np.nan}, {3: "no"}, {"accuracy": 0.25})
+    found, failures, metrics = wire.read_losses(sent(content))
+    assert found[1] == 0.5
+    assert np.isnan(found[2])
+    assert (failures, metrics) == ({3: "no"}, {"accuracy": 0.25})
+
+
+def test_model():
+    x, devices, metrics = wire.read_model(sent(wire.model(X.astype(np.float32), [2], True)))
+    assert np.array_equal(x, X.astype(np.float32))
+    assert (devices, metrics, x.dtype) == ([2], True, np.float32)
+    with pytest.raises(wire.Malformed, match="not one of finite numbers"):
+        wire.read_model(sent(wire.model(np.array([np.nan]), [2])))
+
+
+def test_size_is_that_of_all_objects():
+    message = Message(wire.model(np.zeros(1000), [0]), 1, wire.EVALUATE)
+    assert 8128 < wire.size(message) < 8128 + 1500  # NumPy's header is 128 bytes

@@ -1,0 +1,160 @@
+"""Claims: intervals against SciPy, verdicts by the rule, measures against closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedzo.paper.claims import (
+    Comparison,
+    Verdict,
+    ahead,
+    average,
+    falls,
+    gap,
+    growing_speed,
+    interval,
+    judge,
+    reached,
+    settled,
+    speed,
+    t_quantile,
+)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 20, 99])
+def test_t_quantile(freedom, confidence):
+    exact = stats.t.ppf((1 + confidence) / 2, freedom)
+    assert t_quantile(confidence, freedom) == pytest.approx(exact, rel=1e-10)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 30])
+def test_interval_is_that_of_the_paired_t_test(count):
+    rng = np.random.default_rng(count)
+    one, other = rng.normal(1.0, 2.0, (2, count))
+    exact = stats.ttest_rel(one, other).confidence_interval(0.95)
+    found = interval(one - other)
+    assert found.mean == pytest.approx(np.mean(one) - np.mean(other))
+    assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
+
+
+def test_interval_covers():
+    """19 times of 20: of 4,000 intervals of 3 values, within 4 standard errors."""
+    values = np.random.default_rng(0).normal(5.0, 1.0, (4000, 3))
+    hit = np.mean([low < 5 < high for _, low, high in map(interval, values)])
+    assert hit == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 4000))
+
+
+def test_interval_without_spread_or_without_seeds():
+    assert interval([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0)
+    assert interval([2.0]) == (2.0, -math.inf, math.inf)
+    assert interval([math.inf])[1:] == (-math.inf, math.inf)
+
+
+def test_runs_that_diverged():
+    assert interval([math.inf] * 3) == (math.inf, math.inf, math.inf)
+    for values in ([1.0, math.inf], [1.0, math.nan], [math.inf, -math.inf]):
+        mean, low, high = interval(values)
+        assert (math.isnan(mean), low, high) == (True, -math.inf, math.inf)
+    assert Comparison("", np.array([math.inf] * 3), low=0).verdict == Verdict.HOLDS
+    assert Comparison("", np.array([math.inf] * 3), high=1).verdict == Verdict.FAILS
+    assert Comparison("", np.array([math.nan] * 3), low=0).verdict == Verdict.UNKNOWN
+
+
+HALF = 4.302652729911275 / math.sqrt(3)  # half the interval of -1, 0, 1 around their mean
+
+
+@pytest.mark.parametrize(
+    ("centre", "low", "high", "verdict"),
+    [
+        (HALF + 0.01, 0, math.inf, "holds"),
+        (HALF - 0.01, 0, math.inf, "cannot tell"),
+        (-HALF + 0.01, 0, math.inf, "cannot tell"),
+        (-HALF - 0.01, 0, math.inf, "does not hold"),
+        (0, -HALF - 0.01, HALF + 0.01, "holds"),
+        (0, -HALF - 0.01, HALF - 0.01, "cannot tell"),
+        (3 * HALF, -HALF, HALF, "does not hold"),
+        (-3 * HALF, -HALF, HALF, "does not hold"),
+        (-HALF - 0.01, -math.inf, 0, "holds"),
+        (0, -0.01, 0.01, "cannot tell"),
+    ],
+)
+def test_verdict(centre, low, high, verdict):
+    comparison = Comparison("", np.array([-1.0, 0.0, 1.0]) + centre, low, high)
+    assert comparison.verdict.value == verdict
+
+
+def test_one_seed_cannot_tell():
+    assert Comparison("", np.array([5.0]), low=0).verdict == Verdict.UNKNOWN
+
+
+def test_judgement_of_several():
+    holds = Comparison("", np.array([1.0, 1.1]), low=0)
+    fails = Comparison("", np.array([1.0, 1.1]), high=0)
+    unknown = Comparison("", np.array([1.0, -1.1]), low=0)
+    assert judge([holds, holds]) == Verdict.HOLDS
+    assert judge([holds, unknown]) == Verdict.UNKNOWN
+    assert judge([holds, unknown, fails]) == Verdict.FAILS
+    assert judge([]) == Verdict.UNKNOWN
+
+
+def falling(rate, rounds=range(0, 101, 10), start=2.0, **more):
+    return [
+        {"round": t, "train_loss": start * math.exp(-rate * t), "queries": 7 * t, **more}
+        for t in rounds
+    ]
+
+
+def test_reached_interpolates():
+    history = [{"round": t, "train_loss": 10.0 - t, "queries": 3 * t} for t in (0, 4, 8)]
+    assert reached(history, 7.5) == pytest.approx(2.5)
+    assert reached(history, 7.5, "queries") == pytest.approx(7.5)
+    assert reached(history, 2.0) == pytest.approx(8.0)
+    assert reached(history, 1.0) == math.inf
+    assert reached(history, 11.0) == 0.0
+
+
+def test_reached_takes_the_first_of_several_times():
+    losses = [3.0, 1.0, 3.0, 1.0]
+    history = [{"round": t, "train_loss": loss} for t, loss in enumerate(losses)]
+    assert reached(history, 2.0) == pytest.approx(0.5)
+
+
+def test_speed_is_the_ratio_of_rates():
+    """Losses exp(-rt): to the loss of the slower's end the faster takes rate/rate the rounds."""
+    rounds = range(0, 101)
+    runs = {"fast": [falling(0.03, rounds)], "slow": [falling(0.01, rounds)]}
+    assert speed(runs, "fast", "slow").values == pytest.approx(3.0, rel=1e-3)
+    assert speed(runs, "slow", "fast").values == pytest.approx(1 / 3, rel=1e-3)
+    assert speed(runs, "fast", "slow", cost="queries").values == pytest.approx(3.0, rel=1e-3)
+
+
+def test_speed_of_what_never_falls():
+    runs = {"down": [falling(0.03)], "up": [falling(-0.03)], "away": [falling(0.01)]}
+    runs["away"][0].append({"round": 110, "train_loss": math.inf, "queries": 770})
+    assert speed(runs, "down", "up").values == [math.inf]
+    assert speed(runs, "up", "down").values == [0.0]
+    assert speed(runs, "down", "away").values == [math.inf]
+    assert np.isnan(speed(runs, "up", "up").values).all()
+
+
+def test_growing_speed_takes_neighbours_that_were_run():
+    runs = {str(r): [falling(r / 1000, range(101))] for r in (10, 20, 80)}
+    ratios = [c.values[0] for c in growing_speed(runs, ["10", "20", "40", "80"])]
+    assert ratios == pytest.approx([2.0, 4.0], rel=0.02)
+
+
+def test_other_measures():
+    runs = {
+        "a": [falling(0.01, test_accuracy=0.6), falling(0.02, test_accuracy=0.8)],
+        "b": [falling(0.01, start=1.0, test_accuracy=0.5)] * 2,
+    }
+    assert falls(runs, "a").values == pytest.approx([1 - math.exp(-1), 1 - math.exp(-2)])
+    assert gap(runs, "a", "b", 0.1).values == pytest.approx([1.0, 2 * math.exp(-1) - 1])
+    assert (gap(runs, "a", "b", 0.1).low, gap(runs, "a", "b", 0.1).high) == (-0.1, 0.1)
+    assert ahead(runs, "a", "b", "test_accuracy").values == pytest.approx([0.1, 0.3])
+    assert average(runs, "a", "test_accuracy") == pytest.approx([0.6, 0.8])
+    assert settled(falling(0.0, start=3.0), "train_loss") == pytest.approx(3.0)
+    assert settled([{"round": t, "y": t} for t in (0, 4, 8)], "y") == pytest.approx(6.0)

@@ -1,0 +1,156 @@
+"""A small reproduction from end to end: numbers, pictures, claims, the command."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from toys import FAST, LOST, SLOW, toy
+
+from fedzo.cli import main
+from fedzo.paper.claims import interval, reached
+from fedzo.paper.picture import series
+from fedzo.paper.reproduce import figures_in, markdown, reproduce
+from fedzo.paper.runs import run_of
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    out = tmp_path_factory.mktemp("reproduction")
+    return out, reproduce([toy()], "tiny", out, workers=2)
+
+
+def histories(out, label):
+    figure = toy()
+    scale = figure.scales["tiny"]
+    (curve,) = (c for c in figure.curves if c.label == label)
+    return [run_of(curve.experiment(scale), seed, out).history() for seed in range(3)]
+
+
+def test_claims(reproduced):
+    out, judged = reproduced
+    falls, slower = judged["table1"]
+    assert (falls["verdict"], slower["verdict"]) == ("holds", "does not hold")
+    assert (falls["reason"], slower["reason"]) == ("", "They are not.")
+    assert falls["seeds"] == 3
+    shares = [1 - h[-1]["train_loss"] / h[0]["train_loss"] for h in histories(out, SLOW)]
+    mean, low, high = interval(shares)
+    (measured,) = falls["measured"]
+    assert [measured[k] for k in ("mean", "low", "high")] == pytest.approx(
+        (mean, low, high), rel=1e-5
+    )
+    assert measured["claimed"] == [0.0, None]
+    ratios = []
+    for slow, fast in zip(histories(out, SLOW), histories(out, FAST), strict=True):
+        loss = slow[-1]["train_loss"]
+        ratios.append(reached(fast, loss) / reached(slow, loss))
+    assert slower["measured"][0]["mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
+    assert json.loads((out / "claims.json").read_text()) == judged
+
+
+def test_numbers_are_those_of_the_runs(reproduced):
+    out, _ = reproduced
+    (content,) = figures_in(out)
+    first, second, third = content["axes"]
+    for curve in first["series"]:
+        losses = [[r["train_loss"] for r in h] for h in histories(out, curve["label"])]
+        assert curve["x"] == list(range(0, 31, 3))
+        assert curve["mean"] == pytest.approx(np.mean(losses, axis=0), rel=1e-6)
+        assert curve["low"] == pytest.approx(np.min(losses, axis=0), rel=1e-6)
+        assert curve["high"] == pytest.approx(np.max(losses, axis=0), rel=1e-6)
+    (only,) = second["series"]
+    assert only["label"] == FAST
+    assert only["x"] == [r["queries"] for r in histories(out, FAST)[0]]
+    assert (second["x"], second["log_y"], second["log_x"]) == ("queries, all devices", True, False)
+    (points,) = third["series"]
+    gaps = [
+        [np.mean([r["optimality_gap"] for r in h if r["round"] >= 15]) for h in histories(out, k)]
+        for k in (SLOW, FAST)
+    ]
+    assert points["x"] == [1.0, 5.0]
+    assert points["mean"] == pytest.approx(np.mean(gaps, axis=1), rel=1e-6)
+    assert content["caption"] == "tiny scale: d = 10; 30 rounds, 3 seeds (mean and range)"
+    assert "local_steps = 5" in content["configs"][FAST]
+    assert (out / content["folders"][FAST] / "seed-2" / "history.jsonl").exists()
+
+
+def test_pictures(reproduced):
+    out, _ = reproduced
+    assert imread(out / "table1.png").shape[:2] == (690, 3 * 780)
+    svg = (out / "table1.svg").read_text()
+    for text in ("A toy", SLOW, FAST, "communication round", "queries, all devices"):
+        assert f"<!-- {text} -->" in svg
+    curve = re.search(r'<path d="([^"]*)"[^>]*stroke: #0072b2', svg)
+    heights = np.array(re.findall(r"[ML] [\d.]+ ([\d.]+)", curve[1]), float)
+    content = figures_in(out)[0]["axes"][0]["series"][0]["mean"]
+    assert np.corrcoef(heights, content)[0, 1] == pytest.approx(-1, abs=1e-6)  # up is less
+
+
+def test_markdown(reproduced):
+    out, _ = reproduced
+    text = (out / "claims.md").read_text()
+    assert text == markdown(figures_in(out))
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines()]
+    assert all(len(row) == 5 for row in rows)
+    assert rows[2][0] == "table1"
+    assert rows[2][4] == "**holds**"
+    assert rows[3][4] == "**does not hold** They are not."
+
+
+def test_figures_are_merged(reproduced, tmp_path):
+    """A second figure joins the first in claims.json; the first may be done again."""
+    first = toy(rounds=2, seeds=1)
+    reproduce([first], "tiny", tmp_path)
+    content = json.loads((tmp_path / "table1.json").read_text()) | {"name": "fig3"}
+    (tmp_path / "fig3.json").write_text(json.dumps(content))
+    reproduce([first], "tiny", tmp_path, seeds=2)
+    claims = json.loads((tmp_path / "claims.json").read_text())
+    assert list(claims) == ["fig3", "table1"]
+    assert (claims["fig3"][0]["seeds"], claims["table1"][0]["seeds"]) == (1, 2)
+    assert claims["fig3"][0]["measured"][0]["low"] is None  # one seed has no interval
+    assert claims["fig3"][0]["verdict"] == "cannot tell"
+
+
+def test_curve_that_diverged(tmp_path):
+    """It is drawn as far as it went; JSON has no infinities."""
+    reproduce([toy(rounds=6, seeds=2, lost=True)], "tiny", tmp_path)
+    (content,) = figures_in(tmp_path)
+    lost = {curve["label"]: curve for curve in content["axes"][0]["series"]}[LOST]
+    assert lost["x"][0] == 0.0
+    assert len(lost["x"]) < 7
+    assert all(np.isfinite(lost["mean"]))
+
+
+def test_seeds_that_end_early_share_what_all_have():
+    seeds = [
+        [{"round": t, "y": float(t)} for t in (0, 5, 10)],
+        [{"round": t, "y": 3.0 * t} for t in (0, 5)],
+    ]
+    drawn = series("a", seeds, "round", "y", 0)
+    assert (drawn["x"], drawn["mean"], drawn["high"]) == ([0.0, 5.0], [0.0, 10.0], [0.0, 15.0])
+
+
+def test_command(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("fedzo.paper.find_figure", lambda name: toy(rounds=4))
+    monkeypatch.setattr("fedzo.paper.cli.SCALES", ("tiny",))
+    assert main(["reproduce", "table1", "table1", "--scale", "tiny", "--out", str(tmp_path)]) == 0
+    out, err = capfd.readouterr()
+    assert "100%" in err
+    assert re.search(r"^table1 +(holds|cannot tell) +The loss falls\.$", out, re.M)
+    assert out.count("The loss falls.") == 1
+    assert out.splitlines()[-1] == str(tmp_path / "report.html")
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig9"], "no figure 'fig9'"),
+        (["table1", "--seeds", "0"], "--seeds 0: must be a whole number >= 1"),
+    ],
+)
+def test_bad_input(arguments, message, tmp_path, capsys):
+    assert main(["reproduce", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

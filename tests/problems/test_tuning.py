@@ -1,0 +1,214 @@
+"""Tuning: seeds, budgets, processes, and what a run leaves."""
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.config import Experiment
+from fedzo.errors import InvalidValue, NoAnswer, UsageError
+from fedzo.problems.tuning import Tuning
+from fedzo.problems.tuning_softmax import tuning
+from fedzo.random import Draws, Stream
+
+SPACE = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
+HERE = Draws(seed=1, stream=Stream.BATCHES, round=2, device=3)
+RUN = {"devices": 4, "max_queries": 120, "seed": 2}
+
+
+def score(params, device, rng):
+    """Best at a rate of 0.1 and 3 layers; the noise is the seed's."""
+    away = np.log10(params["rate"]) + 1, (params["layers"] - 3) / 4
+    return float(np.sum(np.square(away)) + device + rng.normal())
+
+
+def clean(params, device):
+    return score(params, device, Silence())
+
+
+class Silence:
+    def normal(self):
+        return 0.0
+
+
+def test_a_batch_is_fresh_seeds_the_same_for_all_points():
+    problem = Tuning(score, SPACE, devices=5)
+    batch = problem.batch(3, 4, HERE)
+    assert len(set(batch.seeds)) == 4
+    assert batch == problem.batch(3, 4, HERE)
+    assert not set(batch.seeds) & set(problem.batch(3, 4, HERE._replace(step=1)).seeds)
+    points = np.array([[0.0, 0.0], [0.3, -0.5], [0.3, -0.5]])
+    values = problem.values(points, batch)
+    assert values.shape == (3, 4)
+    noise = [np.random.default_rng(seed).normal() for seed in batch.seeds]
+    for u, row in zip(points, values, strict=True):
+        expected = clean(problem.space.params(u), 3) + np.array(noise)
+        np.testing.assert_allclose(row, expected, rtol=1e-12)
+    # what an estimate sees of the noise: nothing, for it is the same at both ends
+    np.testing.assert_allclose(np.ptp(values[1] - values[0]), 0, atol=1e-12)
+
+
+def test_evaluations_have_few_fixed_seeds_that_are_counted():
+    problem = Tuning(score, SPACE, devices=5, evaluation_seeds=3, seed=7)
+    assert problem.evaluation_cost == 15
+    x = np.array([0.2, 0.1])
+    losses = problem.losses(x, np.arange(5))
+    assert problem.meter.queries == 15
+    assert np.array_equal(losses[[4, 1]], problem.losses(x, np.array([4, 1])))
+    moved = problem.losses(x + 0.1, np.arange(5)) - losses
+    expected = clean(problem.space.params(x + 0.1), 0) - clean(problem.space.params(x), 0)
+    np.testing.assert_allclose(moved, expected, rtol=1e-9)
+    assert not np.allclose(losses, Tuning(score, SPACE, 5, seed=8).losses(x, np.arange(5)))
+
+
+def test_it_finds_the_best_and_tells_so(tmp_path):
+    folder = tmp_path / "run"
+    tuned = fedzo.tune(score, SPACE, devices=5, max_queries=400, run_dir=folder)
+    assert tuned.params["layers"] == 3
+    assert np.log10(tuned.params["rate"]) == pytest.approx(-1, abs=0.3)
+    assert tuned.queries == tuned.result.queries + tuned.result.evaluation_queries <= 400
+    best = min(tuned.history, key=lambda record: record["train_loss"])
+    assert tuned.score == best["train_loss"]
+    assert tuned.params == {"rate": best["rate"], "layers": best["layers"]}
+    told = json.loads((folder / "best.json").read_text())
+    assert told == {"params": tuned.params, "score": tuned.score, "round": best["round"]}
+
+
+@pytest.mark.parametrize("every", [1, 3, 100])
+@pytest.mark.parametrize("budget", [29, 120, 121, 187])
+def test_rounds_fill_the_budget_and_the_last_is_evaluated(budget, every):
+    """A round is 4 devices x 2 trainings, an evaluation 4."""
+    tuned = fedzo.tune(score, SPACE, devices=4, max_queries=budget, evaluate_every=every)
+    rounds = tuned.result.nit
+    assert tuned.history[-1]["round"] == rounds
+    assert tuned.queries == 8 * rounds + 4 * len(tuned.history) <= budget
+    more = rounds + 1
+    assert 8 * more + 4 * (more // every + 1 + (more % every > 0)) > budget
+
+
+def test_a_budget_too_small_is_refused():
+    with pytest.raises(InvalidValue, match="max_queries = 15: must be at least 16"):
+        fedzo.tune(score, SPACE, devices=4, max_queries=15)
+
+
+def test_starts_where_it_is_told():
+    start = {"rate": 0.01, "layers": 7}
+    tuned = fedzo.tune(score, SPACE, start=start, **RUN)
+    assert {k: tuned.history[0][k] for k in start} == pytest.approx(start)
+
+
+def test_threads_and_processes_are_the_same_run():
+    runs = [
+        fedzo.tune(score, SPACE, parallel=parallel, workers=workers, **RUN)
+        for parallel, workers in [("threads", 1), ("threads", 3), ("processes", 2)]
+    ]
+    for one in runs:
+        assert one.result.x.tobytes() == runs[0].result.x.tobytes()
+        assert (one.params, one.score, one.queries) == (
+            runs[0].params,
+            runs[0].score,
+            runs[0].queries,
+        )
+
+
+def test_processes_are_ended_with_the_run():
+    problem = Tuning(score, SPACE, devices=2, parallel="processes", workers=1)
+    fedzo.minimize(problem, rounds=1, algorithm=fedzo.FedZO(batch_size=1, directions=1))
+    assert problem._pool is None
+    assert len(problem.losses(np.zeros(2), np.arange(2))) == 2  # they come back
+    problem.close()
+
+
+def test_a_function_that_cannot_be_sent_is_refused_at_once():
+    with pytest.raises(UsageError, match=r"cannot be sent to processes .*parallel = 'threads'"):
+        Tuning(lambda params, device, rng: 0.0, SPACE, devices=2, parallel="processes")
+
+
+def test_resumes_to_the_bit(tmp_path):
+    whole = fedzo.tune(score, SPACE, **RUN)
+    half = {**RUN, "max_queries": 60}
+    fedzo.tune(score, SPACE, run_dir=tmp_path, **half)
+    resumed = fedzo.tune(score, SPACE, run_dir=tmp_path, resume=True, **RUN)
+    assert resumed.result.x.tobytes() == whole.result.x.tobytes()
+    other = {"rate": SPACE["rate"], "layers": fedzo.Int(1, 9)}
+    with pytest.raises(UsageError, match=r"space\.layers"):
+        fedzo.tune(score, other, run_dir=tmp_path, resume=True, **RUN)
+
+
+def wild(params, device, rng):
+    return np.nan if params["rate"] > 0.05 else score(params, device, rng)
+
+
+def test_scores_that_are_not_finite():
+    far = np.array([1.5, 0.0])
+    capped = Tuning(wild, SPACE, devices=2, worst=1.5)
+    assert capped.losses(far, np.arange(2)).tolist() == [1.5, 1.5]
+    batch = capped.batch(0, 50, HERE)
+    values = Tuning(score, SPACE, devices=2).values(np.zeros((1, 2)), batch)
+    assert values.max() > 1.5
+    assert np.array_equal(capped.values(np.zeros((1, 2)), batch), np.minimum(values, 1.5))
+    with pytest.raises(NoAnswer, match=r"the score on device 1 is not finite with \{'rate'"):
+        Tuning(wild, SPACE, devices=2).losses(far, np.array([1]))
+
+
+def test_a_budget_ends_a_run_to_the_query():
+    problem = Tuning(score, SPACE, devices=4, max_queries=50)
+    result = fedzo.minimize(problem, algorithm=fedzo.FedZO(batch_size=2, directions=1))
+    assert problem.meter.queries == 50 == result.queries + result.evaluation_queries
+    assert result.success
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parallel": "gpus"}, "parallel = 'gpus': must be one of 'threads', 'processes'"),
+        ({"evaluation_seeds": 0}, "evaluation_seeds = 0"),
+        ({"devices": 0}, "devices = 0"),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(InvalidValue, match=message):
+        Tuning(score, SPACE, **{"devices": 2, **options})
+
+
+# --- the shipped example
+
+
+def test_a_training_is_softmax_regression():
+    """One full batch from zero, without momentum: the step is known in closed form."""
+    problem = tuning(devices=5)
+    model = problem.function
+    images, labels = model.images[2].astype(np.float64), model.labels[2]
+    train = 3 * len(labels) // 4
+    model.epochs, model.batch_size = 1, train
+    params = {"learning_rate": 0.7, "momentum": 0.0, "regularisation": 0.1}
+    found = model(params, 2, np.random.default_rng(0))
+    slope = images[:train].T @ (0.1 - np.eye(10)[labels[:train]]) / train
+    logits = images[train:] @ (-0.7 * slope)
+    right = np.exp(logits)[np.arange(len(logits)), labels[train:]] / np.exp(logits).sum(axis=1)
+    assert found == pytest.approx(-np.log(right).mean(), rel=1e-5)
+
+
+def test_the_shipped_example_improves(tmp_path):
+    """From 1.22, the score of the middle, to below 0.8; guessing is 2.30."""
+    experiment = Experiment.load("tuning")
+    result = experiment.run(tmp_path / "run")
+    assert result.history[0]["train_loss"] == pytest.approx(1.22, abs=0.03)
+    assert result.best.fun < 0.8
+    told = json.loads((tmp_path / "run" / "best.json").read_text())
+    assert set(told["params"]) == {"learning_rate", "momentum", "regularisation"}
+    assert told["score"] == result.best.fun
+
+
+def test_the_example_with_scikit_learn(capsys):
+    """The loss falls to less than half of what it is in the middle; and it is short, too."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    path = Path(__file__).parents[2] / "examples" / "tune_sklearn.py"
+    assert len(path.read_text().splitlines()) < 30
+    tuned = runpy.run_path(str(path), run_name="__main__")["tuned"]
+    assert tuned.score < tuned.history[0]["train_loss"] / 2
+    assert tuned.queries <= 200
+    assert capsys.readouterr().out.startswith("{'alpha': ")

@@ -1,0 +1,385 @@
+"""A Flower federation on this machine, of real processes: plain, or secured as in docs/deploy.md.
+
+    python tools/flower_federation.py FOLDER --nodes 3 --secure
+
+makes certificates and node keys in FOLDER and starts, on 127.0.0.1 only,
+
+* a SuperLink with TLS that takes nodes with a registered key only,
+* in front of it an nginx that forwards the fleet API, which nodes talk, and nothing else:
+  Flower's control API, by which runs are started, asks for no password,
+* the nodes, each with a key of its own, connected through the proxy,
+
+and prints the command that runs the example app on it. An interrupt ends every process by its
+id. Without --secure there are no keys, no TLS and no proxy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import ipaddress
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+HOST = "127.0.0.1"
+NAME = "here"  # of the connection in Flower's config.toml
+
+_PROXY = """
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx-error.log warn;
+events {{ worker_connections 256; }}
+http {{
+    log_format traffic '$uri $status $request_length $bytes_sent';
+    access_log {folder}/traffic.log traffic;
+    client_body_temp_path {folder}/nginx-body;
+    proxy_temp_path {folder}/nginx-proxy;
+    fastcgi_temp_path {folder}/nginx-fastcgi;
+    uwsgi_temp_path {folder}/nginx-uwsgi;
+    scgi_temp_path {folder}/nginx-scgi;
+    client_max_body_size 0;  # a model is as large as it is
+    server {{
+        listen {host}:{port} ssl;
+        ssl_certificate {folder}/server.pem;
+        ssl_certificate_key {folder}/server.key;
+        ssl_protocols TLSv1.2 TLSv1.3;
+        location /v1/fleet/ {{
+            proxy_pass https://{host}:{superlink};
+            proxy_ssl_trusted_certificate {folder}/ca.pem;
+            proxy_ssl_verify on;
+            proxy_ssl_name localhost;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_read_timeout 300s;
+        }}
+        location / {{ return 403; }}
+    }}
+}}
+"""
+
+
+class Federation:
+    """A SuperLink, nodes, and a proxy between them if it is secure; ended when it is left.
+
+    Parameters
+    ----------
+    folder : Path
+        Where certificates, keys, logs and Flower's own state go.
+    secure : bool
+        Whether there are TLS, node keys and the proxy.
+    """
+
+    def __init__(self, folder: Path, secure: bool = False) -> None:
+        self.folder, self.secure = folder.resolve(), secure
+        self.port, self.proxy_port = free_port(), free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        try:
+            if self.secure:
+                make_certificates(self.folder)
+            self._connection()
+            self.start_superlink()
+            if self.secure:
+                text = _PROXY.format(
+                    folder=self.folder, host=HOST, port=self.proxy_port, superlink=self.port
+                )
+                (self.folder / "nginx.conf").write_text(text)
+                nginx = shutil.which("nginx") or "/usr/sbin/nginx"
+                self.start("proxy", [nginx, "-c", str(self.folder / "nginx.conf")])
+                wait_for_port(self.proxy_port)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process, by its id."""
+        for name in reversed(list(self.processes)):
+            self.end(name)
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink."""
+        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation"]
+        if self.secure:
+            command += ["--ssl-certfile", str(self.folder / "server.pem")]
+            command += ["--ssl-keyfile", str(self.folder / "server.key")]
+            command += ["--ssl-ca-certfile", str(self.folder / "ca.pem")]
+            command += ["--enable-supernode-auth"]
+        else:
+            command += ["--insecure"]
+        self.start("superlink", command)
+        wait_for_port(self.port)
+
+    def start_node(
+        self, name: str, config: str, key: Path | None = None, tls: bool | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a node; of a secure federation, through the proxy and with its key."""
+        tls = self.secure if tls is None else tls
+        address = f"{HOST}:{self.proxy_port if self.secure else self.port}"
+        command = ["flower-supernode", "--superlink", address, "--node-config", config]
+        command += ["--port", str(free_port()), "--max-retries", "3"]
+        command += ["--root-certificates", str(self.folder / "ca.pem")] if tls else ["--insecure"]
+        command += ["--auth-supernode-private-key", str(key)] if key else []
+        return self.start(name, command)
+
+    def register(self, public_key: Path) -> None:
+        """Let the node with this key in."""
+        self.flwr("supernode", "register", str(public_key), NAME)
+
+    def run(self, app: Path, settings: Mapping[str, object]) -> str:
+        """Start a run of an app; return its id."""
+        config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+        told = self.flwr("run", str(app), NAME, "--run-config", config, "--format", "json")
+        return str(json.loads(told[told.index("{") :])["run-id"])
+
+    def status(self, run_id: str) -> str:
+        """Return what Flower says of a run, like ``running`` or ``finished:completed``."""
+        told = self.flwr("list", NAME, "--run-id", run_id, "--format", "json")
+        return str(json.loads(told[told.index("{") :])["runs"][0]["status"])
+
+    def wait(self, run_id: str, seconds: float) -> str:
+        """Wait for the end of a run; return how it ended."""
+        deadline = time.monotonic() + seconds
+        while not (status := self.status(run_id)).startswith("finished"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"run {run_id} is {status} after {seconds:g} s")
+            time.sleep(1)
+        return status
+
+    def flwr(self, *arguments: str) -> str:
+        """Run Flower's command line; return what it printed."""
+        done = subprocess.run(
+            [binary("flwr"), *arguments],
+            env=self.environment("cli"),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process with a home and a log of its own, in a process group of its own."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [binary(command[0]), *command[1:]],
+                env=self.environment(name),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.processes[name]
+
+    def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """End one of the processes that were started here, with the children it has left."""
+        process = self.processes.pop(name)
+        if process.poll() is None:
+            process.send_signal(how)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        try:  # its group is its own session: whatever is in there, it started
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the environment of a process: quiet, and with its own home for Flower."""
+        home = self.folder / f"{name}-home"
+        home.mkdir(exist_ok=True)
+        connection = self.folder / "config.toml"
+        if connection.exists():
+            shutil.copy(connection, home / "config.toml")
+        return {
+            **os.environ,
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+
+    def _connection(self) -> None:
+        trust = (
+            f'root-certificates = "{self.folder / "ca.pem"}"' if self.secure else "insecure = true"
+        )
+        address = f"localhost:{self.port}" if self.secure else f"{HOST}:{self.port}"
+        (self.folder / "config.toml").write_text(
+            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{address}"\n{trust}\n'
+        )
+
+
+def make_certificates(folder: Path) -> None:
+    """Make a certificate authority, and a server certificate for this machine by it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
+    end = begin + datetime.timedelta(days=365)
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    keys = {who: ec.generate_private_key(ec.SECP256R1()) for who in ("ca", "server")}
+    authority = name("fedzo test authority")
+    for who, subject in (("ca", authority), ("server", name("localhost"))):
+        is_ca = who == "ca"
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority)
+            .public_key(keys[who].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(begin)
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(keys[who].public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(keys["ca"].public_key()),
+                critical=False,
+            )
+        )
+        if is_ca:
+            usage = x509.KeyUsage(
+                digital_signature=True,
+                key_cert_sign=True,
+                crl_sign=True,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                encipher_only=False,
+                decipher_only=False,
+            )
+            builder = builder.add_extension(usage, critical=True)
+        else:
+            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(HOST))]
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        certificate = builder.sign(keys["ca"], hashes.SHA256())
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        (folder / f"{who}.pem").write_bytes(pem)
+        write_private(
+            folder / f"{who}.key",
+            keys[who].private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+        )
+
+
+def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a node's key pair, as ``ssh-keygen -t ecdsa -b 384`` does; return both files."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    private, public = folder / name, folder / f"{name}.pub"
+    write_private(
+        private,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        ),
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+    )
+    return private, public
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, seconds: float = 120) -> None:
+    """Wait until somebody listens on a port."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((HOST, port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nobody listens on port {port}") from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def binary(name: str) -> str:
+    """Return the path of a command of this environment, or of the system."""
+    own = Path(sys.executable).parent / name
+    return str(own) if own.exists() else name
+
+
+def main() -> None:
+    """Start a federation, and keep it until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--secure", action="store_true")
+    arguments = parser.parse_args()
+    with Federation(arguments.folder, arguments.secure) as federation:
+        for i in range(arguments.nodes):
+            key = None
+            if arguments.secure:
+                key, public = make_node_key(federation.folder, f"node-{i}")
+                federation.register(public)
+            config = f"partition-id={i} num-partitions={arguments.nodes}"
+            federation.start_node(f"node-{i}", config, key)
+        home = federation.folder / "cli-home"
+        federation.environment("cli")
+        print(f"{arguments.nodes} nodes; logs are in {federation.folder}")
+        print(f"FLWR_HOME={home} flwr run examples/flower-app {NAME} --stream", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            print("ending")
+
+
+if __name__ == "__main__":
+    main()
