@@ -39,7 +39,7 @@ $(VENV)/.installed: $(BIN)/python $(NEEDS)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev,flower]'
+	$(PIP) --editable '.[dev,all]'
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev
