@@ -489,13 +489,13 @@ def _problem(fun: object, objective: Objective) -> dict[str, Any]:
 def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers among what a problem or a round tells."""
     numbers = {k: float(v) for k, v in told.items() if isinstance(v, Real | np.number)}
-    taken = sorted(_RESERVED & numbers.keys())
+    taken = sorted(RESERVED & numbers.keys())
     if taken:
         raise UsageError(f"metrics may not be called {', '.join(taken)}: the history has these")
     return numbers
 
 
-_RESERVED = {
+RESERVED = {
     "left_out",
     "round",
     "train_loss",
