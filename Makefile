@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
 
-.PHONY: demo test processes lint types bench clean
+.PHONY: demo test processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -24,6 +24,10 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo site/index.html
+
 bench: $(VENV)/.torch
 	$(BIN)/python benchmarks/run.py
 
@@ -35,13 +39,17 @@ $(VENV)/.installed: $(BIN)/python $(NEEDS)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev,flower]'
+	$(PIP) --editable '.[dev,all]'
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev
 	$(PIP) torch
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,27 +1,79 @@
-"""Every Python block in the README and the docs runs as it stands."""
+"""The README and every page of the docs do what they say: see `reader.py`."""
 
 import re
-from pathlib import Path
+import sys
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+import fedzo
+from conformance import CHECKS
+from reader import ROOT, Block, Reader, blocks, check, commands, installed
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_blocks_run(page, tmp_path, monkeypatch):
-    """The blocks of one page share their names, as a reader's session would."""
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """A reader in an empty folder, whose modules are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__main__"}
-    for block in BLOCK.findall(page.read_text()):
-        exec(compile(block, str(page), "exec"), names)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = set(sys.modules)
+    yield Reader(tmp_path)
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@EVERY_PAGE
+def test_what_a_page_says_works(page, reader):
+    reader.follow(page.read_text())
+
+
+@EVERY_PAGE
+def test_commands_exist(page):
+    for block in blocks(page.read_text()):
+        for words in commands(block) if block.language == "sh" else []:
+            if words[0] == "fedzo":
+                check(words)
+
+
+@EVERY_PAGE
+def test_titles_are_understood(page):
+    """A title that a reader would not understand would pass a block over in silence."""
+    needs = r"needs (fedzo\[\w+\]|[\w-]+)"
+    for block in blocks(page.read_text()):
+        assert block.language in ("python", "toml", "sh", "text")
+        assert re.fullmatch(rf"|[\w.]+\.(py|toml)|prints|{needs}", block.title), block.title
+
+
+@EVERY_PAGE
 def test_links_lead_somewhere(page):
     """Every relative link and picture is a file of the repository."""
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {fedzo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_skeleton_of_an_algorithm_conforms(reader):
+    """Whoever starts from the page has an algorithm that does what all of them must."""
+    reader.follow((ROOT / "docs" / "extend" / "algorithm.md").read_text())
+    for conforms in CHECKS:
+        conforms(reader.names["Momentum"](learning_rate=0.02, directions=3, batch_size=2))
+
+
+def test_the_reader_notices_what_is_wrong(reader):
+    """The checks above can fail."""
+    with pytest.raises(AssertionError, match="the page says"):
+        reader.follow('```python\nprint(1)\n```\n\n```text title="prints"\n2\n```\n')
+    with pytest.raises(SystemExit):
+        reader.follow("```sh\nfedzo run softmax --sed=3\n```\n")
+    with pytest.raises(ZeroDivisionError):
+        reader.follow("```python\n1 / 0\n```\n")
+    assert Block("python", "needs fedzo[docs]", "").needs() == "fedzo[docs]"
+    assert installed("fedzo[dev]")
+    assert not installed("no-such-package")
