@@ -6,3 +6,4 @@ NEEDS = {"onnx": "onnxruntime", "sklearn": "sklearn", "torch": "torch"}
 collect_ignore = [
     f"src/fedzo/models/{name}.py" for name, library in NEEDS.items() if find_spec(library) is None
 ]
+collect_ignore_glob = ["src/fedzo/flower/*.py"] if find_spec("flwr") is None else []
