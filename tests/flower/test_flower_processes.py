@@ -168,7 +168,7 @@ def test_killed_server_resumes_to_the_same_model(federation, tmp_path):
 
 def test_killed_node_costs_its_updates_and_comes_back(federation, tmp_path):
     folder = tmp_path / "run"
-    settings = {"run.rounds": 40, "run.evaluate-every": 1, "flower.grace": 2.0}
+    settings = {"run.rounds": 40, "run.evaluate-every": 1, "flower.grace": 30.0}
     run = federation.run(APP, {**SMALL, **settings, "run-dir": str(folder)})
 
     def history():
