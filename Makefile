@@ -6,13 +6,16 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
+
+processes: $(VENV)/.dev
+	$(BIN)/python -m pytest -m processes tests/flower
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -36,7 +39,7 @@ $(VENV)/.installed: $(BIN)/python $(NEEDS)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev,all]'
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev

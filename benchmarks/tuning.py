@@ -103,9 +103,8 @@ def defaults(budget, seeds):
     three = {"directions": 3, "direction_kind": "orthogonal"}
     for change in [
         {},
-        {"learning_rate": 0.1},
-        {"learning_rate": 0.2},
-        {"learning_rate": 0.5},
+        {"smoothing": "auto"},
+        *({"learning_rate": rate} for rate in (0.1, 0.2, 0.3, 0.5)),
         {"smoothing": 0.1},
         {"smoothing": 0.2},
         {"smoothing": 0.5},
@@ -114,7 +113,6 @@ def defaults(budget, seeds):
         three,
         {**three, "difference": "forward"},
         {"local_steps": 2},
-        {"local_steps": 2, "learning_rate": 0.15},
         {"participants": 5},
     ]:
         algorithm = replace(TUNER, **change)

@@ -163,7 +163,10 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         ("run.workers=[2]", "run.workers = [2]: must be a whole number"),
         ("problem.dim=true", "problem.dim = True: must be a whole number"),
         ("problem.condition=high", "problem.condition = 'high': must be a number"),
-        ("algorithm.learning_rate=true", "algorithm.learning_rate = True: must be a number"),
+        (
+            "algorithm.learning_rate=true",
+            "algorithm.learning_rate = True: must be a number or 'auto'",
+        ),
         ("algorithm.participants='5'", "algorithm.participants = '5': must be a whole number"),
         ("algorithm.difference=1", "algorithm.difference = 1: must be a string"),
         ("problem.name=3", f"problem.name = 3: must be {ANY_PROBLEM}"),

@@ -16,6 +16,7 @@ id. Without --secure there are no keys, no TLS and no proxy.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import ipaddress
 import json
@@ -159,6 +160,10 @@ class Federation:
         told = self.flwr("list", NAME, "--run-id", run_id, "--format", "json")
         return str(json.loads(told[told.index("{") :])["runs"][0]["status"])
 
+    def log(self, run_id: str) -> str:
+        """Return what a run's server app has printed."""
+        return self.flwr("log", run_id, NAME, "--show")
+
     def wait(self, run_id: str, seconds: float) -> str:
         """Wait for the end of a run; return how it ended."""
         deadline = time.monotonic() + seconds
@@ -206,10 +211,9 @@ class Federation:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        try:  # its group is its own session: whatever is in there, it started
+        # Its group is a session of its own: whatever is in there, it started.
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def environment(self, name: str) -> dict[str, str]:
         """Return the environment of a process: quiet, and with its own home for Flower."""
@@ -232,9 +236,9 @@ class Federation:
             f'root-certificates = "{self.folder / "ca.pem"}"' if self.secure else "insecure = true"
         )
         address = f"localhost:{self.port}" if self.secure else f"{HOST}:{self.port}"
-        (self.folder / "config.toml").write_text(
-            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{address}"\n{trust}\n'
-        )
+        lines = ["[superlink]", f'default = "{NAME}"', f"[superlink.{NAME}]"]
+        lines += [f'address = "{address}"', trust, ""]
+        (self.folder / "config.toml").write_text("\n".join(lines))
 
 
 def make_certificates(folder: Path) -> None:

@@ -417,7 +417,7 @@ def _arguments(
             )
         value = keys.get(name, default)
         # 1 is a fine learning rate, and 1 and 1.0 are the same one.
-        is_float = hints.get(name) is float and isinstance(value, int)
+        is_float = float in _options(hints.get(name)) and type(value) is int
         arguments[name] = float(value) if is_float else value
     return {**arguments, **{k: v for k, v in keys.items() if k not in known}}
 
@@ -459,13 +459,17 @@ def _is_instance(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) if inspect.isclass(kind) else True
 
 
+def _choose_from(known: Sequence[str]) -> str:
+    return one_of(known) if len(known) > 1 else repr(known[0])
+
+
 def _worded(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     names |= {list: "a list", tuple: "a list", Any: "a value"}
     words = []
     for option in _options(hint):
         if typing.get_origin(option) is typing.Literal:
-            words.append(one_of(str(o) for o in typing.get_args(option)))
+            words.append(_choose_from([str(o) for o in typing.get_args(option)]))
         elif option is not type(None):
             words.append(names.get(typing.get_origin(option) or option, str(option)))
     return " or ".join(words)

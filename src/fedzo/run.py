@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
+from fedzo.auto import settled
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError, check_count, check_counts
 from fedzo.federation import Federation, LocalFederation
 from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
@@ -112,6 +113,10 @@ def minimize(
     check_seed("seed", seed)
     objective, start = posed(fun, x0, devices, options)
     with closing(objective):
+        algorithm, probed = settled(
+            algorithm, objective, start, rounds=rounds, seed=seed, workers=workers, folder=run_dir
+        )
+        described = describe(algorithm, "name", ALGORITHMS)
         result = drive(
             LocalFederation(objective, seed, workers),
             start,
@@ -125,12 +130,13 @@ def minimize(
             run_dir=run_dir,
             resume=resume,
             point=getattr(objective, "point", None),
-            config=config
-            or {
+            probed=probed,
+            config={
                 "problem": _problem(fun, objective),
-                "algorithm": describe(algorithm, "name", ALGORITHMS),
                 "uplink": describe(uplink, "kind", UPLINKS),
                 "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
+                **(config or {}),
+                "algorithm": described,
             },
         )
     if run_dir is not None and hasattr(objective, "leave"):
@@ -153,10 +159,12 @@ def drive(
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
     point: Callable[[Array], Array] | None = None,
+    probed: int = 0,
 ) -> Result:
     """Run an algorithm over a federation, whoever computes there: see :func:`minimize`.
 
-    ``point`` says what the model is to a person, if that is not the model itself.
+    ``point`` says what the model is to a person, if that is not the model itself; ``probed``
+    is how many queries were asked before the run.
 
     Examples
     --------
@@ -181,6 +189,7 @@ def drive(
         target=target,
         callback=together(callback),
         point=point,
+        probed=probed,
         config=plain(config),
         files=None if run_dir is None else RunFolder(run_dir),
     )
@@ -243,10 +252,11 @@ class Loop:
         x0: Array,
         algorithm: Algorithm,
         uplink: Uplink,
+        probed: int = 0,
         **settings: Any,
     ) -> Self:
         """Return the run before its first round."""
-        position = Position(0, algorithm.init(x0, federation, uplink))
+        position = Position(0, algorithm.init(x0, federation, uplink), probed)
         start = hashlib.sha256(x0.tobytes()).hexdigest()[:16]
         best = Best(x0, np.inf, 0)
         return cls(federation, position, best, start, algorithm, uplink, **settings)
@@ -489,13 +499,13 @@ def _problem(fun: object, objective: Objective) -> dict[str, Any]:
 def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers among what a problem or a round tells."""
     numbers = {k: float(v) for k, v in told.items() if isinstance(v, Real | np.number)}
-    taken = sorted(_RESERVED & numbers.keys())
+    taken = sorted(RESERVED & numbers.keys())
     if taken:
         raise UsageError(f"metrics may not be called {', '.join(taken)}: the history has these")
     return numbers
 
 
-_RESERVED = {
+RESERVED = {
     "left_out",
     "round",
     "train_loss",

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedzo.algorithms import ALGORITHMS, FedZO
+from fedzo.algorithms import FedZO
+from fedzo.auto import settled
 from fedzo.errors import InvalidValue, check_count
+from fedzo.folder import RunFolder
 from fedzo.objective import name_of
 from fedzo.problems.tuning import Parallel, TrainAndScore, Tuning
-from fedzo.result import Callback, Result
-from fedzo.run import describe, minimize
+from fedzo.result import Callback, Result, closing
+from fedzo.run import minimize
 from fedzo.space import Float, Int, Space, Value
 
-# Measured by benchmarks/tuning.py --defaults.
+# Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.
 TUNER = FedZO(
-    learning_rate=0.3,
+    learning_rate="auto",
     smoothing=0.3,
     batch_size=1,
     directions=1,
@@ -72,8 +75,8 @@ def tune(
     devices : int
         N.
     max_queries : int
-        How many trainings there may be, evaluations included: as many whole rounds are run
-        as these allow, and the last of them is evaluated.
+        How many trainings there may be, evaluations and the choice of a learning rate
+        included: as many whole rounds are run as these allow, and the last is evaluated.
     start, worst, evaluation_seeds, parallel
         See :class:`~fedzo.problems.tuning.Tuning`.
     algorithm : FedZO
@@ -107,6 +110,18 @@ def tune(
         seed=seed,
     )
     rounds = _rounds(algorithm, problem, max_queries, evaluate_every)
+    with closing(problem):
+        algorithm, probed = settled(
+            algorithm,
+            problem,
+            problem.initial(),
+            rounds=rounds,
+            seed=seed,
+            workers=workers,
+            folder=run_dir,
+        )
+    probed = probed or _probed(run_dir)
+    rounds = _rounds(algorithm, problem, max_queries - probed, evaluate_every)
     described = {name: asdict(kind) for name, kind in space.parameters.items()}
     result = minimize(
         problem,
@@ -126,14 +141,21 @@ def tune(
                 "evaluation_seeds": evaluation_seeds,
                 "worst": worst,
                 "max_queries": max_queries,
+                "probed": probed,
             },
             "space": described,
-            "algorithm": describe(algorithm, "name", ALGORITHMS),
-            "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
         },
     )
     best = result.best
     return Tuned(space.params(best.x), best.fun, problem.meter.queries, result.history, result)
+
+
+def _probed(run_dir: str | os.PathLike[str] | None) -> int:
+    """Return how many queries the run that has begun in a folder asked before its first round."""
+    if run_dir is None or not os.path.exists(config := RunFolder(run_dir).config):
+        return 0
+    told = tomllib.loads(config.read_text(encoding="utf-8"))
+    return int(told.get("problem", {}).get("probed", 0))
 
 
 def _rounds(algorithm: FedZO, problem: Tuning, budget: int, every: int) -> int:

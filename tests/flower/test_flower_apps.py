@@ -67,7 +67,7 @@ def test_run_that_halts_is_an_error_to_flower(tmp_path):
 
     settings = {**QUADRATIC, "run-dir": str(tmp_path), "flower.patience": 0.05}
     grid = Leaving(make_client_app(), 4, settings)
-    with pytest.raises(Halted, match="no quorum within 0.05 s: .* after round 0"):
+    with pytest.raises(Halted, match=r"no quorum within 0\.05 s: .* after round 0"):
         make_server_app()(grid, context(settings))
     assert (tmp_path / "checkpoint.npz").exists()
 
@@ -117,7 +117,7 @@ def test_bad_node_config(config, line):
 
 def test_parts_are_all_devices_once():
     parts = [held_devices({"partition-id": p, "num-partitions": 4}, 10) for p in range(4)]
-    assert sorted(sum(parts, [])) == list(range(10))
+    assert sorted(i for part in parts for i in part) == list(range(10))
 
 
 def test_node_answers_for_its_own_devices_only():
@@ -129,7 +129,7 @@ def test_node_answers_for_its_own_devices_only():
     problem, a = Quadratic(dim=3, devices=6), fedzo.FedZO()
     grid = InProcessGrid(make_client_app(lambda c: problem), 3)
     work = LocalSteps(a.estimator, 0.1, 5, np.zeros(3), 0, 0)
-    message = Message(wire.task(work, [1, 2], False), 1, wire.TRAIN)
+    message = Message(wire.task(wire.pack(work), [1, 2], False), 1, wire.TRAIN)
     (reply,) = grid.send_and_receive([message])
     told = wire.read_answer(reply.content, False)
     assert [update.device for update in told.updates] == [1]

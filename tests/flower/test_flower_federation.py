@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
@@ -203,7 +203,7 @@ def test_bad_update_of_one_device(spoil, reason):
         (of_device_3(lambda deltas, _: deltas[0]), "have the shape (8,)"),
         (plain(round=77), "its answer is of round 78"),
         (plain(devices=[0, 1]), "its node did not answer for it"),
-        (plain(weights=[1e9, 1e9]), "its weight 1e+09 is neither 1 nor its number of samples"),
+        (plain(weights=[1e9, 1e9]), "its weight is 1e+09, not 1"),
         (plain(queries=[-5, -5]), "it claims to have asked -5 queries"),
         (plain(queries="many"), "its node's answer is malformed"),
         (edit(lambda content: content.clear()), "has no record 'answer'"),
@@ -268,9 +268,10 @@ def test_device_that_raises_costs_nobody_else():
 def test_client_app_that_raises():
     grid = Nodes()
     error = Error(2, "ValueError:\n no")
-    spoil = lambda m, r: Message(error, reply_to=m) if m.metadata.dst_node_id == 2 else r
     federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    grid.spoil = spoil
+    grid.spoil = lambda message, reply: (
+        Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else reply
+    )
     losses = federation.losses(np.zeros(8))
     assert {(o.device, o.reason) for o in federation.left_out} == {
         (2, "its node failed: ValueError: no"),
@@ -289,6 +290,38 @@ def test_loss_that_is_not_finite_is_left_out_of_the_mean():
     losses = PROBLEM.losses(np.zeros(8), [0, 1, 4, 5])
     assert result.fun == pytest.approx((losses.sum() + 1.0) / 5, rel=1e-14)
     assert named(result) == ({(0, 3)}, {"its loss is not finite"})
+
+
+def test_metrics_are_the_first_nodes_and_cannot_break_the_history():
+    def spoil(message, reply):
+        if message.metadata.message_type == wire.EVALUATE:
+            mine = {"optimality_gap": float(message.metadata.dst_node_id), "round": 99.0}
+            reply.content["metrics"] = MetricRecord(mine)
+        return reply
+
+    grid = Nodes()
+    grid.spoil = spoil
+    (record,) = run(grid, rounds=0).history
+    assert record["optimality_gap"] == 1.0
+    assert record["round"] == 0
+
+
+def test_claimed_size_is_no_weight_in_a_uniform_mean():
+    class Large(Quadratic):
+        def size(self, device):
+            return 1000 if device == 3 else 1
+
+    grid = Nodes(Large(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3))
+    grid.spoil = plain(weights=[1000.0, 1000.0])
+    gone, reasons = named(run(grid))
+    assert gone == everyone_of(2) | everyone_of(3)
+    assert reasons == {"its weight is 1000, not 1"}
+
+
+def test_what_a_node_says_is_one_short_line():
+    reason = "no\n" + "x" * 1000
+    _, reasons = named(run(Nodes(Moody(OSError(reason)))))
+    assert reasons == {"OSError: no " + "x" * 188}
 
 
 def test_everybody_not_finite_is_divergence():

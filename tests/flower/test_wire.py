@@ -17,6 +17,7 @@ from fedzo.estimator import Estimator
 from fedzo.federation import Update
 from fedzo.flower import InProcessGrid, make_client_app, wire
 from fedzo.flower.grid import travelled
+from fedzo.flower.schema import Malformed
 from fedzo.problems.quadratic import Quadratic
 
 PROBLEM = Quadratic(dim=6, devices=4, gradient_noise=0.3)
@@ -45,7 +46,7 @@ def sent(content):
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work).__name__)
 def test_work_does_the_same_at_the_other_end(work):
     part = work.only([1, 2]) if hasattr(work, "only") else work
-    there, devices, coefficients = wire.read_task(sent(wire.task(part, [1, 2], True)))
+    there, devices, coefficients = wire.read_task(sent(wire.task(wire.pack(part), [1, 2], True)))
     assert type(there) is type(work)
     assert (devices, coefficients, there.round) == ([1, 2], True, 3)
     for device in devices:
@@ -61,14 +62,16 @@ def test_works_are_all_that_there_are():
 
 def test_only_listed_work_travels():
     with pytest.raises(UsageError, match="function is no work that can travel"):
-        wire.task(lambda objective, device: None, [0], False)
+        wire.pack(lambda objective, device: None)
 
 
 def altered(**changes):
-    """Return a task with fields of its record changed; None takes one out."""
-    content = wire.task(STEPS, [0], False)
-    plain = {**content["task"], **changes}
-    content["task"] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
+    """Return a task with fields of its records changed; None takes one out."""
+    content = wire.task(wire.pack(STEPS), [0], False)
+    for name in ("task", "work"):
+        own = {k: v for k, v in changes.items() if k.startswith("work") == (name == "work")}
+        plain = {**content[name], **own}
+        content[name] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
     return sent(content)
 
 
@@ -88,7 +91,7 @@ def altered(**changes):
     ],
 )
 def test_malformed_task(changes, reason):
-    with pytest.raises(wire.Malformed, match=reason):
+    with pytest.raises(Malformed, match=reason):
         wire.read_task(altered(**changes))
 
 
@@ -119,18 +122,18 @@ def of_objects():
     ],
 )
 def test_array_of_anything_but_floats(array, reason):
-    content = wire.task(STEPS, [0], False)
+    content = wire.task(wire.pack(STEPS), [0], False)
     content["arrays"] = ArrayRecord({"work.x": array})
-    with pytest.raises(wire.Malformed, match=reason):
+    with pytest.raises(Malformed, match=reason):
         wire.read_task(sent(content))
 
 
 def test_missing_parts():
-    with pytest.raises(wire.Malformed, match="no record 'task'"):
+    with pytest.raises(Malformed, match="no record 'task'"):
         wire.read_task(RecordDict())
-    content = wire.task(STEPS, [0], False)
+    content = wire.task(wire.pack(STEPS), [0], False)
     del content["arrays"]
-    with pytest.raises(wire.Malformed, match="no arrays"):
+    with pytest.raises(Malformed, match="no arrays"):
         wire.read_task(content)
 
 
@@ -176,7 +179,7 @@ def test_malformed_answer(changes, reason):
     one = Update(1, X, 1.0, 5, np.ones((2, 3), np.float32))
     content = wire.answer(wire.Answer(0, (one, one._replace(device=2)), {}), True)
     content["answer"] = ConfigRecord({**content["answer"], **changes})
-    with pytest.raises((wire.Malformed, ValueError), match=reason):
+    with pytest.raises((Malformed, ValueError), match=reason):
         wire.read_answer(content, True)
 
 
@@ -190,7 +193,7 @@ def test_hello():
         told._replace(sizes=(1, -1)),
         told._replace(dim=0),
     ):
-        with pytest.raises(wire.Malformed, match="contradicts itself"):
+        with pytest.raises(Malformed, match="contradicts itself"):
             wire.read_hello(sent(wire.hello(wrong)))
 
 
@@ -206,7 +209,7 @@ def test_model():
     x, devices, metrics = wire.read_model(sent(wire.model(X.astype(np.float32), [2], True)))
     assert np.array_equal(x, X.astype(np.float32))
     assert (devices, metrics, x.dtype) == ([2], True, np.float32)
-    with pytest.raises(wire.Malformed, match="not one of finite numbers"):
+    with pytest.raises(Malformed, match="not one of finite numbers"):
         wire.read_model(sent(wire.model(np.array([np.nan]), [2])))
 
 

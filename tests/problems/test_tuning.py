@@ -2,6 +2,8 @@
 
 import json
 import runpy
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from fedzo.errors import InvalidValue, NoAnswer, UsageError
 from fedzo.problems.tuning import Tuning
 from fedzo.problems.tuning_softmax import tuning
 from fedzo.random import Draws, Stream
+from fedzo.tuner import TUNER
 
 SPACE = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
 HERE = Draws(seed=1, stream=Stream.BATCHES, round=2, device=3)
@@ -69,7 +72,9 @@ def test_it_finds_the_best_and_tells_so(tmp_path):
     tuned = fedzo.tune(score, SPACE, devices=5, max_queries=400, run_dir=folder)
     assert tuned.params["layers"] == 3
     assert np.log10(tuned.params["rate"]) == pytest.approx(-1, abs=0.3)
-    assert tuned.queries == tuned.result.queries + tuned.result.evaluation_queries <= 400
+    config = tomllib.loads((folder / "config.toml").read_text())
+    asked = tuned.result.queries + tuned.result.evaluation_queries + config["problem"]["probed"]
+    assert 380 < tuned.queries == asked <= 400
     best = min(tuned.history, key=lambda record: record["train_loss"])
     assert tuned.score == best["train_loss"]
     assert tuned.params == {"rate": best["rate"], "layers": best["layers"]}
@@ -81,7 +86,9 @@ def test_it_finds_the_best_and_tells_so(tmp_path):
 @pytest.mark.parametrize("budget", [29, 120, 121, 187])
 def test_rounds_fill_the_budget_and_the_last_is_evaluated(budget, every):
     """A round is 4 devices x 2 trainings, an evaluation 4."""
-    tuned = fedzo.tune(score, SPACE, devices=4, max_queries=budget, evaluate_every=every)
+    known = replace(TUNER, learning_rate=0.3)
+    run = {"devices": 4, "max_queries": budget, "evaluate_every": every, "algorithm": known}
+    tuned = fedzo.tune(score, SPACE, **run)
     rounds = tuned.result.nit
     assert tuned.history[-1]["round"] == rounds
     assert tuned.queries == 8 * rounds + 4 * len(tuned.history) <= budget
@@ -92,6 +99,14 @@ def test_rounds_fill_the_budget_and_the_last_is_evaluated(budget, every):
 def test_a_budget_too_small_is_refused():
     with pytest.raises(InvalidValue, match="max_queries = 15: must be at least 16"):
         fedzo.tune(score, SPACE, devices=4, max_queries=15)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_scale_of_the_score_does_not_matter(scale):
+    one = fedzo.tune(score, SPACE, **RUN)
+    other = fedzo.tune(lambda p, i, rng: scale * score(p, i, rng), SPACE, **RUN)
+    assert other.params == pytest.approx(one.params, rel=1e-6)
+    assert other.score == pytest.approx(scale * one.score)
 
 
 def test_starts_where_it_is_told():

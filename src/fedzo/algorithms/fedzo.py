@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import ModelState, RoundInfo, check_participants, check_weighting
 from fedzo.directions import Frame, check_directions
-from fedzo.errors import check_counts, check_positive
+from fedzo.errors import UsageError, check_counts, check_positive
 from fedzo.estimator import Estimator
 from fedzo.federation import Federation, Update
 from fedzo.objective import Objective, size_of
@@ -36,10 +36,10 @@ class FedZO:
 
     Parameters
     ----------
-    learning_rate : float
-        η, the length of a local step.
-    smoothing : float
-        μ, how far from x the values are taken.
+    learning_rate : float or "auto"
+        η, the length of a local step; "auto" measures it before the run: :mod:`fedzo.auto`.
+    smoothing : float or "auto"
+        μ, how far from x the values are taken; "auto" is the corollaries'.
     batch_size : int
         b1, realisations ξ in an estimate, drawn independently (with replacement).
     directions : int
@@ -78,8 +78,8 @@ class FedZO:
     array([1., 1.])
     """
 
-    learning_rate: float = 1e-3
-    smoothing: float = 1e-3
+    learning_rate: float | Literal["auto"] = 1e-3
+    smoothing: float | Literal["auto"] = 1e-3
     batch_size: int = 25
     directions: int = 20
     local_steps: int = 5
@@ -89,7 +89,8 @@ class FedZO:
     weighting: str = "uniform"
 
     def __post_init__(self) -> None:
-        check_positive(self, "learning_rate")
+        if self.learning_rate != "auto":
+            check_positive(self, "learning_rate")
         check_counts(self, "batch_size", "local_steps")
         if self.participants is not None:
             check_counts(self, "participants")
@@ -99,10 +100,19 @@ class FedZO:
     @cached_property
     def estimator(self) -> Estimator:
         """Eq. (2) with this algorithm's μ and b2."""
-        return Estimator(self.smoothing, self.directions, self.direction_kind, self.difference)
+        # While μ is not chosen yet, any will do to check the others.
+        smoothing = 1.0 if self.smoothing == "auto" else self.smoothing
+        return Estimator(smoothing, self.directions, self.direction_kind, self.difference)
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a number has still to be chosen."""
+        return "auto" in (self.learning_rate, self.smoothing)
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:
         """Return the state before round 0."""
+        if self.automatic:
+            raise UsageError("'auto' is for fedzo.minimize and fedzo run, which choose a number")
         check_participants(self.participants, federation)
         check_weighting(self.weighting, federation)
         check_directions(self.direction_kind, self.directions, federation.dim)
@@ -115,7 +125,7 @@ class FedZO:
         devices = uplink.participants(t, self.participants, federation)  # M_t
         work = LocalSteps(
             self.estimator,
-            self.learning_rate,
+            float(self.learning_rate),
             self.batch_size,
             state.x,
             t,

@@ -10,6 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedzo.flower import wire
+from fedzo.flower.schema import Malformed
 
 log = logging.getLogger("flwr")  # the logger that Flower prints, and sends to `flwr log`
 
@@ -76,15 +77,15 @@ class Roll:
     def _admit(self, node: int, reply: Message) -> None:
         try:
             if reply.has_error():
-                raise wire.Malformed(f"it answered with an error: {reply.error.reason}")
+                raise Malformed(f"it answered with an error: {reply.error.reason}")
             told = wire.read_hello(reply.content)
             problem = self.problem or told
             if (told.dim, told.devices) != (problem.dim, problem.devices):
-                raise wire.Malformed(
+                raise Malformed(
                     f"its problem has dim={told.dim} and devices={told.devices}, not "
                     f"{problem.dim} and {problem.devices}"
                 )
-        except wire.Malformed as error:
+        except Malformed as error:
             log.warning("node %d is not taken: %s", node, error)
             if not lost(reply):
                 self._strangers.add(node)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,8 +27,9 @@ from fedzo.algorithms.dzopa import OwnSteps
 from fedzo.algorithms.fedavg import LocalGradientSteps
 from fedzo.algorithms.fedzo import LocalSteps
 from fedzo.algorithms.zo_sgd import PooledSteps
-from fedzo.errors import FedzoError, UsageError
+from fedzo.errors import UsageError
 from fedzo.federation import Update
+from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
 
 Array = NDArray[Any]
 
@@ -39,10 +39,6 @@ WORKS: dict[str, Any] = {
 
 # The types of messages, by Flower's scheme "category.action".
 HELLO, INITIAL, TRAIN, EVALUATE = "query.hello", "query.initial", "train", "evaluate"
-
-
-class Malformed(FedzoError):  # noqa: N818 - reads as the sentence it prints
-    """A message that is not what its type says it is."""
 
 
 class Hello(NamedTuple):
@@ -76,31 +72,40 @@ def size(message: Any) -> int:
 # ---------------------------------------------------------------------------- down: the work
 
 
-def task(work: Any, devices: Sequence[int], coefficients: bool) -> RecordDict:
+class Packed(NamedTuple):
+    """Work as it travels, the same to every node: its plain fields, and its arrays."""
+
+    plain: ConfigRecord
+    arrays: ArrayRecord
+
+
+def pack(work: Any) -> Packed:
+    """Return work as it travels; raise if it is none of :data:`WORKS`."""
+    name = type(work).__name__
+    if WORKS.get(name) is not type(work):
+        raise UsageError(f"{name} is no work that can travel: it must be one of {list(WORKS)}")
+    plain: dict[str, Any] = {"work": name}
+    arrays: dict[str, FlowerArray] = {}
+    _flatten("work", work, plain, arrays)
+    return Packed(ConfigRecord(plain), ArrayRecord(arrays))
+
+
+def task(work: Packed, devices: Sequence[int], coefficients: bool) -> RecordDict:
     """Return the content of a message that has these devices do the work.
 
     Examples
     --------
     >>> from fedzo.estimator import Estimator
     >>> work = LocalSteps(Estimator(1e-3, 2), 0.1, 5, np.zeros(3), round=7, seed=1)
-    >>> content = task(work, [2, 4], coefficients=True)
-    >>> content["task"]["work"], content["task"]["work.estimator.smoothing"]
+    >>> content = task(pack(work), [2, 4], coefficients=True)
+    >>> content["work"]["work"], content["work"]["work.estimator.smoothing"]
     ('LocalSteps', 0.001)
     >>> same, devices, coefficients = read_task(content)
     >>> same.round, same.estimator == work.estimator, devices, coefficients
     (7, True, [2, 4], True)
     """
-    name = type(work).__name__
-    if WORKS.get(name) is not type(work):
-        raise UsageError(f"{name} is no work that can travel: it must be one of {list(WORKS)}")
-    plain: dict[str, Any] = {
-        "work": name,
-        "devices": [int(i) for i in devices],
-        "coefficients": coefficients,
-    }
-    arrays: dict[str, FlowerArray] = {}
-    _flatten("work", work, plain, arrays)
-    return RecordDict({"task": ConfigRecord(plain), "arrays": ArrayRecord(arrays)})
+    asked = ConfigRecord({"devices": [int(i) for i in devices], "coefficients": coefficients})
+    return RecordDict({"task": asked, "work": work.plain, "arrays": work.arrays})
 
 
 def _flatten(prefix: str, part: Any, plain: dict[str, Any], arrays: dict[str, Any]) -> None:
@@ -116,12 +121,13 @@ def _flatten(prefix: str, part: Any, plain: dict[str, Any], arrays: dict[str, An
 
 def read_task(content: RecordDict) -> tuple[Any, list[int], bool]:
     """Return the work, the devices that shall do it, and whether to answer by coefficients."""
-    plain, arrays = dict(config(content, "task")), dict(array_record(content))
+    asked, plain = dict(config(content, "task")), dict(config(content, "work"))
+    arrays = dict(array_record(content))
     kind = WORKS.get(str(plain.pop("work", None)))
     if kind is None:
         raise Malformed("the message names no work that is known here")
-    devices = take(plain, "devices", list[int])
-    coefficients = take(plain, "coefficients", bool)
+    devices = take(asked, "devices", list[int])
+    coefficients = take(asked, "coefficients", bool)
     work = _build(kind, "work", plain, arrays)
     if plain or arrays:
         raise Malformed(f"the message has fields that {kind.__name__} has not: {[*plain, *arrays]}")
@@ -292,61 +298,6 @@ def read_vector(content: RecordDict) -> Array:
     if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all():
         raise Malformed("the vector is not one of finite numbers")
     return x
-
-
-# ------------------------------------------------------------------------------------ schema
-
-
-def config(content: RecordDict, name: str) -> ConfigRecord:
-    """Return a record of plain values by its name."""
-    record = content.config_records.get(name)
-    if record is None:
-        raise Malformed(f"the message has no record {name!r}")
-    return record
-
-
-def array_record(content: RecordDict) -> ArrayRecord:
-    """Return the arrays of a message."""
-    record = content.array_records.get("arrays")
-    if record is None:
-        raise Malformed("the message has no arrays")
-    return record
-
-
-def numpy_of(arrays: dict[str, Any], name: str) -> Array:
-    """Take an array of floats out of those of a message."""
-    if name not in arrays:
-        raise Malformed(f"the message has no array {name!r}")
-    try:
-        found = arrays.pop(name).numpy()
-    except Exception as error:  # NumPy refuses what is pickled, cut off or no array
-        raise Malformed(f"the array {name!r} cannot be read: {error}") from error
-    if found.dtype not in (np.float32, np.float64):
-        raise Malformed(f"the array {name!r} is of type {found.dtype}, not float32 or float64")
-    return np.asarray(found)
-
-
-def take(plain: dict[str, Any], name: str, hint: Any) -> Any:
-    """Take a value out of a record, checked against its type."""
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    options = typing.get_args(hint) if union else (hint,)
-    if name not in plain and type(None) in options:
-        return None
-    if name not in plain:
-        raise Malformed(f"the message has no {name!r}")
-    value = plain.pop(name)
-    if not any(_fits(value, option) for option in options):
-        raise Malformed(f"{name!r} is {str(value)[:40]!r}, not of the type {hint}")
-    return value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is list:
-        (inner,) = typing.get_args(hint)
-        return isinstance(value, list) and all(_fits(v, inner) for v in value)
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, int | float) if hint is float else isinstance(value, hint)
 
 
 def reply(content: RecordDict, message: Message) -> Message:

@@ -223,9 +223,11 @@ is 0.004735; drift, 2 / (M H² L), is 0.008; sampled drift, 1 / (3 √(M H³) L)
     """
     if not isinstance(algorithm, FedZO):
         raise UsageError(f"the theorems are about fedzo, not {type(algorithm).__name__}")
+    if algorithm.automatic:
+        raise UsageError("'auto' is a number that a run chooses: give one to the theorems")
     require(rounds >= 1, "rounds", rounds, "a whole number >= 1")
     setting, warnings = _setting(algorithm, devices, dim, rounds, uplink, seed)
-    steps = Steps(algorithm.learning_rate, algorithm.smoothing)
+    steps = Steps(float(algorithm.learning_rate), float(algorithm.smoothing))
     measured = constants if isinstance(constants, Estimate) else None
     known = constants if isinstance(constants, Constants) else constants.constants
     return Report(

@@ -1,0 +1,199 @@
+"""Asking the nodes, and waiting for them: for whom, how long, and what if they do not come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedzo.config import FlowerSettings
+from fedzo.errors import Halted
+from fedzo.federation import LeftOut
+from fedzo.flower import wire
+from fedzo.flower.roll import Roll, log, lost
+
+# Answers by device: what was found, or the reason why it was not, as a string.
+Found = Mapping[int, Any]
+Write = Callable[[list[int]], RecordDict]
+Read = Callable[[RecordDict, list[int]], Found]
+
+
+class Asking:
+    """Sends messages to the nodes of devices and collects the answers.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's.
+    settings : FlowerSettings
+        Whom to wait for, and for how long.
+    """
+
+    def __init__(self, grid: Grid, settings: FlowerSettings) -> None:
+        self.grid, self.settings = grid, settings
+        self.left_out: list[LeftOut] = []
+        self.sent: list[Message] = []  # of the last round
+        self.received: list[Message] = []
+        self._ttl = settings.patience + settings.grace
+        self.roll = Roll(grid, self._ttl)
+
+    def gather(self) -> wire.Hello:
+        """Wait for the nodes: for all devices, or a quorum of them and ``grace`` seconds more."""
+        wait = _Wait(self.settings)
+        while True:
+            self.roll.look()
+            problem, there, enough = self.roll.problem, 0, False
+            if problem is not None:
+                homes = self.roll.homes(range(problem.devices))
+                there = sum(map(len, homes.values()))
+                enough = there >= self.settings.needed(problem.devices)
+                if there == problem.devices or (enough and wait.over()):
+                    return problem
+            wait.a_moment(enough, f"{there} of the devices are there")
+
+    def ask(
+        self,
+        kind: str,
+        devices: Sequence[int],
+        content: Write,
+        read: Read,
+    ) -> dict[int, Any]:
+        """Have the nodes of these devices answer; return what was found, by device.
+
+        It waits for everyone; once a quorum has answered, ``grace`` seconds more, and only for
+        those who are connected. Who is missing then is left out, and so is who failed. Nodes
+        that come back in the meantime are asked (again).
+        """
+        found: dict[int, Any] = {}
+        missing, under_way = dict.fromkeys(devices, "its node is not connected"), _UnderWay()
+        need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
+        while missing:
+            if wait.time_to_look():
+                self.roll.look()
+                for asked in under_way.without(self.roll):
+                    missing.update(dict.fromkeys(asked, "its node was lost"))
+            idle = missing.keys() - under_way.devices()
+            self._send(kind, self.roll.homes(idle), content, under_way)
+            for node, asked, reply in self._replies(kind, under_way):
+                told = self._told(node, asked, reply, read)
+                for device in asked:
+                    if device not in told:
+                        missing[device] = "its node was lost"
+                        continue
+                    del missing[device]
+                    if isinstance(told[device], str):
+                        self.left_out.append(LeftOut(device, _line(told[device])))
+                    else:
+                        found[device] = told[device]
+            enough = len(devices) - len(missing) >= need
+            if not missing or (enough and (not under_way.asked or wait.over())):
+                break
+            answered = f"{len(devices) - len(missing)} of {len(devices)} devices have answered"
+            wait.a_moment(enough, answered)
+        for node, asked in under_way.asked.values():
+            self.roll.strike(node, f"it was silent for the {self.settings.grace:g} s of grace")
+            missing.update(dict.fromkeys(asked, "its node did not answer in time"))
+        self.left_out += [LeftOut(device, reason) for device, reason in missing.items()]
+        return found
+
+    def _send(
+        self,
+        kind: str,
+        homes: dict[int, list[int]],
+        content: Write,
+        under_way: _UnderWay,
+    ) -> None:
+        messages = [Message(content(own), node, kind, ttl=self._ttl) for node, own in homes.items()]
+        if messages:
+            self.sent += messages if kind == wire.TRAIN else []
+            ids = self.grid.push_messages(messages)
+            for i, (node, own) in zip(ids, homes.items(), strict=True):
+                if i:
+                    under_way.asked[i] = (node, own)
+                else:
+                    self.roll.strike(node, "no message can be sent to it")
+
+    def _replies(self, kind: str, under_way: _UnderWay) -> Iterator[tuple[int, list[int], Message]]:
+        if not under_way.asked:
+            return
+        for reply in self.grid.pull_messages(list(under_way.asked)):
+            node, asked = under_way.asked.pop(reply.metadata.reply_to_message_id)
+            self.received += [reply] if kind == wire.TRAIN else []
+            yield node, asked, reply
+
+    def _told(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:
+        """Return what a reply says of each device that was asked; nothing, if the node is lost."""
+        if lost(reply):
+            self.roll.strike(node, str(reply.error.reason))
+            return {}
+        if reply.has_error():
+            return dict.fromkeys(asked, f"its node failed: {reply.error.reason}")
+        try:
+            told = read(reply.content, asked)
+        except Exception as error:  # whatever a stranger's bytes can make a decoder raise
+            return dict.fromkeys(asked, f"its node's answer is malformed: {error}")
+        return {i: told.get(i, "its node did not answer for it") for i in asked}
+
+
+def _line(reason: str) -> str:
+    """Return what somebody else wrote as one line of bounded length."""
+    return " ".join(reason.split())[:200]
+
+
+class _UnderWay:
+    """The messages that have not been answered yet: to whom, and about which devices."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, tuple[int, list[int]]] = {}
+
+    def devices(self) -> set[int]:
+        """Return the devices that an answer is expected for."""
+        return {device for _, own in self.asked.values() for device in own}
+
+    def without(self, roll: Roll) -> list[list[int]]:
+        """Give up what was asked of nodes that are off the roll; return the devices of each."""
+        gone = [i for i, (node, _) in self.asked.items() if node not in roll]
+        return [self.asked.pop(i)[1] for i in gone]
+
+
+class _Wait:
+    """How long has been waited, with and without a quorum."""
+
+    def __init__(self, settings: FlowerSettings) -> None:
+        self._settings, self._began = settings, time.monotonic()
+        self._enough_since: float | None = None
+        self._look_at = self._tell_at = self._began
+        self._tell_at += 10
+        self._pause = 0.002
+
+    def time_to_look(self) -> bool:
+        """Tell, about once a second, that it is time to see who is there."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + 1
+        return True
+
+    def over(self) -> bool:
+        """Tell whether the time of grace after the quorum is over."""
+        if self._enough_since is None:
+            self._enough_since = time.monotonic()
+        return time.monotonic() - self._enough_since >= self._settings.grace
+
+    def a_moment(self, enough: bool, state: str) -> None:
+        """Sleep a little, longer and longer; without a quorum, tell so, and halt in the end."""
+        now = time.monotonic()
+        if not enough:
+            self._enough_since = None
+            limit = self._settings.patience
+            if now - self._began >= limit:
+                raise Halted(f"no quorum within {limit:g} s: {state}")
+            if now >= self._tell_at:
+                left = limit - (now - self._began)
+                log.warning("waiting for a quorum, %.0f s at most: %s", left, state)
+                self._tell_at = now + 10
+        time.sleep(self._pause)
+        self._pause = min(1.3 * self._pause, 0.2)
