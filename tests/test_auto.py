@@ -61,7 +61,7 @@ def test_queries_are_counted_and_others_are_left_alone():
 
     found = chosen(bowl)
     assert found.queries == len(calls)
-    assert found.queries < 2 * 3 * 12 + 3 * 18  # a round, and at most 18 looks
+    assert 2 * 3 * 12 < found.queries <= 2 * 3 * 12 + 4 * 8  # a round, and a few looks
     kept = replace(found.algorithm, learning_rate="auto", smoothing="auto")
     assert kept == AUTO
 

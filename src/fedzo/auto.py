@@ -8,7 +8,7 @@ with measured constants the theorems' limit is safe for the worst case and far t
 otherwise (see ``docs/theory.md``). So the rate is measured. A round's worth of estimates at x⁰,
 none of which moves x, gives the very direction D that a round would take with η = 1, noise
 and all. Along it f is looked at, on other devices and other batches: at a distance of μ
-first, then four times as far while f falls, or a quarter as far until it does. The parabola
+first, then twice as far while f falls, or half as far until it does. The parabola
 through the start and the two last points is lowest at the rate η* that is best for one
 round. **Half of it** is taken: a single round does not see what noise adds up to over many.
 A function in other units, c f for f, gets the rate η/c, and so the same run.
@@ -42,8 +42,8 @@ from fedzo.uplink.base import Mean, sample_uniformly
 Array = NDArray[Any]
 
 _ROUND = (1 << 32) - (1 << 16)  # the first round of the probe: no run gets to it
-_DEVICES = 10  # at most so many are looked at along the line
-_LOOKS = 16  # at most so often: 4^16 μ is far enough
+_DEVICES = (5, 20)  # at least and at most so many are looked at along the line, if there are
+_LOOKS = 32  # at most so often: 2^32 μ is far enough
 _FLAT = "learning_rate = 'auto': the loss does not fall along its estimated gradient at x0"
 
 
@@ -137,7 +137,9 @@ class _Probe:
             self.queries += updates.queries
             total += mean.value()
         self.direction = total.astype(x0.dtype)
-        count = min(_DEVICES, algorithm.participants or federation.devices)
+        # A look costs an eighth of a round, within limits.
+        share = self.queries // (8 * algorithm.batch_size)
+        count = min(max(share, _DEVICES[0]), _DEVICES[1], federation.devices)
         self.devices = sample_uniformly(_ROUND + 1, count, federation)
 
     def look(self, steps: list[float]) -> Array:
@@ -170,13 +172,13 @@ def _lowest(look: Callable[[list[float]], Array], guess: float) -> float:
     step, lowest = guess, near
     if near < start:  # go on until it rises
         for _ in range(_LOOKS):
-            (far,) = look([4 * step])
+            (far,) = look([2 * step])
             if not far < lowest:
                 return _vertex(start, step, lowest, far)
-            step, lowest = 4 * step, far
+            step, lowest = 2 * step, far
         return step
     for _ in range(_LOOKS):  # come back until it is lower
-        far, step = lowest, step / 4
+        far, step = lowest, step / 2
         (lowest,) = look([step])
         if lowest < start:
             return _vertex(start, step, lowest, far)
@@ -184,9 +186,9 @@ def _lowest(look: Callable[[list[float]], Array], guess: float) -> float:
 
 
 def _vertex(start: float, step: float, lowest: float, far: float) -> float:
-    """Return where the parabola through 0, step and 4 step is lowest; step where none fits."""
+    """Return where the parabola through 0, step and 2 step is lowest; step where none fits."""
     if not math.isfinite(far):
         return step / 2
-    down, up = lowest - start, far - start  # = a s² + b s at s = step and 4 step
-    a, b = (up - 4 * down) / 12, (16 * down - up) / 12  # in units of the step
-    return float(step * min(max(-b / (2 * a), 0.5), 4.0)) if a > 0 else step
+    down, up = lowest - start, far - start  # = a s² + b s at s = 1 and 2 steps
+    a, b = (up - 2 * down) / 2, (4 * down - up) / 2
+    return float(step * min(max(-b / (2 * a), 0.5), 2.0)) if a > 0 else step

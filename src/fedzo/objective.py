@@ -24,7 +24,7 @@ Array = NDArray[Any]
 class Objective(Protocol):
     """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
 
-    ``dim`` is d and ``devices`` is N. Besides the four methods here an objective may have
+    ``dim`` is d and ``devices`` is N. Besides the three methods here an objective may have
 
     ``values_along(x, directions, rows, steps, batch)``
         the (k, b) values at the k points x + steps[k] * directions[rows[k]], without the

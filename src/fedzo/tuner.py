@@ -93,7 +93,7 @@ def tune(
     >>> space = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
     >>> tuned = fedzo.tune(score, space, devices=5, max_queries=300)
     >>> tuned.params["layers"], round(float(np.log10(tuned.params["rate"])), 1), tuned.queries
-    (3, -1.0, 300)
+    (3, -1.0, 295)
     """
     check_count("max_queries", max_queries)
     space = space if isinstance(space, Space) else Space(space)
@@ -121,7 +121,7 @@ def tune(
             folder=run_dir,
         )
     probed = probed or _probed(run_dir)
-    rounds = _rounds(algorithm, problem, max_queries - probed, evaluate_every)
+    rounds = _rounds(algorithm, problem, max_queries, evaluate_every, probed)
     described = {name: asdict(kind) for name, kind in space.parameters.items()}
     result = minimize(
         problem,
@@ -158,19 +158,18 @@ def _probed(run_dir: str | os.PathLike[str] | None) -> int:
     return int(told.get("problem", {}).get("probed", 0))
 
 
-def _rounds(algorithm: FedZO, problem: Tuning, budget: int, every: int) -> int:
+def _rounds(algorithm: FedZO, problem: Tuning, budget: int, every: int, probed: int = 0) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
-    rounds = 0
-    while _evaluations(rounds + 1, every) * problem.evaluation_cost + (rounds + 1) * cost <= budget:
+    rounds, evaluation = 0, problem.evaluation_cost
+    while probed + _evaluations(rounds + 1, every) * evaluation + (rounds + 1) * cost <= budget:
         rounds += 1
     if rounds == 0:
-        least = 2 * problem.evaluation_cost + cost
-        raise InvalidValue(
-            "max_queries", budget, f"at least {least}, for a round between two evaluations"
-        )
+        least = probed + 2 * evaluation + cost
+        allowed = f"at least {least}, for a round between two evaluations"
+        raise InvalidValue("max_queries", budget, allowed)
     return rounds
 
 
