@@ -289,10 +289,12 @@ def test_run_through_the_proxy(secured, tmp_path):
 # ----------------------------------------------------------------- the simulation engine
 
 
+CLI = "import sys; from fedzo.cli import main; sys.exit(main())"
+
+
 def fedzo_run(*arguments):
-    code = "import sys; from fedzo.cli import main; sys.exit(main())"
     process = subprocess.run(
-        [sys.executable, "-c", code, "run", *arguments],
+        [sys.executable, "-c", CLI, "run", *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -320,6 +322,28 @@ def test_simulation_is_the_same_run(tmp_path, changes):
     assert sorted(p.name for p in out.iterdir()) == sorted(
         p.name for p in (tmp_path / "here").iterdir()
     )
+
+
+def test_interrupted_simulation_leaves_a_checkpoint(tmp_path):
+    out = tmp_path / "run"
+    words = ["quadratic", "--engine", "flower", "--out", str(out), "--quiet"]
+    words += set_all(["run.rounds=100000", "run.checkpoint_every=1"])
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLI, "run", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: rounds_done(out) >= 2)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130
+    assert "interrupted after round" in stdout
+    assert stderr.splitlines()[-1] == (
+        f"to go on: fedzo run {out}/config.toml --resume --engine flower"
+    )
+    assert 2 <= rounds_done(out) < 100000
 
 
 def set_all(overrides):
