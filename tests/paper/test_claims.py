@@ -126,24 +126,26 @@ def test_speed_is_the_ratio_of_rates():
     """Losses exp(-rt): to the loss of the slower's end the faster takes rate/rate the rounds."""
     rounds = range(0, 101)
     runs = {"fast": [falling(0.03, rounds)], "slow": [falling(0.01, rounds)]}
-    assert speed(runs, "fast", "slow").values == pytest.approx(3.0, rel=1e-3)
-    assert speed(runs, "slow", "fast").values == pytest.approx(1 / 3, rel=1e-3)
-    assert speed(runs, "fast", "slow", cost="queries").values == pytest.approx(3.0, rel=1e-3)
+    assert speed(runs, "fast", "slow").values == pytest.approx(1 / 3, rel=1e-3)
+    assert speed(runs, "slow", "fast").values == pytest.approx(3.0, rel=1e-3)
+    assert speed(runs, "fast", "slow", cost="queries").values == pytest.approx(1 / 3, rel=1e-3)
+    twice_at_least = speed(runs, "fast", "slow", low=2, high=4)
+    assert (twice_at_least.low, twice_at_least.high) == (1 / 4, 1 / 2)
 
 
 def test_speed_of_what_never_falls():
     runs = {"down": [falling(0.03)], "up": [falling(-0.03)], "away": [falling(0.01)]}
     runs["away"][0].append({"round": 110, "train_loss": math.inf, "queries": 770})
-    assert speed(runs, "down", "up").values == [math.inf]
-    assert speed(runs, "up", "down").values == [0.0]
-    assert speed(runs, "down", "away").values == [math.inf]
+    assert speed(runs, "down", "up").values == [0.0]
+    assert speed(runs, "up", "down").values == [math.inf]
+    assert speed(runs, "down", "away").values == [0.0]
     assert np.isnan(speed(runs, "up", "up").values).all()
 
 
 def test_growing_speed_takes_neighbours_that_were_run():
     runs = {str(r): [falling(r / 1000, range(101))] for r in (10, 20, 80)}
     ratios = [c.values[0] for c in growing_speed(runs, ["10", "20", "40", "80"])]
-    assert ratios == pytest.approx([2.0, 4.0], rel=0.02)
+    assert ratios == pytest.approx([1 / 2, 1 / 4], rel=0.02)
 
 
 def test_other_measures():

@@ -44,7 +44,7 @@ def test_claims(reproduced):
     ratios = []
     for slow, fast in zip(histories(out, SLOW), histories(out, FAST), strict=True):
         loss = slow[-1]["train_loss"]
-        ratios.append(reached(fast, loss) / reached(slow, loss))
+        ratios.append(reached(slow, loss) / reached(fast, loss))
     assert slower["measured"][0]["mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
     assert json.loads((out / "claims.json").read_text()) == judged
 

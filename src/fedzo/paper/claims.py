@@ -214,18 +214,20 @@ def speed(
 ) -> Comparison:
     """Compare what two curves spend until both are as low as the higher of them ends.
 
-    Where a curve never falls at all, it takes forever to the loss that the other ends at.
+    The number is what the fast one spends as a share of what the slow one does, since that is
+    a number, zero, where the slow one never gets there. ``low`` and ``high`` say how many times
+    as fast it must be.
     """
-    ratios = []
+    shares = []
     for one, other in zip(runs[fast], runs[slow], strict=True):
         ends = sorted(history[-1]["train_loss"] for history in (one, other))
         start = min(one[0]["train_loss"], other[0]["train_loss"])
         loss = ends[1] if ends[1] < start else ends[0]
         mine, its = reached(one, loss, cost), reached(other, loss, cost)
-        ratios.append(its / mine if mine > 0 else math.nan)  # neither fell
+        shares.append(mine / its if its > 0 and min(mine, its) < math.inf else math.nan)
     unit = {"round": "rounds"}.get(cost, cost.replace("_", " "))
-    what = f"{unit} of {slow} over {unit} of {fast}, to the same loss"
-    return Comparison(what, np.array(ratios), low, high)
+    what = f"{unit} of {fast} over {unit} of {slow}, to the same loss"
+    return Comparison(what, np.array(shares), 1 / high if high < math.inf else -math.inf, 1 / low)
 
 
 def growing_speed(runs: Runs, labels: Sequence[str]) -> list[Comparison]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path)
         spot.grid(color="0.9")
         spot.spines[["top", "right"]].set_visible(False)
         spot.legend(frameon=False, fontsize=8, handlelength=3.2)
-    picture.supxlabel(caption, fontsize=8, color="0.35")
+    narrow = textwrap.fill(caption, 75 * len(axes))
+    picture.supxlabel(narrow, fontsize=8, color="0.35")
     for ending in ("png", "svg"):
         content = io.BytesIO()
         picture.savefig(content, format=ending)
