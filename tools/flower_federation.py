@@ -188,7 +188,7 @@ class Federation:
         return done.stdout
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a process with a home and a log of its own, in a process group of its own."""
+        """Start a process with a home and a log of its own, in a session of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [binary(command[0]), *command[1:]],
@@ -202,8 +202,9 @@ class Federation:
         return self.processes[name]
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """End one of the processes that were started here, with the children it has left."""
+        """End one of the processes that were started here, and those that it has started."""
         process = self.processes.pop(name)
+        below = children(process.pid)
         if process.poll() is None:
             process.send_signal(how)
             try:
@@ -211,9 +212,9 @@ class Federation:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        # Its group is a session of its own: whatever is in there, it started.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def environment(self, name: str) -> dict[str, str]:
         """Return the environment of a process: quiet, and with its own home for Flower."""
@@ -239,6 +240,21 @@ class Federation:
         lines = ["[superlink]", f'default = "{NAME}"', f"[superlink.{NAME}]"]
         lines += [f'address = "{address}"', trust, ""]
         (self.folder / "config.toml").write_text("\n".join(lines))
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes below one, from the system's own table."""
+    table: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended in the meantime
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            table.setdefault(parent, []).append(int(entry.name))
+    found, heap = [], [pid]
+    while heap:
+        below = table.get(heap.pop(), [])
+        found += below
+        heap += below
+    return found
 
 
 def make_certificates(folder: Path) -> None:

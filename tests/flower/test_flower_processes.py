@@ -25,7 +25,7 @@ from fedzo.folder import RunFolder, read_history
 HERE = Path(__file__).parents[2]
 sys.path.append(str(HERE / "tools"))
 
-from flower_federation import NAME, Federation, make_node_key  # noqa: E402
+from flower_federation import NAME, Federation, children, make_node_key  # noqa: E402
 
 pytestmark = pytest.mark.processes
 
@@ -106,13 +106,9 @@ def test_same_run_as_in_one_process(federation, tmp_path):
         "seeds": {"uplink.kind": "seeds"},
         "fedavg": {"algorithm.name": "fedavg"},
     }
-    ids = {
-        name: federation.run(APP, {**changes, **PATIENT, "run-dir": str(tmp_path / name)})
-        for name, changes in runs.items()
-    }
-    for name, changes in runs.items():
-        status = federation.wait(ids[name], LIMIT)
-        assert status == "finished:completed", federation.log(ids[name])
+    for name, changes in runs.items():  # in turn: a task that is not begun in time is dropped
+        run = federation.run(APP, {**changes, **PATIENT, "run-dir": str(tmp_path / name)})
+        assert federation.wait(run, LIMIT) == "finished:completed", federation.log(run)
         result = here(settings_of(**changes))
         x = np.load(tmp_path / name / "model.npy")
         assert np.abs(x - result.x).max() <= 1e-6 * np.abs(result.x).max()
@@ -123,24 +119,6 @@ def test_same_run_as_in_one_process(federation, tmp_path):
         list(read_history(tmp_path / name / "history.jsonl"))[-1] for name in ("ideal", "seeds")
     )
     assert ideal["wire_up_bytes"] > 50 * seeds["wire_up_bytes"]
-
-
-def children(pid):
-    """Return the processes below one, from the system's own table."""
-    table = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                table.setdefault(parent, []).append(int(entry.name))
-            except OSError:
-                continue  # it has ended in the meantime
-    found, heap = [], [pid]
-    while heap:
-        below = table.get(heap.pop(), [])
-        found += below
-        heap += below
-    return found
 
 
 def command(pid):
