@@ -8,13 +8,13 @@ from fedzo import data
 
 clothes = data.load("fashion-mnist-mini")
 inputs, labels = clothes.train_inputs / 255, clothes.train_labels
-model = LogisticRegression(max_iter=200).fit(inputs, labels)
+model = LogisticRegression(max_iter=1000).fit(inputs, labels)
 
 bag = clothes.classes.index("Bag")
 bags = inputs[(labels == bag) & (model.predict(inputs) == bag)]
 parties = np.array_split(bags[:200], 5)
 
-attack = fedzo.UniversalAttack(model).fit(parties, labels=bag)
+attack = fedzo.UniversalAttack(model, c=0.2, rounds=5).fit(parties, labels=bag)
 
 print(f"success on the parties' own bags   {attack.success_rate(bags[:200], bag):.0%}")
 print(f"success on bags that nobody had    {attack.success_rate(bags[200:], bag):.0%}")

@@ -20,8 +20,8 @@ from fedzo.run import minimize
 
 Array = NDArray[Any]
 
-# Chosen on the victim that ships: `fedzo run attack`.
-DEFAULT = FedZO(learning_rate=0.005, smoothing=0.001, batch_size=4, directions=20, local_steps=20)
+# Those of `fedzo run attack`, but for the rate: it has the units of the model's scores.
+DEFAULT = FedZO(learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20)
 
 
 class UniversalAttack:
@@ -37,7 +37,8 @@ class UniversalAttack:
     margin : str
         ``logits`` or ``confidences``: see :mod:`fedzo.problems.attack`.
     algorithm : Algorithm, optional
-        How to look for it; FedZO with the settings of ``fedzo run attack`` by default.
+        How to look for it; FedZO with the settings of ``fedzo run attack`` and a measured
+        learning rate by default.
     rounds, seed, workers, evaluate_every, callback, run_dir, resume
         As in :func:`fedzo.minimize`.
 
@@ -65,8 +66,7 @@ class UniversalAttack:
     >>> label = np.bincount(labels).argmax()
     >>> of_one_class = inputs[labels == label]
     >>> parties = np.array_split(of_one_class, 3)
-    >>> algorithm = FedZO(learning_rate=0.02, batch_size=10, directions=8)
-    >>> attack = UniversalAttack(Linear(), algorithm=algorithm).fit(parties, label)
+    >>> attack = UniversalAttack(Linear(), rounds=5).fit(parties, label)
     >>> attack.success_rate(of_one_class, label) > 0.5
     True
     """

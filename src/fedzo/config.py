@@ -31,13 +31,13 @@ from fedzo.errors import (
     one_of,
     require,
 )
-from fedzo.federation import Federation, LocalFederation
+from fedzo.federation import Federation
 from fedzo.importing import named
 from fedzo.objective import Objective, missing, posed
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
 from fedzo.result import Callback, Result
-from fedzo.run import drive
+from fedzo.run import drive, minimize
 from fedzo.uplink import UPLINKS, Uplink
 
 Array = NDArray[Any]
@@ -219,16 +219,38 @@ class Experiment:
         """Run it, in a folder if one is given, on threads or on Flower's simulation engine."""
         if engine not in ENGINES:
             raise InvalidValue("engine", engine, one_of(ENGINES) + nearest(engine, ENGINES))
-        objective, start = posed(self.problem(), None, None, {})
-        settings = self.settings
         if engine == "flower":
-            from fedzo.flower.simulation import simulate
+            return self._simulate(run_dir, resume, callback)
+        objective, settings = self.problem(), self.settings
+        try:
+            return minimize(
+                objective,
+                algorithm=self.algorithm,
+                uplink=self.uplink,
+                rounds=settings.rounds,
+                seed=settings.seed,
+                workers=settings.workers,
+                evaluate_every=settings.evaluate_every,
+                checkpoint_every=settings.checkpoint_every,
+                target=settings.target,
+                callback=callback,
+                run_dir=run_dir,
+                resume=resume,
+                config=self.tables,
+            )
+        except InvalidValue as error:  # a hyper-parameter that does not fit this problem
+            raise error.under("algorithm") from error
 
-            result = simulate(self, start, run_dir, resume, callback)
-        else:
-            local = LocalFederation(objective, settings.seed, settings.workers)
-            point = getattr(objective, "point", None)
-            result = self.run_over(local, start, run_dir, resume, callback, point)
+    def _simulate(
+        self,
+        run_dir: Path | None,
+        resume: bool,
+        callback: Callback | Sequence[Callback] | None,
+    ) -> Result:
+        from fedzo.flower.simulation import simulate
+
+        objective, start = posed(self.problem(), None, None, {})
+        result = simulate(self, start, run_dir, resume, callback)
         if run_dir is not None and hasattr(objective, "leave"):
             objective.leave(run_dir, result)
         return result
@@ -240,9 +262,8 @@ class Experiment:
         run_dir: Path | None = None,
         resume: bool = False,
         callback: Callback | Sequence[Callback] | None = None,
-        point: Callable[[Array], Array] | None = None,
     ) -> Result:
-        """Run it over a federation that holds its problem; for ``point`` see :func:`drive`."""
+        """Run it over a federation that holds its problem."""
         settings = self.settings
         try:
             return drive(
@@ -257,7 +278,6 @@ class Experiment:
                 callback=callback,
                 run_dir=run_dir,
                 resume=resume,
-                point=point,
                 config=self.tables,
             )
         except InvalidValue as error:  # a hyper-parameter that does not fit this problem
