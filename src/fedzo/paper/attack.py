@@ -24,7 +24,7 @@ def quick(
     return Scale(
         "attack",
         rounds=rounds,
-        seeds=5,
+        seeds=3,
         changes=(f"problem.devices={devices}", *SMALLER, *changes),
         points=20,
         about=", ".join(text for text in (ABOUT, about) if text),

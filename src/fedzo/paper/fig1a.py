@@ -46,7 +46,7 @@ CURVES = (
         dashed=True,
     ),
 )
-# Quick: a round of all four H is 85 steps x 5 devices x 4 ms, with five seeds 9 s of one core.
+# Quick: a round of all four H is 85 steps x 5 devices x 4 ms, with three seeds 5 s of one core.
 SCALES = {"quick": quick(5, rounds=40, about="N = 5"), "paper": paper(10)}
 
 FIGURE = Figure(

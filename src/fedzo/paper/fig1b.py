@@ -34,7 +34,7 @@ FIGURE = Figure(
             lambda runs: growing_speed(runs, [fedzo(m) for m in DEVICES]),
         ),
     ),
-    # Quick: a round of M = 5, 10 and 25 is 40 devices x 5 steps x 4 ms, five seeds 4.3 s.
+    # Quick: a round of M = 5, 10 and 25 is 40 devices x 5 steps x 4 ms, three seeds 2.6 s.
     scales={
         "quick": quick(
             50, rounds=60, changes=("algorithm.local_steps=5",), about="H = 5", without=("M = 50",)

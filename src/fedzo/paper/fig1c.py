@@ -40,7 +40,7 @@ FIGURE = Figure(
             lambda runs: [gap(runs, "SNR = 0 dB", FREE, 0.05)],
         ),
     ),
-    # Quick: a round of all four is 4 x 26 devices x 5 steps x 4 ms, with five seeds 12 s.
+    # Quick: a round of all four is 4 x 26 devices x 5 steps x 4 ms, with three seeds 7 s.
     scales={
         "quick": quick(50, rounds=40, changes=("algorithm.local_steps=5",), about="H = 5"),
         "paper": paper(50, ("algorithm.local_steps=20",)),
