@@ -19,7 +19,7 @@ def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path)
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(5.2 * len(axes), 4.6), dpi=150, layout="constrained")
-    picture.suptitle(title, fontsize=12)
+    picture.suptitle(textwrap.fill(title, 50 * len(axes)), fontsize=12)
     for spot, panel in zip(picture.subplots(1, len(axes), squeeze=False)[0], axes, strict=True):
         for curve in panel["series"]:
             _draw_curve(spot, curve)
