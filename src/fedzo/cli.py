@@ -218,10 +218,17 @@ def _summary(result: Result, out: Path) -> str:
         ("bytes up", f"{result.uplink_bytes:,}"),
         ("bytes down", f"{result.downlink_bytes:,}"),
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
-        ("files", f"{out}/: {' '.join(sorted(p.name for p in out.iterdir()))}"),
+        ("files", f"{out}/: {' '.join(_files(out))}"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)
+
+
+def _files(out: Path) -> list[str]:
+    """Return the names of a run's files: those of every run first."""
+    usual = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
+    there = sorted(path.name for path in out.iterdir())
+    return [name for name in usual if name in there] + [n for n in there if n not in usual]
 
 
 def _plot(arguments: argparse.Namespace) -> int:

@@ -116,7 +116,12 @@ def minimize(
         algorithm, probed = settled(
             algorithm, objective, start, rounds=rounds, seed=seed, workers=workers, folder=run_dir
         )
-        described = describe(algorithm, "name", ALGORITHMS)
+        made_from = {
+            "problem": _problem(fun, objective),
+            "algorithm": describe(algorithm, "name", ALGORITHMS),
+            "uplink": describe(uplink, "kind", UPLINKS),
+            "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
+        }
         result = drive(
             LocalFederation(objective, seed, workers),
             start,
@@ -131,13 +136,8 @@ def minimize(
             resume=resume,
             point=getattr(objective, "point", None),
             probed=probed,
-            config={
-                "problem": _problem(fun, objective),
-                "uplink": describe(uplink, "kind", UPLINKS),
-                "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
-                **(config or {}),
-                "algorithm": described,
-            },
+            # The algorithm as it was settled: a rate that was measured is a number from here on.
+            config={**made_from, **(config or {}), "algorithm": made_from["algorithm"]},
         )
     if run_dir is not None and hasattr(objective, "leave"):
         objective.leave(Path(run_dir), result)

@@ -448,7 +448,7 @@ def test_quorum_is_of_the_devices_asked():
         ({"quorum": 2}, "flower.quorum = 2.0: must be a number in (0, 1]"),
         ({"grace": -1}, "flower.grace = -1.0: must be a number > 0"),
         ({"patience": "long"}, "flower.patience = 'long': must be a number"),
-        ({"max_norm": 0}, "flower.max_norm = 0: must be a number > 0"),
+        ({"max_norm": 0}, "flower.max_norm = 0.0: must be a number > 0"),
         ({"nodes": 0}, "flower.nodes = 0: must be a whole number >= 1"),
         ({"grase": 1}, "flower.grase = 1: unknown key (did you mean 'grace'?)"),
     ],

@@ -75,7 +75,13 @@ def test_what_is_done_is_not_done_again(tmp_path):
 def started(*arguments, **options):
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, *arguments], env=environment, text=True, bufsize=1, **options
+        [sys.executable, *arguments],
+        env=environment,
+        text=True,
+        bufsize=1,
+        # who starts the tests in the background has them ignore this
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        **options,
     )
 
 
