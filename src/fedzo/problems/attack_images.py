@@ -55,7 +55,8 @@ def draw_images(
     low, high = perturbation.input_range
     before, after = ((images[0] - low) / (high - low) for images in (clean, adversarial))
     change = after - before
-    factor = _rounded_down(0.5 / max(float(np.abs(change).max()), 1e-6))
+    largest = float(np.abs(change).max())
+    factor = _rounded_down(0.5 / largest) if largest else 1.0
     rows = (before, 0.5 + factor * change, after)
     captions = _captions(clean, classes), None, _captions(adversarial, classes)
     count = len(before)
