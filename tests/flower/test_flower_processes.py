@@ -170,12 +170,12 @@ def test_killed_node_costs_its_updates_and_comes_back(federation, tmp_path):
 
 def test_no_quorum_ends_with_a_checkpoint(federation, tmp_path):
     folder = tmp_path / "run"
-    settings = {"run.rounds": 50, "flower.quorum": 1.0, "flower.patience": 15.0}
+    settings = {"run.rounds": 50, "flower.quorum": 1.0, "flower.patience": 60.0}
     run = federation.run(APP, {**SMALL, **settings, "run-dir": str(folder)})
     until(lambda: rounds_done(folder) >= 1)
     federation.end("node-1", signal.SIGKILL)
     assert federation.wait(run, LIMIT) == "finished:failed"
-    assert "no quorum within 15 s: 6 of 9 devices have answered after round" in federation.log(run)
+    assert "no quorum within 60 s: 6 of 9 devices have answered after round" in federation.log(run)
     assert 1 <= rounds_done(folder) < 50
 
 
@@ -261,7 +261,7 @@ def test_run_through_the_proxy(secured, tmp_path):
     result = here(settings_of(**{"uplink.kind": "seeds", "run.rounds": 1}))
     assert np.allclose(np.load(folder / "model.npy"), result.x, rtol=0, atol=1e-7)
     # One round's answer, an introduction, a start (31 kB) and two evaluations.
-    assert last["wire_up_bytes"] < sent() - before < 100_000
+    assert last["wire_up_bytes"] < sent() - before < 150_000
 
 
 # ----------------------------------------------------------------- the simulation engine
@@ -288,7 +288,7 @@ def fedzo_run(*arguments):
     ids=["ideal", "seeds", "fedavg"],
 )
 def test_simulation_is_the_same_run(tmp_path, changes):
-    overrides = ["run.rounds=10", "flower.nodes=3", "flower.grace=900", *changes]
+    overrides = ["run.rounds=10", "flower.nodes=3", *changes]
     out = tmp_path / "run"
     fedzo_run("softmax", "--engine", "flower", "--out", str(out), *set_all(overrides))
     experiment = Experiment.load("softmax", overrides)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from fedzo.result import Callback, Result
 
 Array = NDArray[Any]
 
+_NO_HURRY = 1e6  # seconds: a virtual node does not die, it only waits for its turn
+
 # One core for a node, and no port open to anybody but this machine.
 _RAY: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -44,7 +47,8 @@ def simulate(
 ) -> Result:
     """Run an experiment on Flower's simulation engine, from x0.
 
-    The devices are dealt out to ``experiment.flower.nodes`` virtual nodes. The engine runs
+    The devices are dealt out to ``experiment.flower.nodes`` virtual nodes, all of which are
+    waited for, whatever ``quorum``, ``grace`` and ``patience`` say. The engine runs
     the server's part on a thread of its own; an interrupt of this one ends it in order.
     """
     interrupted = threading.Event()
@@ -58,7 +62,7 @@ def simulate(
                 _Interruptible(grid, interrupted),
                 experiment.settings.seed,
                 experiment.uplink,
-                experiment.flower,
+                replace(experiment.flower, quorum=1.0, patience=_NO_HURRY),
             )
             outcome.append(experiment.run_over(federation, x0, run_dir, resume, callback))
         except BaseException as error:  # to be raised where the caller is
