@@ -63,6 +63,8 @@ http {{
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_read_timeout 300s;
+            proxy_request_buffering off;  # pass on what comes, rather than to a file and then on
+            proxy_max_temp_file_size 0;
         }}
         location / {{ return 403; }}
     }}
