@@ -172,7 +172,7 @@ class Federation:
         while not (status := self.status(run_id)).startswith("finished"):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"run {run_id} is {status} after {seconds:g} s")
-            time.sleep(1)
+            time.sleep(5)  # to ask starts a process, which takes seconds of a core
         return status
 
     def flwr(self, *arguments: str) -> str:
