@@ -222,22 +222,9 @@ class Experiment:
         if engine == "flower":
             return self._simulate(run_dir, resume, callback)
         objective, settings = self.problem(), self.settings
+        loop = self._loop(run_dir, resume, callback)
         try:
-            return minimize(
-                objective,
-                algorithm=self.algorithm,
-                uplink=self.uplink,
-                rounds=settings.rounds,
-                seed=settings.seed,
-                workers=settings.workers,
-                evaluate_every=settings.evaluate_every,
-                checkpoint_every=settings.checkpoint_every,
-                target=settings.target,
-                callback=callback,
-                run_dir=run_dir,
-                resume=resume,
-                config=self.tables,
-            )
+            return minimize(objective, seed=settings.seed, workers=settings.workers, **loop)
         except InvalidValue as error:  # a hyper-parameter that does not fit this problem
             raise error.under("algorithm") from error
 
@@ -264,24 +251,31 @@ class Experiment:
         callback: Callback | Sequence[Callback] | None = None,
     ) -> Result:
         """Run it over a federation that holds its problem."""
-        settings = self.settings
         try:
-            return drive(
-                federation,
-                x0,
-                algorithm=self.algorithm,
-                uplink=self.uplink,
-                rounds=settings.rounds,
-                evaluate_every=settings.evaluate_every,
-                checkpoint_every=settings.checkpoint_every,
-                target=settings.target,
-                callback=callback,
-                run_dir=run_dir,
-                resume=resume,
-                config=self.tables,
-            )
+            return drive(federation, x0, **self._loop(run_dir, resume, callback))
         except InvalidValue as error:  # a hyper-parameter that does not fit this problem
             raise error.under("algorithm") from error
+
+    def _loop(
+        self,
+        run_dir: Path | None,
+        resume: bool,
+        callback: Callback | Sequence[Callback] | None,
+    ) -> dict[str, Any]:
+        """Return what the loop is told, whoever computes."""
+        settings = self.settings
+        return {
+            "algorithm": self.algorithm,
+            "uplink": self.uplink,
+            "rounds": settings.rounds,
+            "evaluate_every": settings.evaluate_every,
+            "checkpoint_every": settings.checkpoint_every,
+            "target": settings.target,
+            "callback": callback,
+            "run_dir": run_dir,
+            "resume": resume,
+            "config": self.tables,
+        }
 
 
 def shipped() -> list[str]:

@@ -67,7 +67,6 @@ def test_a_model_that_ships_is_found_by_its_name(shelf, linear):
         models.card("toy-liner")
 
 
-@pytest.mark.skipif("cifar10-resnet8" not in models.shipped(), reason="cifar10-resnet8 is not here")
 def test_the_classifier_of_cifar10_answers_images():
     pytest.importorskip("onnxruntime")
     model = models.load("cifar10-resnet8")
