@@ -338,7 +338,7 @@ def test_out_below_a_file(refused, here):
     (here / "file").write_text("")
     line = refused("quadratic", *QUICK, "--out", "file/run")
     assert line == "cannot write to file/run: Not a directory"
-    assert refused("quadratic", *QUICK, "--out", "file") == "cannot write to file: File exists"
+    assert refused("quadratic", *QUICK, "--out", "file") == "cannot write to file: it is no folder"
 
 
 def test_out_that_holds_a_run(refused):

@@ -96,6 +96,20 @@ def test_damaged_checkpoint_is_told_or_harmless(data, saved, tmp_path_factory):
     assert told or change  # nothing that was cut can be whole
 
 
+@pytest.mark.parametrize("found", [None, 0, 2])
+def test_checkpoint_of_another_format_is_told(found, tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.save(CHECKPOINT)
+    with np.load(folder.checkpoint) as file:
+        arrays = dict(file)
+    meta = json.loads(str(arrays["meta"]))
+    assert meta.pop("format") == 1
+    meta |= {} if found is None else {"format": found}
+    np.savez(folder.checkpoint, **arrays | {"meta": np.array(json.dumps(meta))})
+    with pytest.raises(UsageError, match=rf"npz has format {found or 0}, and .* reads format 1"):
+        folder.load()
+
+
 def other_array():
     buffer = io.BytesIO()
     np.save(buffer, np.zeros(3))
@@ -183,9 +197,9 @@ def test_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):
 def test_cannot_write_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot write to .*file/run: Not a directory$"):
-        RunFolder(tmp_path / "file" / "run").prepare(CONFIG)
-    with pytest.raises(UsageError, match=r"cannot write to .*file: File exists$"):
-        RunFolder(tmp_path / "file").prepare(CONFIG)
+        RunFolder(tmp_path / "file" / "run").held().__enter__()
+    with pytest.raises(UsageError, match=r"cannot write to .*file: it is no folder$"):
+        RunFolder(tmp_path / "file").held().__enter__()
     assert not RunFolder(tmp_path / "file").has_run()
     with pytest.raises(FedzoError, match=r"cannot write .*none/x: No such file or directory$"):
         replace(tmp_path / "none" / "x", b"")
@@ -210,12 +224,12 @@ def test_history_comes_back(tmp_path):
 def test_half_line_is_passed_over_and_dropped(cut, tmp_path):
     folder = RunFolder(tmp_path)
     for r in (0, 5, 10):
-        folder.append({"round": r, "x": 1.5})
+        folder.append({"round": r, "train_loss": 1.5})
     whole = folder.history.read_bytes()
     folder.history.write_bytes(whole[:-cut])
     assert [r["round"] for r in read_history(folder.history)] == [0, 5]
     assert [r["round"] for r in folder.keep_history(10, 5)] == [0, 5]
-    folder.append({"round": 10, "x": 1.5})
+    folder.append({"round": 10, "train_loss": 1.5})
     assert folder.history.read_bytes() == whole
 
 
@@ -226,18 +240,46 @@ def test_half_line_is_passed_over_and_dropped(cut, tmp_path):
 def test_keeps_what_an_uninterrupted_run_would_have(upto, every, kept, tmp_path):
     folder = RunFolder(tmp_path)
     for r in (0, 5, 10, 12, 15):
-        folder.append({"round": r})
+        folder.append({"round": r, "train_loss": 0.5})
     assert [r["round"] for r in folder.keep_history(upto, every)] == kept
     assert [r["round"] for r in read_history(folder.history)] == kept
     assert os.listdir(tmp_path) == ["history.jsonl"]
 
 
-@pytest.mark.parametrize("line", [b"{}{}\n", b'{"round": 1\n', b"\x00\x00\n", b"\xff\n"])
+@pytest.mark.parametrize(
+    "line",
+    [b"{}{}", b'{"round": 1', b"\x00\x00", b"\xff", b"[1, 2]", b"NaN", b'{"a": 1}',
+     b'{"round": 1}', b'{"round": "x", "train_loss": 1}'],
+)  # fmt: skip
 def test_damaged_line_is_named(line, tmp_path):
     folder = RunFolder(tmp_path)
-    folder.history.write_bytes(b'{"round": 0}\n' + line + b'{"round": 2}\n')
+    whole = b'{"round": 0, "train_loss": 1.5}'
+    folder.history.write_bytes(b"\n".join((whole, line, whole, b"")))
     with pytest.raises(UsageError, match=r"history.jsonl is damaged in line 2$"):
         list(read_history(folder.history))
+
+
+# --- two runs in one folder ---------------------------------------------------------------------
+
+
+def test_a_folder_is_held_by_one_run_at_a_time(tmp_path):
+    code = (
+        "import sys; from fedzo.folder import RunFolder\n"
+        "with RunFolder(sys.argv[1]).held(): print('held', flush=True); sys.stdin.read()\n"
+    )
+    folder = RunFolder(tmp_path / "run")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder.path)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as other:  # fmt: skip
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match=r"run is in use by another run: choose another"):
+            folder.held().__enter__()
+        other.kill()  # a run that is killed holds nothing
+    with folder.held(), pytest.raises(UsageError, match="in use"):
+        RunFolder(folder.path).held().__enter__()
+    with folder.held():
+        assert not list(folder.path.iterdir())  # nor is anything left
 
 
 # --- configurations -----------------------------------------------------------------------------
@@ -246,7 +288,8 @@ def test_damaged_line_is_named(line, tmp_path):
 def test_has_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     assert not folder.has_run()
-    folder.prepare(CONFIG)
+    with folder.held():
+        folder.prepare(CONFIG)
     assert folder.has_run()
     folder.config.unlink()
     assert not folder.has_run()

@@ -11,7 +11,9 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, time
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ Array = NDArray[Any]
 Config = Mapping[str, Mapping[str, Any]]
 
 _BESIDE = ".part"  # how the name of a file ends that is still being written
+_FORMAT = 1  # of checkpoints: another number if what is in them is no longer read as it was
 
 # What may differ between the first part of a run and its continuation.
 FREE_KEYS = {
@@ -63,13 +66,31 @@ class RunFolder:
 
     def has_run(self) -> bool:
         """Tell whether a run was started here."""
-        # Not Path.exists, which raises where it may not look; prepare will say what is wrong.
+        # Not Path.exists, which raises where it may not look; held will say what is wrong.
         return os.path.exists(self.config) or os.path.exists(self.checkpoint)
 
-    def prepare(self, config: Config) -> None:
-        """Make the folder and write the configuration, or raise with the reason."""
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder, and keep every other run out of it meanwhile.
+
+        It is the folder itself that is locked: no file is left, and a kill lets go of it.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            lock = _lock(self.path)
+        except FileExistsError as error:
+            raise UsageError(f"cannot write to {self.path}: it is no folder") from error
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
+        try:
+            yield
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def prepare(self, config: Config) -> None:
+        """Write the configuration, or raise with the reason."""
+        try:
             for left in self.path.glob(f".*{_BESIDE}"):  # by a kill in the midst of writing
                 left.unlink()
         except OSError as error:
@@ -102,6 +123,7 @@ class RunFolder:
         arrays["best"] = best.pop("x")
         meta = checkpoint._asdict() | {"config": _dumps(checkpoint.config), "best": best}
         del meta["state"]
+        meta["format"] = _FORMAT
         buffer = io.BytesIO()
         np.savez(buffer, meta=np.array(json.dumps(meta)), **arrays)
         replace(self.checkpoint, buffer.getvalue())
@@ -114,12 +136,22 @@ class RunFolder:
             content = io.BytesIO(self.checkpoint.read_bytes())
             with np.load(content, allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
+                self._check_format(meta.pop("format", 0))
                 meta["config"] = tomllib.loads(meta["config"])
                 meta["best"] = Best(file["best"], **meta["best"])
                 state = tuple(file[f"state_{i}"] for i in range(len(file.files) - 2))
             return Checkpoint(state=state, **meta)
+        except UsageError:
+            raise
         except Exception as error:  # a zip file can be wrong in more ways than one can list
             raise UsageError(f"{self.checkpoint} is damaged and cannot be resumed") from error
+
+    def _check_format(self, found: object) -> None:
+        if found != _FORMAT:
+            raise UsageError(
+                f"{self.checkpoint} has format {found}, and this fedzo reads format {_FORMAT}: "
+                "go on with the fedzo that wrote it"
+            )
 
     def save_model(self, x: Array) -> None:
         """Write the model."""
@@ -137,9 +169,17 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise UsageError(f"{path} is damaged in line {number}") from error
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if not _is_record(record):
+                raise UsageError(f"{path} is damaged in line {number}")
+            yield record
+
+
+def _is_record(record: Any) -> bool:
+    numbers = ("round", "train_loss")  # what every reader relies on
+    return isinstance(record, dict) and all(isinstance(record.get(n), Real) for n in numbers)
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -183,6 +223,24 @@ def _plain(value: Any) -> Any:
 
 def _dumps(config: Config) -> str:
     return tomli_w.dumps({table: dict(keys) for table, keys in config.items()})
+
+
+def _lock(folder: Path) -> int | None:
+    """Return a lock on a folder, to be closed; None where the system has none."""
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise UsageError(f"{folder} is in use by another run: choose another folder") from error
+    except OSError:  # a file system without locks
+        os.close(handle)
+        return None
+    return handle
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -178,6 +179,9 @@ def drive(
     """
     if resume and run_dir is None:
         raise UsageError("resume needs the run_dir of the run to go on with")
+    files = None if run_dir is None else RunFolder(run_dir)
+    if resume and files is not None and not files.has_run():
+        raise UsageError(f"{files.path} holds no run to resume")
     run = Loop.begin(
         federation,
         x0,
@@ -191,11 +195,12 @@ def drive(
         point=point,
         probed=probed,
         config=plain(config),
-        files=None if run_dir is None else RunFolder(run_dir),
+        files=files,
     )
-    run.open(resume)
-    with closing(*listed(callback)), federation:
-        return run.close(*run.go())
+    with nullcontext() if files is None else files.held():
+        run.open(resume)
+        with closing(*listed(callback)), federation:
+            return run.close(*run.go())
 
 
 class Position(NamedTuple):
@@ -299,8 +304,6 @@ class Loop:
     def _reopen(self, files: RunFolder) -> None:
         checkpoint = files.load()
         if checkpoint is None:
-            if not files.has_run():
-                raise UsageError(f"{files.path} holds no run to resume")
             files.keep_history(upto=-1, every=1)  # killed before its first checkpoint
             return
         changed = differences(checkpoint.config, self.config)
