@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedzo import __version__
 from fedzo.cli import main
 from fedzo.config import Experiment
 from fedzo.folder import RunFolder
@@ -188,6 +189,52 @@ def test_interrupt_before_there_is_a_run(tmp_path, monkeypatch, capsys):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+DEAF = """
+import os, signal
+from fedzo import FunctionObjective
+
+def deaf(x, device):
+    if x.any():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            pass
+    return float(x @ x)
+
+def make():
+    return FunctionObjective(deaf, dim=2, devices=2)
+"""
+
+
+def test_an_interrupt_that_is_swallowed_counts_all_the_same(here, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    Path("deaf.py").write_text(DEAF)
+    Path("deaf.toml").write_text('[problem]\nname = "deaf:make"\n[run]\nworkers = 1\n')
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["run", "deaf.toml", "--out", "run", "--quiet"]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    out, err = capsys.readouterr()
+    assert "interrupted after round 1\n" in out
+    assert err == "to go on: fedzo run run/config.toml --resume\n"
+
+
+def test_two_runs_in_one_folder(here, capsys):
+    arguments = ["run", "quadratic", "--set", "run.rounds=2", "--out", "run", "--quiet"]
+    assert main(arguments) == 0
+    before = (here / "run" / "history.jsonl").read_bytes()
+    capsys.readouterr()
+    with RunFolder(here / "run").held():
+        for resume in ([], ["--resume"]):
+            assert main([*arguments, *resume, "--set", "run.rounds=9"]) == 2
+            line = "run is in use by another run: choose another folder"
+            assert capsys.readouterr().err == f"fedzo: error: {line}\n"
+    assert (here / "run" / "history.jsonl").read_bytes() == before
+    assert main([*arguments, "--resume", "--set", "run.rounds=9"]) == 0
+
+
 def test_full_disk_is_told_in_a_line(tmp_path):
     """A file that may not grow stands in for the disk."""
     code = (
@@ -269,6 +316,21 @@ def test_resume_by_the_folders_own_config(here):
     assert main(["run", "run/config.toml", "--resume", "--set", "run.rounds=8", "--quiet"]) == 0
     assert main(["run", "quadratic", "--set", "run.rounds=8", "--quiet", "--out", "at-once"]) == 0
     assert_same_run(here / "run", here / "at-once")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ("algorithm.learning_rate=3", r", but the loss rose from 16\.13 to \d\.\d+e\+\d\d"),
+        ("uplink.kind=aircomp uplink.h_min=100", ", in which no device took part"),
+        ("algorithm.learning_rate=0.01", ""),
+    ],
+)
+def test_a_run_that_came_to_nothing_says_so(overrides, told, here, capsys):
+    sets = [a for o in overrides.split() for a in ("--set", o)]
+    assert main(["run", "quadratic", *sets, "--set", "run.rounds=20", "--quiet"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert re.fullmatch(rf"result +finished 20 rounds{told}", line)
 
 
 def test_divergence_is_exit_code_1(here, capsys):
@@ -363,9 +425,14 @@ def test_help():
         assert option in done.stdout
 
 
-def test_version():
-    from fedzo import __version__
+def test_module_is_the_command():
+    told = subprocess.run(
+        [sys.executable, "-m", "fedzo", "--version"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout == f"fedzo {__version__}\n"
 
+
+def test_version():
     assert fedzo("--version").stdout == f"fedzo {__version__}\n"
 
 

@@ -14,6 +14,7 @@ import pytest
 import tomli_w
 
 import fedzo.data
+from fedzo import config
 from fedzo.algorithms import ALGORITHMS
 from fedzo.cli import main
 from fedzo.config import Experiment, shipped
@@ -217,6 +218,12 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         (
             "algorithm.weighting=age",
             "algorithm.weighting = 'age': must be one of 'uniform', 'size'",
+        ),
+        ("run.target=nan", "run.target = nan: must be a number"),
+        (
+            "uplink.kind=aircomp uplink.snr_db=1e9",
+            "uplink.snr_db = 1000000000.0: must be a number from -1000 to 1000, "
+            "or inf for no noise",
         ),
         ("problem.devices=0", "problem.devices = 0: must be a whole number >= 1"),
         ("problem.smoothness=nan", "problem.smoothness = nan: must be a number > 0"),
@@ -591,7 +598,8 @@ def test_own_problem_gone_wrong(here, own, refused):
 
     name = f"{own}:none"
     assert said("no_such_module:make") == (
-        "problem.name = 'no_such_module:make': must be importable: No module named 'no_such_module'"
+        "problem.name = 'no_such_module:make': must be importable: No module named 'no_such_module', "
+        "here or on Python's path"
     )
     assert said(name) == (
         f"problem.name = '{name}': must be importable: module '{own}' has no attribute 'none'"
@@ -617,6 +625,64 @@ def test_own_problem_gone_wrong(here, own, refused):
     assert said(f"{own}:Bowl", "problem.devices=0") == (
         f"{own}:Bowl: devices = 0: must be a whole number >= 1"
     )
+
+
+def test_error_in_own_code_is_said_to_be_there(here, capsys, monkeypatch):
+    """The traceback begins in the user's file, and the last line names it."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (here / "broken.py").write_text(BROKEN)
+    (here / "undefined.py").write_text("nowhere_defined\n")
+    (here / "unfinished.py").write_text("def make(:\n")
+
+    def said(name):
+        (here / "mine.toml").write_text(f'[problem]\nname = "{name}"\n')
+        return main(["run", "mine.toml", "--quiet"]), capsys.readouterr().err.splitlines()
+
+    for name, what, where in (
+        ("broken:factory", "KeyError", "line 4, in factory"),
+        ("broken:loss", "OSError", "line 9, in f"),
+        ("undefined:make", "NameError", "line 1, in <module>"),
+    ):
+        code, lines = said(name)
+        file = here / (name.partition(":")[0] + ".py")
+        assert code == 1
+        assert lines[0].startswith("Traceback")
+        assert lines[1].startswith(f'  File "{file}"')
+        assert lines[-1] == f"fedzo: error: {what} in your own code: {file}, {where}"
+    code, lines = said("unfinished:make")
+    assert code == 2
+    [line] = lines
+    assert "'unfinished:make': must be importable: invalid syntax (unfinished.py, line 1)" in line
+
+
+BROKEN = """from fedzo import FunctionObjective
+
+def factory():
+    return {}["x"]
+
+def loss():
+    def f(x, device):
+        if device == 2:
+            raise OSError("gone")
+        return 1.0
+    return FunctionObjective(f, dim=2, devices=3)
+"""
+
+
+def test_error_of_our_own_is_not_put_on_the_user(monkeypatch):
+    def broken(*_arguments, **_settings):
+        raise RuntimeError("a bug")
+
+    broken.__code__ = broken.__code__.replace(co_filename=config.__file__)
+    monkeypatch.setattr(config, "minimize", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["run", "quadratic", "--quiet"])
+
+
+def test_flower_engine_without_flower(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fedzo.flower.simulation", None)
+    line = refused("quadratic", "--engine", "flower", "--out", "run")
+    assert line.endswith("pip install 'fedzo[flower]'")
 
 
 def test_the_folder_is_searched_for_the_users_modules_only(here, own):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from fedzo.paper.cli import add_commands
 
 if TYPE_CHECKING:
     from fedzo.config import Experiment
-    from fedzo.result import Result
+    from fedzo.interrupts import Interrupts
+    from fedzo.result import Callback, Result
 
 FAILED = 1
 BAD_INPUT = 2
@@ -27,8 +28,8 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0: done; 1: the run diverged or had to halt; 2: bad input, nothing was run;
-    130: interrupted, resumable.
+    0: done; 1: the run diverged, had to halt or met an error of the user's own code; 2: bad
+    input, nothing was run; 130: interrupted, resumable.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -47,6 +48,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        if not _tell_own(error):
+            raise
+        return FAILED
+
+
+def _tell_own(error: Exception) -> bool:
+    """Show an error that came out of the user's own code, from there on; False if it did not."""
+    from fedzo.importing import own_traceback
+
+    own = own_traceback(error)
+    if own is None:
+        return False
+    traceback.print_exception(type(error), error, own)
+    last = traceback.extract_tb(own, limit=1)[0]
+    where = f"{last.filename}, line {last.lineno}, in {last.name}"
+    print(f"fedzo: error: {type(error).__name__} in your own code: {where}", file=sys.stderr)
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,17 +141,18 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from fedzo.config import Experiment
     from fedzo.folder import RunFolder
+    from fedzo.interrupts import Interrupts
 
     experiment = Experiment.load(arguments.config, arguments.set)
     out = _out(arguments, experiment.name)
     several = arguments.seeds is not None
     if several and arguments.seeds < 1:
         raise UsageError(f"--seeds {arguments.seeds}: must be a whole number >= 1")
-    before = signal.signal(signal.SIGTERM, _interrupt)  # a polite end is one with a checkpoint
     try:
-        if several:
-            return _many(experiment, out, arguments)
-        return _one(experiment, out, arguments.resume, arguments)
+        with Interrupts() as interrupts:
+            if several:
+                return _many(experiment, out, arguments, interrupts)
+            return _one(experiment, out, arguments.resume, arguments, interrupts)
     except KeyboardInterrupt:
         first = out / f"seed-{experiment.settings.seed}" if several else out
         if RunFolder(first).has_run():
@@ -142,12 +162,6 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"to go on: {shlex.join(command)}", file=sys.stderr)
             return INTERRUPTED
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _out(arguments: argparse.Namespace, name: str) -> Path:
@@ -167,19 +181,27 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
     return folder
 
 
-def _one(experiment: Experiment, out: Path, resume: bool, arguments: argparse.Namespace) -> int:
+def _one(
+    experiment: Experiment,
+    out: Path,
+    resume: bool,
+    arguments: argparse.Namespace,
+    interrupts: Interrupts,
+) -> int:
     from fedzo.progress import ProgressLine
     from fedzo.result import Status
 
-    line = None if arguments.quiet else ProgressLine()
-    result = experiment.run(out, resume, line, arguments.engine)
+    callbacks: list[Callback] = [] if arguments.quiet else [ProgressLine()]
+    result = experiment.run(out, resume, [*callbacks, interrupts], arguments.engine)
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
     return 0 if result.success else FAILED
 
 
-def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> int:
+def _many(
+    experiment: Experiment, out: Path, arguments: argparse.Namespace, interrupts: Interrupts
+) -> int:
     from fedzo.folder import RunFolder
     from fedzo.plot import draw_runs
 
@@ -194,7 +216,7 @@ def _many(experiment: Experiment, out: Path, arguments: argparse.Namespace) -> i
     failed = []
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        if _one(one, folder, folder in begun, arguments) != 0:
+        if _one(one, folder, folder in begun, arguments, interrupts) != 0:
             failed.append(folder.name)
     # One band for all; a curve each where some have ended before the others.
     drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
@@ -274,7 +296,9 @@ def _data_show(arguments: argparse.Namespace) -> int:
 def _writable(draw: Any, out: Path) -> None:
     try:
         draw()
-    except (OSError, ValueError) as error:  # ValueError: a format that nobody draws
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    except ValueError as error:  # a format that nobody draws
         raise UsageError(f"cannot write {out}: {error}") from error
 
 

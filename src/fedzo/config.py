@@ -65,6 +65,8 @@ class RunSettings:
             check_counts(self, "workers")
         for key in ("seed", "data_seed"):
             check_seed(key, getattr(self, key))
+        wanted = self.target is None or not math.isnan(self.target)
+        require(wanted, "target", self.target, "a number")
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,9 @@ class Experiment:
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{source} is not a TOML file: {error}") from error
+            raise UsageError(f"{path} is not a TOML file: {error}") from error
         except OSError as error:
-            raise UsageError(f"cannot read {source}: {error.strerror}") from error
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
         changes: dict[str, Any] = {}
         for override in overrides:
             _override(changes, override)
@@ -234,7 +236,10 @@ class Experiment:
         resume: bool,
         callback: Callback | Sequence[Callback] | None,
     ) -> Result:
-        from fedzo.flower.simulation import simulate
+        try:
+            from fedzo.flower.simulation import simulate
+        except ModuleNotFoundError as error:
+            raise UsageError(f"--engine flower: {error}: pip install 'fedzo[flower]'") from error
 
         objective, start = posed(self.problem(), None, None, {})
         result = simulate(self, start, run_dir, resume, callback)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from fedzo.errors import InvalidValue
@@ -33,5 +35,33 @@ def named(key: str, name: str) -> Any:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ImportError(f"{module!r} is no name of a module")
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except ModuleNotFoundError as error:
+        raise InvalidValue(key, name, f"importable: {error}, here or on Python's path") from error
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise InvalidValue(key, name, f"importable: {error}") from error
+
+
+def own_traceback(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback from the user's own code on; None if it never was there.
+
+    Own is what belongs neither to fedzo nor to Python nor to an installed package.
+
+    Examples
+    --------
+    >>> try:
+    ...     named("problem.name", "json:loads")("{")
+    ... except ValueError as error:
+    ...     own_traceback(error) is None
+    True
+    """
+    paths = sysconfig.get_paths()
+    others = [Path(paths[key]) for key in ("stdlib", "purelib", "platlib")] + [
+        Path(__file__).parent
+    ]
+    at = error.__traceback__
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        if not file.startswith("<") and not any(Path(file).is_relative_to(o) for o in others):
+            return at
+        at = at.tb_next
+    return None

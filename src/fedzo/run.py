@@ -446,7 +446,7 @@ class Loop:
             fun=self.history[-1]["train_loss"] if self.history else float("nan"),
             success=status <= Status.STOPPED,
             status=status,
-            message=message,
+            message=message + self._caveat() if status <= Status.STOPPED else message,
             nit=at.round,
             best=best._replace(x=self.shown(best.x)),
             queries=at.queries,
@@ -457,6 +457,15 @@ class Loop:
             seconds=self.seconds,
             history=self.history,
         )
+
+    def _caveat(self) -> str:
+        """Return what a person must know of a run that has ended as it should."""
+        if not self.history:
+            return ""
+        first, last = (self.history[i]["train_loss"] for i in (0, -1))
+        if self.position.round and not self.position.queries:
+            return ", in which no device took part"
+        return f", but the loss rose from {first:.4g} to {last:.4g}" if last > first else ""
 
     def _note_left_out(self, t: int) -> None:
         """Take down who was left out in round t, for the next record of the history."""

@@ -35,6 +35,7 @@ Array = NDArray[Any]
 
 CHANNELS = ("rayleigh", "rician", "fixed")
 NOISES = ("complex", "real")
+_MOST_DB = 1000  # far beyond any radio, and well within what a float holds
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ class AirComp:
     wants_coefficients: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        require(self.snr_db > -math.inf, "snr_db", self.snr_db, "a number, or inf for no noise")
+        heard = abs(self.snr_db) <= _MOST_DB or self.snr_db == math.inf
+        allowed = f"a number from -{_MOST_DB} to {_MOST_DB}, or inf for no noise"
+        require(heard, "snr_db", self.snr_db, allowed)
         check_positive(self, "h_min", "rician_factor")
         require(0 <= self.csi_error < math.inf, "csi_error", self.csi_error, "a number >= 0")
         for key, known in (("channel", CHANNELS), ("noise", NOISES)):
