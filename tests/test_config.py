@@ -138,7 +138,7 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         (
             "run.round=5",
             "run.round = 5: unknown key (did you mean 'rounds'?); [run] takes rounds, seed, "
-            "data_seed, evaluate_every, checkpoint_every, workers, target for RunSettings",
+            "data_seed, evaluate_every, checkpoint_every, workers, target",
         ),
         (
             "problem.zzz=1",
@@ -598,8 +598,8 @@ def test_own_problem_gone_wrong(here, own, refused):
 
     name = f"{own}:none"
     assert said("no_such_module:make") == (
-        "problem.name = 'no_such_module:make': must be importable: No module named 'no_such_module', "
-        "here or on Python's path"
+        "problem.name = 'no_such_module:make': must be importable: "
+        "No module named 'no_such_module', here or on Python's path"
     )
     assert said(name) == (
         f"problem.name = '{name}': must be importable: module '{own}' has no attribute 'none'"

@@ -71,6 +71,14 @@ def test_run_without_a_metric_has_one_panel(tmp_path):
     assert len(drawn((tmp_path / "curves.svg").read_text(), COLOURS[0])) == 1
 
 
+def test_run_of_one_record_is_a_dot(tmp_path):
+    for count, dots in ((1, True), (2, False)):
+        run = write_run(tmp_path / f"run-{count}", [3.0, 2.0], rounds=range(count))
+        draw_runs([run], tmp_path / "curves.svg")
+        svg = (tmp_path / "curves.svg").read_text().lower()
+        assert (f"fill: {COLOURS[0].lower()}" in svg) == dots
+
+
 def test_several_runs_are_told_apart(tmp_path):
     """By more colours and strokes than there are colours; of unequal length; some with a metric."""
     losses = {f"run{i}": [5.0 + i, 3.0, 2.0 - 0.1 * i, 1.0 + i, 0.5] for i in range(9)}

@@ -420,9 +420,10 @@ def _arguments(
     hints = _hints(factory)
     for key, value in keys.items():
         if key not in known and not takes_any:
+            whose = f" for {factory.__name__}" if table in _CHOICES else ""
             raise UsageError(
                 f"{table}.{key} = {value!r}: unknown key{nearest(key, known)}; "
-                f"[{table}] takes {', '.join(known) or 'nothing else'} for {factory.__name__}"
+                f"[{table}] takes {', '.join(known) or 'nothing else'}{whose}"
             )
         hint = hints.get(key, Any)
         if not _fits(value, hint):

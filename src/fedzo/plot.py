@@ -49,7 +49,8 @@ def draw_runs(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[st
             rounds, curves = _align(histories, key)
             colour, style = COLOURS[i % len(COLOURS)], "-" if i < len(COLOURS) else "--"
             seeds = f", mean and range of {len(curves)} seeds" if len(curves) > 1 else ""
-            axes.plot(rounds, curves.mean(axis=0), style, color=colour, label=name + seeds, lw=1.8)
+            line = {"marker": "." if len(rounds) == 1 else None, "color": colour, "lw": 1.8}
+            axes.plot(rounds, curves.mean(axis=0), style, label=name + seeds, **line)
             if len(curves) > 1:
                 low, high = curves.min(axis=0), curves.max(axis=0)
                 axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)

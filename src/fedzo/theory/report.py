@@ -176,7 +176,7 @@ class Report:
         if range_.possible:
             found = f"H from {least} to {most}; what forbids more: {binding}"
         else:
-            found = f"none: variance asks for H >= {least}, {binding} for H <= {most}"
+            found = f"none: variance asks for H >= {_number(least)}, {binding} for H <= {most}"
         orders = orders_of_local_steps(self.setting)
         order = min(orders, key=lambda name: orders[name])
         scale = f"{_number(orders[order])} ({order}), a scale: the paper gives no constants"
