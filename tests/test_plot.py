@@ -65,6 +65,22 @@ def test_gap_is_logarithmic(tmp_path):
     assert_shows(second, ROUNDS, np.log(gap))
 
 
+@pytest.mark.parametrize(
+    ("losses", "logarithmic"),
+    [
+        ([800.0, 40.0, 10.0, 2.0, 1.6], True),
+        ([16.0, 1e20, 1e40, 1e60, 1e64], True),
+        ([2.3, 1.9, 1.4, 1.5, 1.1], False),
+        ([800.0, 40.0, 10.0, 2.0, -1.6], False),
+    ],
+)
+def test_loss_over_decades_is_logarithmic(losses, logarithmic, tmp_path):
+    run = write_run(tmp_path / "run", losses)
+    draw_runs([run], tmp_path / "curves.svg")
+    [curve] = drawn((tmp_path / "curves.svg").read_text(), COLOURS[0])
+    assert_shows(curve, ROUNDS, np.log(losses) if logarithmic else losses)
+
+
 def test_run_without_a_metric_has_one_panel(tmp_path):
     run = write_run(tmp_path / "run", [3.0, 2.0, 1.7, 1.2, 1.0])
     draw_runs([run], tmp_path / "curves.svg")
@@ -143,7 +159,7 @@ def test_huge_losses_can_be_drawn(top, tmp_path):
     run = write_run(tmp_path / "run", losses, optimality_gap=[*losses[:3], 1e-310, top])
     draw_runs([run], tmp_path / "curves.svg")
     first, _ = drawn((tmp_path / "curves.svg").read_text(), COLOURS[0])
-    assert_shows(first, ROUNDS, [*losses[:4], 1e99])
+    assert_shows(first, ROUNDS, np.log([*losses[:4], 1e99]))
 
 
 def test_png_shows_the_curve(tmp_path):

@@ -54,7 +54,8 @@ def draw_runs(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[st
             if len(curves) > 1:
                 low, high = curves.min(axis=0), curves.max(axis=0)
                 axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
-        if key == "optimality_gap":
+        drawn = [line.get_ydata() for line in axes.lines]
+        if key == "optimality_gap" or (key == "train_loss" and _spans_decades(drawn)):
             axes.set_yscale("log")
         axes.set(xlabel="communication round", ylabel=_TITLES.get(key, key.replace("_", " ")))
         axes.grid(color="0.9")
@@ -80,6 +81,12 @@ def _metrics(runs: Sequence[tuple[str, list[list[dict[str, Any]]]]]) -> list[str
     """Return what to draw beside the loss: the well-known metrics that some run has."""
     known = ("test_accuracy", "optimality_gap", "attack_success")
     return [key for key in known if any(key in histories[0][0] for _, histories in runs)]
+
+
+def _spans_decades(curves: Sequence[Any]) -> bool:
+    """Tell whether a linear axis would show the ends of the curves as one flat line."""
+    values = np.concatenate([np.ravel(curve) for curve in curves])
+    return bool(values.min() > 0 and values.max() > 100 * values.min())
 
 
 def _align(histories: list[list[dict[str, Any]]], key: str) -> tuple[Array, Array]:
