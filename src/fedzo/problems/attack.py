@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo import models
 from fedzo.data import load
 from fedzo.data.partition import partition as deal
 from fedzo.errors import (
@@ -36,14 +35,22 @@ from fedzo.errors import (
 from fedzo.models import Model
 from fedzo.models.base import check_columns
 from fedzo.perturbation import Distortion, Perturbation, distortion_of, movements, perturbed
-from fedzo.problems.attack_inputs import Inputs, labelled, listed, shape_of_inputs
+from fedzo.problems.attack_inputs import (
+    PIECE,
+    Inputs,
+    gets_right,
+    joined,
+    labelled,
+    listed,
+    shape_of_inputs,
+    victim_of,
+)
 from fedzo.random import Draws, Stream
 from fedzo.result import Result
 
 Array = NDArray[Any]
 
 MARGINS = ("logits", "confidences")
-_PIECE = 256  # inputs that go to the model at once in an evaluation
 _SHOWN = 12  # inputs in the picture
 
 
@@ -112,7 +119,7 @@ class Attack:
             labelled(model, part, name, self.shape, of=f"[{device}]")
             for device, (part, name) in enumerate(zip(parts, names, strict=True))
         ]
-        self._own = _in_a_row(own)
+        self._own = joined(own)
         self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
         self._held_out = None if held_out is None else self._apart(held_out)
         self.dim, self.devices = self._own.angles.shape[1], len(parts)
@@ -167,7 +174,7 @@ class Attack:
         The devices' own inputs have been seen by :meth:`losses` already, if it was asked for
         the same x just before: they cost nothing more.
         """
-        seen = _joined([self._evaluate(x, i) for i in range(self.devices)])
+        seen = joined([self._evaluate(x, i) for i in range(self.devices)])
         distortion = distortion_of(seen.l2, seen.linf)
         told = {"attack_success": float(seen.fooled.mean())}
         predictions = [seen.predictions[self._shown_own()]]
@@ -194,13 +201,13 @@ class Attack:
 
     def distortion(self, x: Array) -> Distortion:
         """Return how far x moves the devices' inputs; asks the model nothing."""
-        shift = np.tanh(x.astype(np.float32))[None]
+        shift = _shift(x)
         return distortion_of(*movements(self._own.angles, np.arange(len(self._own.labels)), shift))
 
     def _pictures(self, x: Array) -> tuple[Array, Array, Array | None]:
         """Return the inputs of the picture under x, their labels, and what the model says."""
         inputs = self._inputs_shown()
-        shift = np.tanh(x.astype(np.float32))[None]
+        shift = _shift(x)
         every = np.arange(len(inputs.labels))
         images = perturbed(inputs.angles, every, shift, self.model.input_range)[0][0]
         predictions = self._shown.get(_fingerprint(x))
@@ -217,7 +224,7 @@ class Attack:
         if self._held_out is not None:
             first = slice(self._shown_held_out())
             inputs.append(Inputs(self._held_out.angles[first], self._held_out.labels[first]))
-        return _in_a_row(inputs)
+        return joined(inputs)
 
     def _shown_own(self) -> Array:
         count = len(self._own.labels)
@@ -239,11 +246,11 @@ class Attack:
         return seen
 
     def _look(self, x: Array, inputs: Inputs, which: slice) -> Seen:
-        shift = np.tanh(x.astype(np.float32))[None]
+        shift = _shift(x)
         every = np.arange(len(inputs.labels))[which]
         parts = []
-        for start in range(0, len(every), _PIECE):
-            chosen = every[start : start + _PIECE]
+        for start in range(0, len(every), PIECE):
+            chosen = every[start : start + PIECE]
             labels = inputs.labels[chosen]
             images, squares = perturbed(inputs.angles, chosen, shift, self.model.input_range)
             scores = self._scores(images)
@@ -251,7 +258,7 @@ class Attack:
             predictions = scores.argmax(axis=1)
             moved = movements(inputs.angles, chosen, shift)
             parts.append(Seen(losses, predictions != labels, predictions, *moved))
-        return _joined(parts)
+        return joined(parts)
 
     def _scores(self, inputs: Array) -> Array:
         """Ask the model; that it fails where it has answered before ends the run in order."""
@@ -301,7 +308,7 @@ def attack(
     >>> attack(devices=5).devices
     5
     """
-    victim = _victim(model, model_kind, model_options or {}, budget)
+    victim = victim_of(model, model_kind, model_options or {}, budget)
     images = load(data, data_dir)
     if label not in images.classes:
         raise InvalidValue("label", label, one_of(images.classes) + nearest(label, images.classes))
@@ -313,7 +320,7 @@ def attack(
     cost = sum(map(len, of_it))
     allowed = f">= {cost:,}: a query for each image, to find those that the model gets right"
     require(victim.budget is None or victim.budget >= cost, "budget", victim.budget, allowed)
-    train, test = (_right(victim, inputs, wanted) for inputs in of_it)
+    train, test = (gets_right(victim, inputs, wanted) for inputs in of_it)
     if not len(train):
         raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
     labels = np.full(len(train), wanted)
@@ -329,36 +336,8 @@ def attack(
     )
 
 
-def _victim(spec: str, kind: str | None, options: dict[str, Any], budget: int | None) -> Model:
-    """Load the model; complain of its settings by the keys that they have in [problem]."""
-    if budget is not None:
-        allowed = "given once: as budget, or in model_options"
-        require("budget" not in options, "budget", budget, allowed)
-        options = {**options, "budget": budget}
-    try:
-        return models.load(spec, kind, **options)
-    except InvalidValue as error:
-        keys = {"kind": "model_kind"} | {key: f"model_options.{key}" for key in options}
-        keys["budget"] = "budget" if budget is not None else "model_options.budget"
-        raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
-
-
-def _right(model: Model, images: Array, label: int) -> Array:
-    """Return the images, bytes, in the model's range, that it gets right."""
-    low, high = model.input_range
-    inputs = (low + images * ((high - low) / 255)).astype(np.float32).clip(low, high)
-    pieces = [inputs[i : i + _PIECE] for i in range(0, len(inputs), _PIECE)]
-    column = model.columns([label])
-    right = [model(piece).argmax(axis=1) == column for piece in pieces]
-    return inputs[np.concatenate(right)] if right else inputs
-
-
-def _in_a_row(parts: Sequence[Inputs]) -> Inputs:
-    return Inputs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _joined(parts: Sequence[Seen]) -> Seen:
-    return Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def _shift(x: Array) -> Array:
+    return np.tanh(x.astype(np.float32, copy=False))[None]
 
 
 def _fingerprint(x: Array) -> str:

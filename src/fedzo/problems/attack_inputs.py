@@ -1,19 +1,25 @@
-"""What parties bring to an attack: labelled inputs, put into one form or refused."""
+"""What is brought to an attack, a model and labelled inputs: put into one form, or refused."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedzo import models
 from fedzo.errors import InvalidValue, require
 from fedzo.models import Model
 from fedzo.perturbation import batch_of, scaled
 
 Array = NDArray[Any]
+
+
+PIECE = 256  # inputs that go to the model at once, where there are many
+
+Columns = TypeVar("Columns", bound=tuple[Any, ...])
 
 
 class Inputs(NamedTuple):
@@ -81,3 +87,38 @@ def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels")
         raise InvalidValue(key, "lists of different lengths", allowed) from None
     require(given.shape in ((), (count,)), key, f"an array of shape {given.shape}", allowed)
     return model.columns(np.full(count, given) if given.ndim == 0 else given)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return several named tuples of arrays as one, the arrays end to end.
+
+    >>> joined([Inputs(np.array([[0.5]]), np.array([1])), Inputs(np.array([[0.0]]), np.array([2]))])
+    Inputs(angles=array([[0.5],
+           [0. ]]), labels=array([1, 2]))
+    """
+    kind = type(parts[0])
+    return kind(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def victim_of(spec: str, kind: str | None, options: dict[str, Any], budget: int | None) -> Model:
+    """Load the model; complain of its settings by the keys that they have in [problem]."""
+    if budget is not None:
+        allowed = "given once: as budget, or in model_options"
+        require("budget" not in options, "budget", budget, allowed)
+        options = {**options, "budget": budget}
+    try:
+        return models.load(spec, kind, **options)
+    except InvalidValue as error:
+        keys = {"kind": "model_kind"} | {key: f"model_options.{key}" for key in options}
+        keys["budget"] = "budget" if budget is not None else "model_options.budget"
+        raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
+
+
+def gets_right(model: Model, images: Array, label: int) -> Array:
+    """Return the images, bytes, in the model's range, that it gets right."""
+    low, high = model.input_range
+    inputs = (low + images * ((high - low) / 255)).astype(np.float32).clip(low, high)
+    pieces = [inputs[i : i + PIECE] for i in range(0, len(inputs), PIECE)]
+    column = model.columns([label])
+    right = [model(piece).argmax(axis=1) == column for piece in pieces]
+    return inputs[np.concatenate(right)] if right else inputs
