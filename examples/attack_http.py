@@ -17,9 +17,9 @@ deer = data.load("cifar10-deer-mini")
 parties = np.array_split(deer.train_inputs / 255, 10)
 others, label = deer.test_inputs / 255, deer.classes.index("deer")
 
-attack = fedzo.UniversalAttack(model).fit(parties, label, held_out=(others, [label] * len(others)))
+attack = fedzo.UniversalAttack(model).fit(parties, label, held_out=(others, label))
 
-best = max(attack.result.history, key=lambda record: -record["train_loss"])
+best = min(attack.result.history, key=lambda record: record["train_loss"])
 print(f"{attack.result.message}: {attack.queries:,} queries")
 print(f"success {best['attack_success']:.0%}, on held-out images {best['heldout_success']:.0%}")
 print(f"mean L2 distortion {attack.distortion.l2_mean:.2f}, of a range of 1 in 3,072 numbers")

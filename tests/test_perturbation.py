@@ -103,8 +103,29 @@ def test_inputs_of_another_shape_are_refused(inputs):
 def test_inputs_out_of_range_are_refused(value):
     inputs = np.full((1, 24), 0.5)
     inputs[0, 3] = value
-    with pytest.raises(InvalidValue, match="in the model's input range, 0 to 1"):
+    with pytest.raises(InvalidValue, match="in the model's input_range, 0 to 1"):
         Perturbation(NOISE).apply(inputs)
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0), (-2.1179, 2.64), (0, 0.1)]
+)
+def test_no_rounding_leads_out_of_the_range(bounds):
+    """Of most bounds there is no float32; the numbers stay on the right side of them."""
+    low, high = bounds
+    rng = np.random.default_rng(5)
+    inputs = np.concatenate([rng.uniform(low, high, size=(300, 24)), [[low] * 24, [high] * 24]])
+    for size in (0.5, 4.0, 8.0, 40.0):
+        moved = Perturbation(rng.normal(size=24) * size, bounds).apply(inputs).astype(np.float64)
+        assert moved.min() >= low
+        assert moved.max() <= high
+
+
+def test_an_empty_batch_stays_one_and_has_no_distortion():
+    noise = Perturbation(NOISE)
+    assert noise.apply(np.empty((0, 24))).shape == (0, 24)
+    with pytest.raises(InvalidValue, match="one input or more"):
+        noise.distortion(np.empty((0, 24)))
 
 
 def test_the_edge_is_a_quarter_of_a_grey_level():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.errors import BudgetSpent, UsageError
+from fedzo.errors import BudgetSpent, InvalidValue, ModelError, UsageError
 from fedzo.models import FunctionModel, HttpModel, OnnxModel, TorchModel
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -64,9 +64,55 @@ def test_a_budget_is_kept_and_the_best_so_far_is_what_one_gets():
         attack.success_rate(OWN, 1)
 
 
-def test_before_there_is_a_perturbation():
+@pytest.mark.parametrize("budget", [1, 1000])
+def test_a_budget_that_ends_while_the_rate_is_measured_ends_as_any_other(budget):
+    attack = fedzo.UniversalAttack(model(budget)).fit(PARTIES, 1)
+    result = attack.result
+    assert attack.queries == result.queries + result.evaluation_queries == budget
+    assert result.message == f"the budget of {budget:,} queries is spent after round 0"
+    assert not attack.noise.any()
+
+
+def test_a_model_that_fails_later_is_told_of_and_the_best_so_far_is_kept():
+    asked = []
+
+    def dies(batch):
+        asked.append(len(batch))
+        return batch @ WEIGHTS * (np.nan if len(asked) > 60 else 1)
+
+    attack = fedzo.UniversalAttack(FunctionModel(dies), **OPTIONS | {"workers": 1})
+    with pytest.raises(ModelError, match="not finite") as caught:
+        attack.fit(PARTIES, 1)
+    assert "best perturbation so far is kept" in caught.value.__notes__[0]
+    assert attack.result.best.round > 0
+    assert attack.noise.any()
+
+
+@pytest.mark.parametrize("what", ["noise", "distortion", "result"])
+def test_before_there_is_a_perturbation(what, tmp_path):
     with pytest.raises(UsageError, match="fit"):
-        fedzo.UniversalAttack(model()).apply(OWN)
+        getattr(fedzo.UniversalAttack(model()), what)
+
+
+def test_a_saved_one_is_taken_by_models_of_the_same_inputs_only(tmp_path):
+    path = tmp_path / "noise.npz"
+    fedzo.Perturbation(np.ones(20, np.float32)).save(path)
+    attack = fedzo.UniversalAttack(model()).load(path)
+    with pytest.raises(UsageError, match=r"perturbation\.distortion\(inputs\)"):
+        attack.distortion  # noqa: B018 - asking is the test
+    assert attack.perturbation.distortion(OWN).l2_max > 0
+    others = {"input_shape": (21,)}, {"input_shape": (20,), "input_range": (0, 255)}
+    for other in others:
+        with pytest.raises(InvalidValue, match=r"perturbation = 'for inputs of shape \(20,\)"):
+            fedzo.UniversalAttack(FunctionModel(len, **other)).load(path)
+
+
+@pytest.mark.parametrize("labels", [[1, 1], np.ones((len(OWN), 1), int), "one", 1.0, 3, None])
+def test_success_is_not_told_of_labels_that_cannot_be(labels, tmp_path):
+    fedzo.Perturbation(np.ones(20, np.float32)).save(tmp_path / "noise.npz")
+    attack = fedzo.UniversalAttack(model()).load(tmp_path / "noise.npz")
+    with pytest.raises(InvalidValue, match=r"^labels = "):
+        attack.success_rate(OWN, labels)
 
 
 def test_a_bare_function_must_say_what_it_answers():
@@ -74,12 +120,15 @@ def test_a_bare_function_must_say_what_it_answers():
         fedzo.UniversalAttack(lambda batch: batch @ WEIGHTS)
 
 
-def test_models_of_libraries_are_taken_as_they_are():
+@pytest.mark.parametrize("names", [(0, 1, 2), (1, 2, 3), ("cat", "deer", "ship")])
+def test_models_of_libraries_are_taken_as_they_are_with_their_own_labels(names):
     linear_model = pytest.importorskip("sklearn.linear_model")
-    fitted = linear_model.LogisticRegression().fit(INPUTS, CHOICES)
-    attack = fedzo.UniversalAttack(fitted, **OPTIONS).fit(PARTIES, 1)
-    errors = fitted.predict(attack.apply(OWN)) != 1
-    assert attack.success_rate(OWN, 1) == errors.mean()
+    fitted = linear_model.LogisticRegression().fit(INPUTS, np.array(names)[CHOICES])
+    attack = fedzo.UniversalAttack(fitted, **OPTIONS).fit(PARTIES, names[1])
+    errors = fitted.predict(attack.apply(OWN)) != names[1]
+    assert attack.success_rate(OWN, names[1]) == errors.mean() > 0.5
+    with pytest.raises(InvalidValue, match="labels = 7: must be of the classes that Logistic"):
+        attack.success_rate(OWN, 7)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +178,7 @@ def test_onnx_torch_and_http_take_the_same_way(network):
         url = server.stdout.readline().strip()
         ways = {
             "onnx": OnnxModel(path),
-            "torch": TorchModel(module, input_shape=(3, 8, 8)),
+            "torch": TorchModel(module),  # the parties' images tell the shape
             "http": HttpModel(url, "network", max_batch=16),
         }
         labels = ways["onnx"].predict(images)

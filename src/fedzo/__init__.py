@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedzo._version import __version__
+from fedzo.lazily import fetched
 
 if TYPE_CHECKING:
     from fedzo.algorithms import DZOPA, ZOSGD, FedAvg, FedZO, ZoneS
@@ -81,10 +81,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'fedzo' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+__getattr__ = fetched(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

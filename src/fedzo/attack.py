@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO
-from fedzo.errors import UsageError
+from fedzo.errors import UsageError, require
 from fedzo.models import Model
+from fedzo.models.base import check_columns
 from fedzo.perturbation import Distortion, Perturbation
 from fedzo.problems.attack import Attack
+from fedzo.problems.attack_inputs import columns_of, listed
 from fedzo.result import Callback, Result
 from fedzo.run import minimize
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 # Those of `fedzo run attack`, but for the rate: it has the units of the model's scores.
 DEFAULT = FedZO(learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20)
@@ -77,11 +81,11 @@ class UniversalAttack:
         *,
         c: float = 1.0,
         margin: str = "logits",
-        algorithm: Algorithm = DEFAULT,
+        algorithm: Algorithm | None = None,
         rounds: int = 20,
         seed: int = 0,
         workers: int | None = None,
-        evaluate_every: int = 5,
+        evaluate_every: int = 1,
         callback: Callback | None = None,
         run_dir: str | os.PathLike[str] | None = None,
         resume: bool = False,
@@ -89,7 +93,7 @@ class UniversalAttack:
         self.model = _model(model)
         self.c, self.margin = c, margin
         self._options: dict[str, Any] = {
-            "algorithm": algorithm,
+            "algorithm": DEFAULT if algorithm is None else algorithm,
             "rounds": rounds,
             "seed": seed,
             "workers": workers,
@@ -99,11 +103,13 @@ class UniversalAttack:
             "resume": resume,
         }
         self._perturbation: Perturbation | None = None
+        self._distortion: Distortion | None = None
+        self._result: Result | None = None
 
     def fit(
         self,
         images_per_device: Sequence[ArrayLike],
-        labels: int | Sequence[ArrayLike],
+        labels: Any,
         held_out: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> UniversalAttack:
         """Look for the perturbation; the best that was evaluated is kept.
@@ -113,31 +119,51 @@ class UniversalAttack:
         images_per_device
             Each party's inputs, in the model's input range.
         labels
-            Each party's labels, columns of the model's scores; a number: the label of all.
+            Each party's labels, one for each input or one for all of them; a single label: that
+            of all inputs of all parties. A label is a column of the model's scores, or for
+            scikit-learn the estimator's own.
         held_out
             Inputs and labels that no party has, to measure success on as well.
+
+        Raises
+        ------
+        ModelError
+            The model failed, or answered what cannot be scores. If something was evaluated
+            before, the best so far is kept all the same: ``noise``, ``save`` and ``result`` work.
         """
-        parts = [np.asarray(images) for images in images_per_device]
-        of_all = isinstance(labels, int | np.integer)
+        parts = listed("images_per_device", images_per_device)
+        of_all = np.isscalar(labels) or getattr(labels, "ndim", 1) == 0
         problem = Attack(
             self.model,
             parts,
-            [np.full(len(p), labels) for p in parts] if of_all else cast(Any, labels),
+            [labels] * len(parts) if of_all else labels,
             held_out=held_out,
             c=self.c,
             margin=self.margin,
         )
-        self.result: Result = minimize(problem, **self._options)
-        self._perturbation = problem.perturbation(self.result.best.x)
-        self.distortion: Distortion = self._perturbation.distortion(np.concatenate(parts))
+        self._result = minimize(problem, **self._options)
+        self._perturbation = problem.perturbation(self._result.best.x)
+        self._distortion = problem.distortion(self._result.best.x)
+        if problem.failure is not None:
+            problem.failure.add_note("The best perturbation so far is kept: see noise and save().")
+            raise problem.failure
         return self
+
+    @property
+    def result(self) -> Result:
+        """What came of the run."""
+        return _known(self._result, "fit() first: it makes a result")
+
+    @property
+    def distortion(self) -> Distortion:
+        """How far the perturbation moves the inputs that it was made from."""
+        advice = "fit() first, or ask perturbation.distortion(inputs) of one that was loaded"
+        return _known(self._distortion, advice)
 
     @property
     def perturbation(self) -> Perturbation:
         """The perturbation, with the range of its inputs."""
-        if self._perturbation is None:
-            raise UsageError("there is no perturbation yet: fit() or load() one first")
-        return self._perturbation
+        return _known(self._perturbation, "there is no perturbation yet: fit() or load() one first")
 
     @property
     def noise(self) -> Array:
@@ -154,8 +180,16 @@ class UniversalAttack:
         return self.perturbation.apply(inputs)
 
     def success_rate(self, inputs: ArrayLike, labels: ArrayLike) -> float:
-        """Return how often the model errs on the inputs under the perturbation."""
-        return float(np.mean(self.model.predict(self.apply(inputs)) != np.asarray(labels)))
+        """Return how often the model errs on the inputs under the perturbation.
+
+        One label may stand for all. It costs a query for each input.
+        """
+        moved = self.apply(inputs)
+        right = columns_of(self.model, labels, len(moved))
+        shape = self.model.input_shape or self.noise.shape
+        scores = self.model(moved.reshape(-1, *shape))
+        check_columns(right, scores.shape[1])  # which a model may not tell before it answers
+        return float(np.mean(scores.argmax(axis=1) != right))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the perturbation to one file."""
@@ -163,8 +197,19 @@ class UniversalAttack:
 
     def load(self, path: str | os.PathLike[str]) -> UniversalAttack:
         """Take a saved perturbation, to try it on this model."""
-        self._perturbation = Perturbation.load(path)
+        saved, model = Perturbation.load(path), self.model
+        fits = model.input_shape is None or saved.noise.size == math.prod(model.input_shape)
+        of = f"for inputs of shape {saved.noise.shape} in {saved.input_range}"
+        allowed = f"for those of {model.name}: {model.input_shape} in {model.input_range}"
+        require(fits and saved.input_range == model.input_range, "perturbation", of, allowed)
+        self._perturbation, self._distortion, self._result = saved, None, None
         return self
+
+
+def _known(value: T | None, advice: str) -> T:
+    if value is None:
+        raise UsageError(advice)
+    return value
 
 
 def _model(model: Any) -> Model:

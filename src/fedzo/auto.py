@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.fedzo import FedZO, LocalSteps
-from fedzo.errors import NonFinite, UsageError
+from fedzo.budget import Meter
+from fedzo.errors import BudgetSpent, NonFinite, UsageError
 from fedzo.federation import LocalFederation, Update
 from fedzo.folder import RunFolder
 from fedzo.objective import Objective
@@ -93,19 +94,32 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
     >>> bool(0.01 < chosen.algorithm.learning_rate < 0.25), chosen.queries
     (True, ...)
     """
+    setting = Setting(
+        devices=federation.devices,
+        dim=federation.dim,
+        rounds=max(rounds, 1),
+        participants=algorithm.participants,
+        batch_size=algorithm.batch_size,
+        directions=algorithm.directions,
+        local_steps=algorithm.local_steps,
+    )
+    in_theory = corollary(setting)
     if algorithm.smoothing == "auto":
-        setting = Setting(
-            devices=federation.devices,
-            dim=federation.dim,
-            rounds=max(rounds, 1),
-            participants=algorithm.participants,
-            batch_size=algorithm.batch_size,
-            directions=algorithm.directions,
-            local_steps=algorithm.local_steps,
-        )
-        algorithm = replace(algorithm, smoothing=corollary(setting).smoothing)
+        algorithm = replace(algorithm, smoothing=in_theory.smoothing)
     if algorithm.learning_rate != "auto":
         return Chosen(algorithm, 0)
+    meter = federation.meter or Meter()
+    before = meter.queries
+    try:
+        return _measured(algorithm, federation, x0)
+    except BudgetSpent:
+        # The run finds it spent as well, before its first step, and ends in order.
+        algorithm = replace(algorithm, learning_rate=in_theory.learning_rate)
+        return Chosen(algorithm, meter.queries - before)
+
+
+def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array) -> Chosen:
+    """Return the algorithm with the rate that a probe finds."""
     try:
         probe = _Probe(algorithm, federation, x0)
     except NonFinite as error:

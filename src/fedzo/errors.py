@@ -96,7 +96,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def one_of(known: Iterable[str]) -> str:
+def first_line(error: Exception) -> str:
+    r"""Word what another library raised, in a line.
+
+    >>> first_line(RuntimeError("wrong shape\nat layer 3")), first_line(KeyError())
+    ('wrong shape', 'KeyError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def one_of(known: Iterable[object]) -> str:
     """Word a choice for an error message.
 
     >>> one_of(["forward", "central"])
@@ -128,6 +137,17 @@ def check_count(key: str, value: Any, least: int = 1) -> None:
     """
     whole = not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
     require(whole, key, value, f"a whole number >= {least}")
+
+
+def check_not_negative(key: str, value: Any) -> None:
+    """Raise unless the value is a finite number >= 0.
+
+    >>> check_not_negative("c", "1")
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: c = '1': must be a number >= 0
+    """
+    number = isinstance(value, Real) and 0 <= float(value) < math.inf
+    require(number, key, value, "a number >= 0")
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

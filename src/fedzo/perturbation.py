@@ -16,6 +16,7 @@ again, and enough for the pixel to move. The distortion is measured from there.
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.errors import UsageError, require
+from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.folder import replace
 
 Array = NDArray[Any]
@@ -68,13 +69,13 @@ class Perturbation:
         """Return what becomes of a batch of inputs, which are in the input range."""
         angles = self._angles(inputs)
         moved = np.empty_like(angles)
-        low, high = self.input_range
-        _apply(angles, _every(angles), self._shift(), low, high, moved[None])
+        _apply(angles, _every(angles), self._shift(), *_limits(self.input_range), moved[None])
         return moved.reshape(np.shape(inputs))
 
     def distortion(self, inputs: ArrayLike) -> Distortion:
         """Return how far a batch of inputs is moved."""
         angles = self._angles(inputs)
+        require(len(angles) > 0, "inputs", "an empty batch", "one input or more")
         return distortion_of(*movements(angles, _every(angles), self._shift()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -96,15 +97,28 @@ class Perturbation:
             raise UsageError(f"{path} holds no perturbation") from error
 
     def _angles(self, inputs: ArrayLike) -> Array:
-        batch = np.asarray(inputs)
-        shape, dim = self.noise.shape, self.noise.size
-        fits = batch.ndim >= 2 and batch.shape[1:] in (shape, (dim,))
-        allowed = f"a batch of inputs of shape {shape}"
-        require(fits, "inputs", f"an array of shape {batch.shape}", allowed)
-        return scaled(batch, self.input_range)
+        return scaled(batch_of(inputs, self.noise.shape), self.input_range)
 
     def _shift(self) -> Array:
         return np.tanh(self.noise.reshape(1, -1).astype(np.float32))
+
+
+def batch_of(inputs: ArrayLike, shape: tuple[int, ...], key: str = "inputs") -> Array:
+    """Return inputs as an array, the first axis the batch's; refuse those of another shape.
+
+    They may be rows as well. ``key`` is what to call them.
+
+    >>> batch_of([[1, 2, 3, 4]], shape=(2, 2)).shape
+    (1, 4)
+    """
+    try:
+        batch = np.asarray(inputs)
+    except ValueError:  # lists of different lengths
+        raise InvalidValue(key, "inputs of different shapes", f"all of shape {shape}") from None
+    fits = batch.ndim >= 2 and batch.shape[1:] in (shape, (math.prod(shape),))
+    allowed = f"a batch of inputs of shape {shape}"
+    require(fits, key, f"an array of shape {batch.shape}", allowed)
+    return batch
 
 
 def scaled(inputs: Array, input_range: Sequence[float]) -> Array:
@@ -114,11 +128,12 @@ def scaled(inputs: Array, input_range: Sequence[float]) -> Array:
     array([[-0.998,  0.   ,  0.5  ]], dtype=float32)
     """
     low, high = input_range
+    require(inputs.dtype.kind in "fiu", "inputs", f"an array of {inputs.dtype}", "of numbers")
     inside = bool(np.all((inputs >= low) & (inputs <= high)))  # False for NaN too
     if not inside:
         held = f"numbers from {np.min(inputs):g} to {np.max(inputs):g}"
-        require(False, "inputs", held, f"in the model's input range, {low:g} to {high:g}")
-    rows = inputs.reshape(len(inputs), -1).astype(np.float64)
+        raise InvalidValue("inputs", held, f"in the model's input_range, {low:g} to {high:g}")
+    rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
     doubled = (2 * rows - (low + high)) / (high - low)
     return doubled.clip(EDGE - 1, 1 - EDGE).astype(np.float32)
 
@@ -133,7 +148,7 @@ def perturbed(
     """
     count, dim = shifts.shape
     inputs = np.empty((count, len(chosen), dim), np.float32)
-    _apply(angles, chosen, shifts, *input_range, inputs)
+    _apply(angles, chosen, shifts, *_limits(input_range), inputs)
     squares, _ = _moved(angles, chosen, shifts)
     return inputs, squares
 
@@ -154,17 +169,28 @@ def _every(angles: Array) -> Array:
     return np.arange(len(angles))
 
 
+def _limits(input_range: Sequence[float]) -> tuple[Any, Any, Any, Any]:
+    """Return the range's middle and half its width, and the float32 next to its ends, inside."""
+    low, high = input_range
+    bottom, top = np.float32(low), np.float32(high)
+    bottom = bottom if float(bottom) >= low else np.nextafter(bottom, np.float32(np.inf))
+    top = top if float(top) <= high else np.nextafter(top, np.float32(-np.inf))
+    return np.float32((low + high) / 2), np.float32((high - low) / 2), bottom, top
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
-def _apply(angles: Any, chosen: Any, shifts: Any, low: Any, high: Any, out: Any) -> None:
+def _apply(
+    angles: Any, chosen: Any, shifts: Any, middle: Any, half: Any, bottom: Any, top: Any, out: Any
+) -> None:
     """out[k, m] = what shift k makes of input chosen[m], in the input's own range."""
-    middle, half = np.float32((low + high) / 2), np.float32((high - low) / 2)
     one = np.float32(1)
     for k in range(shifts.shape[0]):
         w = shifts[k]
         for m in range(chosen.size):
             t, moved = angles[chosen[m]], out[k, m]
             for j in range(w.size):
-                moved[j] = middle + half * ((t[j] + w[j]) / (one + t[j] * w[j]))
+                value = middle + half * ((t[j] + w[j]) / (one + t[j] * w[j]))
+                moved[j] = min(max(value, bottom), top)  # rounding may lead out of the range
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})

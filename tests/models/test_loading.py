@@ -86,7 +86,7 @@ def test_a_file(write_onnx, linear):
 def test_a_service(server, linear):
     model = models.load(server.url, model="linear", budget=11)
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
-    with pytest.raises(InvalidValue, match="a service and, as an option, a model there"):
+    with pytest.raises(InvalidValue, match="given with its name at that address, the option model"):
         models.load(server.url)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedzo.errors import InvalidValue, UsageError
+from fedzo.errors import InvalidValue, ModelError, UsageError
 from fedzo.models import SklearnModel
 
 pytest.importorskip("sklearn")
@@ -15,14 +15,17 @@ def data():
     return random.random((60, 12)), random.choice(["pear", "apple", "fig"], 60)
 
 
-def test_a_label_is_a_place_in_the_order_of_the_estimators_classes(data):
+def test_labels_are_those_that_the_estimator_was_fitted_to(data):
     from sklearn.tree import DecisionTreeClassifier
 
     inputs, names = data
     tree = DecisionTreeClassifier(random_state=0).fit(inputs, names)
     model = SklearnModel(tree)
     expected = [["apple", "fig", "pear"].index(name) for name in names]
-    assert model.predict(inputs).tolist() == expected  # a full tree knows its samples by heart
+    assert model.predict(inputs).tolist() == names.tolist()  # a full tree knows its samples
+    assert model.columns(names).tolist() == model(inputs).argmax(axis=1).tolist() == expected
+    with pytest.raises(InvalidValue, match=r"labels = 'plum': must be .* 'apple', 'fig', 'pear'"):
+        model.columns(["fig", "plum"])
     assert model.log_scores(inputs).min() == np.log(np.finfo(np.float64).tiny)
 
 
@@ -39,6 +42,15 @@ def test_images_and_rows_go_through_a_pipeline_alike(data):
     assert SklearnModel(pipeline).input_shape == (12,)
     with pytest.raises(InvalidValue, match=r"input_shape = \(5,\): must be of 12 numbers"):
         SklearnModel(pipeline, input_shape=(5,))
+
+
+def test_an_estimator_that_is_not_fitted_or_not_for_such_inputs(data):
+    from sklearn.linear_model import LogisticRegression
+
+    with pytest.raises(ModelError, match=r"LogisticRegression: .* not fitted"):
+        SklearnModel(LogisticRegression())(data[0])
+    with pytest.raises(UsageError, match="LogisticRegression is a class"):
+        SklearnModel(LogisticRegression)
 
 
 def test_an_estimator_that_cannot_tell_how_likely_a_class_is(data):

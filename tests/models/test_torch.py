@@ -70,6 +70,8 @@ def test_what_is_no_module_or_answers_no_tensor(monkeypatch):
 
     with pytest.raises(ModelError, match=r"^Pair: answered a tuple, not a tensor"):
         TorchModel(Pair())(np.zeros((1, 2)))
+    with pytest.raises(ModelError, match=r"^Linear: mat1 and mat2 shapes cannot be multiplied"):
+        TorchModel(torch.nn.Linear(3, 2))(np.zeros((1, 2)))
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"pip install 'fedzo\[torch\]'"):
         TorchModel(Pair())

@@ -8,6 +8,7 @@ import pytest
 import fedzo
 from fedzo.errors import InvalidValue, ModelError
 from fedzo.models import FunctionModel
+from fedzo.perturbation import Perturbation
 from fedzo.problems.attack import Attack
 from fedzo.random import Draws, Stream
 from fedzo.result import Status
@@ -159,7 +160,10 @@ def test_the_attack_lowers_the_loss_and_fools_the_model():
     ("change", "message"),
     [
         ({"c": -1.0}, "c = -1.0: must be a number >= 0"),
+        ({"c": "1"}, "c = '1': must be a number >= 0"),
+        ({"c": np.inf}, "c = inf: must be a number >= 0"),
         ({"margin": "logit"}, "did you mean 'logits'"),
+        ({"margin": None}, "margin = None: must be one of"),
     ],
 )
 def test_bad_settings_are_refused(change, message):
@@ -171,11 +175,11 @@ def test_bad_labels_and_inputs_are_refused():
     model = FunctionModel(logits, outputs="logits", input_shape=SHAPE)
     with pytest.raises(InvalidValue, match="labels = 2: must be for 3 devices"):
         Attack(model, INPUTS, LABELS[:2])
-    with pytest.raises(InvalidValue, match=r"labels .* one for each input"):
+    with pytest.raises(InvalidValue, match=r"labels\[0\] .* one for each of the 3 inputs"):
         Attack(model, INPUTS, [[0], [0], [0]])
     with pytest.raises(InvalidValue, match=r"labels .* whole numbers"):
         Attack(model, INPUTS[:1], [[0.5, 1.0, 2.0]])
-    with pytest.raises(InvalidValue, match="in the model's input range, 0 to 1"):
+    with pytest.raises(InvalidValue, match="in the model's input_range, 0 to 1"):
         Attack(model, [255 * INPUTS[0]], LABELS[:1])
     wrong = Attack(model, INPUTS[:1], [[0, 1, 5]])
     with pytest.raises(InvalidValue, match="columns of the model's scores, 0 to 4"):
@@ -186,3 +190,21 @@ def test_a_model_that_answers_rubbish_ends_the_run_with_its_name():
     model = FunctionModel(lambda batch: logits(batch) * np.nan, input_shape=SHAPE)
     with pytest.raises(ModelError, match="not finite"):
         fedzo.minimize(Attack(model, INPUTS, LABELS), rounds=1, **OPTIONS)
+
+
+def test_a_model_that_fails_later_ends_the_run_in_order_and_leaves_the_best(tmp_path):
+    answered = []
+
+    def dies(batch):
+        answered.append(len(batch))
+        return logits(batch) * (np.nan if len(answered) > 30 else 1)
+
+    attack = Attack(FunctionModel(dies, input_shape=SHAPE), INPUTS, LABELS)
+    options = OPTIONS | {"workers": 1, "evaluate_every": 1}
+    result = fedzo.minimize(attack, rounds=40, run_dir=tmp_path, **options)
+    assert result.status == Status.HALTED
+    assert "not finite" in result.message
+    assert isinstance(attack.failure, ModelError)
+    assert result.best.round > 0
+    saved = Perturbation.load(tmp_path / "perturbation.npz")
+    assert saved.noise.ravel().tobytes() == result.best.x.tobytes()

@@ -35,13 +35,13 @@ class Supplier(Protocol):
 
 
 @dataclass(frozen=True)
-class WebFiles:
-    """A web folder with each file compressed, ``.gz`` after its name.
+class WebFolder:
+    """A folder on the web.
 
     Attributes
     ----------
     url
-        The folder.
+        Its address.
     mirror
         The environment variable that may name another.
     """
@@ -49,13 +49,23 @@ class WebFiles:
     url: str
     mirror: str
 
+    def address(self, name: str) -> str:
+        """Return where a file of the folder is."""
+        base = os.environ.get(self.mirror) or self.url
+        return f"{base.rstrip('/')}/{name}"
+
+
+@dataclass(frozen=True)
+class WebFiles(WebFolder):
+    """A web folder with each file compressed, ``.gz`` after its name."""
+
     def supply(self, folder: Path, files: Sequence[File]) -> None:
         """Download what is missing or damaged, and leave what is not."""
         for file in files:
             with suppress(DataUnavailable):
                 Files.read_one(folder, file)
                 continue
-            url = f"{_base(self.url, self.mirror)}/{file.name}.gz"
+            url = self.address(f"{file.name}.gz")
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 with _replacing(folder / f"{file.name}.gz") as part:
@@ -66,26 +76,20 @@ class WebFiles:
 
 
 @dataclass(frozen=True)
-class WebArchive:
+class WebArchive(WebFolder):
     """A web folder with an archive of the files.
 
     Attributes
     ----------
-    url
-        The folder.
-    mirror
-        The environment variable that may name another.
     archive
         What lies there.
     """
 
-    url: str
-    mirror: str
     archive: Archive
 
     def supply(self, folder: Path, files: Sequence[File]) -> None:
         """Download the archive and keep the files."""
-        url = f"{_base(self.url, self.mirror)}/{self.archive.name}"
+        url = self.address(self.archive.name)
         try:
             _unpack(self.archive, folder, files, lambda path: download(url, path))
         except _REASONS as problem:
@@ -148,10 +152,6 @@ def _gist(said: str) -> str:
     lines = (re.sub("^npm (error|ERR!)", "", line).strip() for line in said.splitlines())
     told = takewhile(lambda line: not line.startswith("at "), lines)
     return "; ".join(filter(None, told))[:300] or "no reason given"
-
-
-def _base(url: str, mirror: str) -> str:
-    return (os.environ.get(mirror) or url).rstrip("/")
 
 
 def _unpack(

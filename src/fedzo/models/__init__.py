@@ -6,8 +6,9 @@ imported when one is made.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedzo.lazily import fetched
 
 if TYPE_CHECKING:
     from fedzo.models.base import Model
@@ -43,10 +44,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'fedzo.models' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+__getattr__ = fetched(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

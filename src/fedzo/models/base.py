@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.budget import Meter
-from fedzo.errors import InvalidValue, ModelError, check_count, one_of, require
+from fedzo.errors import InvalidValue, ModelError, check_count, first_line, one_of, require
 
 Array = NDArray[Any]
 
@@ -118,10 +118,20 @@ class Model(ABC):
         answers = [self._answer(batch[at : at + size]) for at in range(0, len(batch), size)]
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
-    def predict(self, inputs: ArrayLike) -> NDArray[np.intp]:
-        """Return the class of the highest score of each input."""
-        best: NDArray[np.intp] = np.argmax(self(inputs), axis=1)
-        return best
+    def predict(self, inputs: ArrayLike) -> Array:
+        """Return the label of the highest score of each input."""
+        return np.asarray(np.argmax(self(inputs), axis=1))
+
+    def columns(self, labels: ArrayLike) -> Array:
+        """Return the columns of the scores that labels stand for; asks the model nothing.
+
+        A label is the index of its column, unless a kind of model has names for them.
+        """
+        columns = np.asarray(labels)
+        allowed = "whole numbers, columns of the model's scores"
+        require(columns.dtype.kind in "iu", "labels", f"an array of {columns.dtype}", allowed)
+        check_columns(columns, self.classes)
+        return columns.astype(np.int64)
 
     def log_scores(self, inputs: ArrayLike) -> Array:
         """Return :meth:`log_scores_of` the scores of a batch."""
@@ -188,8 +198,9 @@ class Model(ABC):
         wanted = "a batch of one input or more, the inputs along its first axis"
         if shape is not None:
             fits = fits and batch.shape[1:] in (shape, (math.prod(shape),))
-            wanted = f"of shape {('n', *shape)} or {('n', math.prod(shape))}, n >= 1"
-        require(fits, "inputs", f"an array of shape {batch.shape}", wanted.replace("'", ""))
+            shapes = dict.fromkeys([("n", *shape), ("n", math.prod(shape))])
+            wanted = f"of shape {' or '.join(map(str, shapes))}, n >= 1".replace("'", "")
+        require(fits, "inputs", f"an array of shape {batch.shape}", wanted)
         self._check_numbers(batch)
         return batch if shape is None else batch.reshape(-1, *shape)
 
@@ -198,7 +209,7 @@ class Model(ABC):
         require(kind in "fiu", "inputs", f"an array of {batch.dtype}", "of numbers")
         if kind in "iu" and not (batch.min() >= low and batch.max() <= high):
             held = f"whole numbers from {batch.min()} to {batch.max()}"
-            raise InvalidValue("inputs", held, f"in the model's range, {low:g} to {high:g}")
+            raise InvalidValue("inputs", held, f"in the model's input_range, {low:g} to {high:g}")
 
     def _answer(self, piece: Array) -> Array:
         granted = self.meter.take(len(piece))
@@ -211,8 +222,8 @@ class Model(ABC):
     def _checked(self, answer: ArrayLike, rows: int) -> Array:
         try:
             scores = np.asarray(answer)
-        except ValueError as error:
-            raise self._error(f"answered what is no array: {error}") from None
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise self._error(f"answered what is no array: {first_line(error)}") from None
         if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
             wanted = f"({rows}, classes), 2 classes or more"
             raise self._error(f"answered scores of shape {scores.shape}, not {wanted}")
@@ -255,6 +266,15 @@ class Model(ABC):
         return ModelError(self.name, problem)
 
 
+def check_columns(columns: Array, classes: int | None) -> None:
+    """Refuse what is no column of so many; any number from 0 is one if that is not known."""
+    lowest, highest = (int(columns.min()), int(columns.max())) if columns.size else (0, 0)
+    fits = lowest >= 0 and (classes is None or highest < classes)
+    last = "" if classes is None else f" to {classes - 1}"
+    allowed = f"columns of the model's scores, 0{last or ' and up'}"
+    require(fits, "labels", f"from {lowest} to {highest}", allowed)
+
+
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of one input, checked."""
     allowed = "whole numbers >= 1, one for each axis of an input"
@@ -272,8 +292,9 @@ def _filled(batch: Array, size: int | None) -> Array:
     return np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
 
 
-def _range(bounds: Sequence[float]) -> tuple[float, float]:
+def _range(bounds: Any) -> tuple[float, float]:
     allowed = "two finite numbers, the smaller first"
+    require(not isinstance(bounds, str), "input_range", bounds, allowed)
     try:
         low, high = (float(bound) for bound in bounds)
     except (TypeError, ValueError):

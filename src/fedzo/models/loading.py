@@ -91,7 +91,8 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
             path = _FILES / f"{spec}.onnx" if spec in shipped() else spec
             return _made(models.OnnxModel, path, options)
         case "http":
-            require("model" in options, "model", spec, "a service and, as an option, a model there")
+            named_there = "given with its name at that address, the option model = 'NAME'"
+            require("model" in options, "model", spec, named_there)
             return _made(models.HttpModel, spec, options)
         case "torch":
             return _made(models.TorchModel, _called(spec), options)

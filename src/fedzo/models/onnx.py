@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, one_of
+from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, first_line, one_of
 from fedzo.models.base import Array, Common, Model
 
 _TYPES: dict[str, type[np.floating[Any]]] = {
@@ -79,7 +79,7 @@ class OnnxModel(Model):
         try:
             (scores,) = self._session.run([self._output.name], {self._input.name: batch})
         except Exception as error:  # ONNX Runtime's own kinds have no common base
-            raise self._error(_first_line(error)) from None
+            raise self._error(first_line(error)) from None
         return scores  # type: ignore[no-any-return]
 
     def _only_input(self) -> tuple[Any, type[np.floating[Any]]]:
@@ -114,8 +114,4 @@ def _session(path: Path, threads: int) -> Any:
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's own kinds have no common base
-        raise ModelError(path.name, f"cannot be loaded: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(path.name, f"cannot be loaded: {first_line(error)}") from None

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
-from fedzo.errors import InvalidValue, UsageError
+from fedzo.errors import InvalidValue, UsageError, first_line
 from fedzo.models.base import Array, Common, Model
 
 
@@ -63,8 +63,8 @@ class TorchModel(Model):
             try:
                 module.to(device)
             except (RuntimeError, AssertionError) as error:
-                reason = str(error).splitlines()[0]
-                raise InvalidValue("device", device, f"a device that there is: {reason}") from None
+                allowed = f"a device that there is: {first_line(error)}"
+                raise InvalidValue("device", device, allowed) from None
         tensors = [*module.parameters(), *module.buffers()]
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         self._dtype = floats[0] if floats else torch.get_default_dtype()
@@ -77,7 +77,11 @@ class TorchModel(Model):
             self.module.eval()
         with torch.inference_mode():
             # A copy, which costs little beside the module: it may work in place.
-            scores = self.module(torch.tensor(batch, dtype=self._dtype, device=self._device))
+            tensor = torch.tensor(batch, dtype=self._dtype, device=self._device)
+            try:
+                scores = self.module(tensor)
+            except RuntimeError as error:  # the batch does not fit the module's layers
+                raise self._error(first_line(error)) from error
             if not isinstance(scores, torch.Tensor):
                 raise self._error(f"answered a {type(scores).__name__}, not a tensor")
             if scores.dtype == torch.bfloat16:  # NumPy has no such type

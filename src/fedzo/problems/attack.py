@@ -20,27 +20,38 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo import models
 from fedzo.data import load
 from fedzo.data.partition import partition as deal
-from fedzo.errors import BudgetSpent, InvalidValue, UsageError, nearest, one_of, require
+from fedzo.errors import (
+    Halted,
+    InvalidValue,
+    ModelError,
+    UsageError,
+    check_not_negative,
+    nearest,
+    one_of,
+    require,
+)
 from fedzo.models import Model
-from fedzo.perturbation import Perturbation, distortion_of, movements, perturbed, scaled
+from fedzo.models.base import check_columns
+from fedzo.perturbation import Distortion, Perturbation, distortion_of, movements, perturbed
+from fedzo.problems.attack_inputs import (
+    PIECE,
+    Inputs,
+    gets_right,
+    joined,
+    labelled,
+    listed,
+    shape_of_inputs,
+    victim_of,
+)
 from fedzo.random import Draws, Stream
 from fedzo.result import Result
 
 Array = NDArray[Any]
 
 MARGINS = ("logits", "confidences")
-_PIECE = 256  # inputs that go to the model at once in an evaluation
 _SHOWN = 12  # inputs in the picture
-
-
-class Inputs(NamedTuple):
-    """Labelled inputs of several devices, one device's after another's."""
-
-    angles: Array  # (n, d), see fedzo.perturbation.scaled
-    labels: Array  # (n,)
 
 
 class Seen(NamedTuple):
@@ -63,10 +74,11 @@ class Attack:
         too, and its budget ends the run.
     inputs : sequence of arrays
         Each device's inputs, in the model's input range.
-    labels : sequence of int arrays
-        Each device's labels: columns of the model's scores.
+    labels : sequence of arrays
+        Each device's labels, as the model knows them: columns of its scores, or for
+        scikit-learn the estimator's own. One label may stand for all inputs of a device.
     held_out : (inputs, labels), optional
-        Inputs that no device has, on which success is measured too.
+        Inputs that no device has, on which success is measured too; one label may stand for all.
     c : float
         What distortion costs.
     margin : str
@@ -96,26 +108,32 @@ class Attack:
         margin: str = "logits",
         classes: Sequence[str] | None = None,
     ) -> None:
-        require(c >= 0, "c", c, "a number >= 0")
+        check_not_negative("c", c)
         if margin not in MARGINS:
-            raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(margin, MARGINS))
-        require(len(inputs) == len(labels), "labels", len(labels), f"for {len(inputs)} devices")
-        parts = [np.asarray(part) for part in inputs]
-        require(len(parts) > 0 and all(map(len, parts)), "inputs", "an empty list", "not empty")
+            raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(str(margin), MARGINS))
+        parts, names = listed("inputs", inputs), listed("labels", labels)
+        require(len(parts) == len(names), "labels", len(names), f"for {len(parts)} devices")
         self.model, self.c, self.margin, self.classes = model, c, margin, classes
-        self.meter, self.shape = model.meter, model.input_shape or parts[0].shape[1:]
-        self._own = self._inputs(np.concatenate(parts), np.concatenate([*map(_ints, labels)]))
-        self._starts = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
-        held = None if held_out is None else (np.asarray(held_out[0]), _ints(held_out[1]))
-        self._held_out = self._inputs(*held) if held is not None and len(held[0]) else None
+        self.meter, self.shape = model.meter, shape_of_inputs(model, parts[0])
+        own = [
+            labelled(model, part, name, self.shape, of=f"[{device}]")
+            for device, (part, name) in enumerate(zip(parts, names, strict=True))
+        ]
+        self._own = joined(own)
+        self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
+        self._held_out = None if held_out is None else self._apart(held_out)
         self.dim, self.devices = self._own.angles.shape[1], len(parts)
+        self.failure: ModelError | None = None  # what ended the run, if the model did
         self._seen: dict[int, tuple[str, Seen]] = {}  # by device, of the last evaluation
         self._shown: dict[str, Array] = {}  # predictions for the picture, by perturbation
 
-    def _inputs(self, inputs: Array, labels: Array) -> Inputs:
-        shape = f"an array of shape {labels.shape}"
-        require(labels.shape == inputs.shape[:1], "labels", shape, "one for each input")
-        return Inputs(scaled(inputs, self.model.input_range), labels)
+    def _apart(self, held_out: tuple[ArrayLike, ArrayLike]) -> Inputs | None:
+        allowed = "a pair of inputs and their labels"
+        require(isinstance(held_out, tuple | list) and len(held_out) == 2, "held_out",
+                type(held_out).__name__, allowed)  # fmt: skip
+        if not len(held_out[0]):  # type: ignore[arg-type]
+            return None
+        return labelled(self.model, *held_out, self.shape, of=" held out")
 
     @property
     def evaluation_cost(self) -> int:
@@ -141,7 +159,7 @@ class Attack:
         shifts = np.tanh(points.astype(np.float32, copy=False))
         own, count = self._own, len(points)
         inputs, squares = perturbed(own.angles, batch, shifts, self.model.input_range)
-        scores = self.model(inputs.reshape(-1, self.dim))
+        scores = self._scores(inputs)
         labels = np.tile(own.labels[batch], count)
         margins = self._margins(scores, labels).reshape(count, -1)
         return np.maximum(margins, 0) + self.c * squares
@@ -156,7 +174,7 @@ class Attack:
         The devices' own inputs have been seen by :meth:`losses` already, if it was asked for
         the same x just before: they cost nothing more.
         """
-        seen = _joined([self._evaluate(x, i) for i in range(self.devices)])
+        seen = joined([self._evaluate(x, i) for i in range(self.devices)])
         distortion = distortion_of(seen.l2, seen.linf)
         told = {"attack_success": float(seen.fooled.mean())}
         predictions = [seen.predictions[self._shown_own()]]
@@ -181,17 +199,22 @@ class Attack:
         """Return x in the shape of an input."""
         return Perturbation(x.reshape(self.shape), self.model.input_range)
 
+    def distortion(self, x: Array) -> Distortion:
+        """Return how far x moves the devices' inputs; asks the model nothing."""
+        shift = _shift(x)
+        return distortion_of(*movements(self._own.angles, np.arange(len(self._own.labels)), shift))
+
     def _pictures(self, x: Array) -> tuple[Array, Array, Array | None]:
         """Return the inputs of the picture under x, their labels, and what the model says."""
         inputs = self._inputs_shown()
-        shift = np.tanh(x.astype(np.float32))[None]
+        shift = _shift(x)
         every = np.arange(len(inputs.labels))
         images = perturbed(inputs.angles, every, shift, self.model.input_range)[0][0]
         predictions = self._shown.get(_fingerprint(x))
         if predictions is None:  # a resumed run: the evaluation was in its first part
             try:
-                predictions = self.model.predict(images)
-            except BudgetSpent:
+                predictions = self._scores(images).argmax(axis=1)
+            except Halted:
                 predictions = None
         return images.reshape(-1, *self.shape), inputs.labels, predictions
 
@@ -201,7 +224,7 @@ class Attack:
         if self._held_out is not None:
             first = slice(self._shown_held_out())
             inputs.append(Inputs(self._held_out.angles[first], self._held_out.labels[first]))
-        return Inputs(*(np.concatenate(column) for column in zip(*inputs, strict=True)))
+        return joined(inputs)
 
     def _shown_own(self) -> Array:
         count = len(self._own.labels)
@@ -223,26 +246,34 @@ class Attack:
         return seen
 
     def _look(self, x: Array, inputs: Inputs, which: slice) -> Seen:
-        shift = np.tanh(x.astype(np.float32))[None]
+        shift = _shift(x)
         every = np.arange(len(inputs.labels))[which]
         parts = []
-        for start in range(0, len(every), _PIECE):
-            chosen = every[start : start + _PIECE]
+        for start in range(0, len(every), PIECE):
+            chosen = every[start : start + PIECE]
             labels = inputs.labels[chosen]
             images, squares = perturbed(inputs.angles, chosen, shift, self.model.input_range)
-            scores = self.model(images[0])
+            scores = self._scores(images)
             losses = np.maximum(self._margins(scores, labels), 0) + self.c * squares[0]
             predictions = scores.argmax(axis=1)
             moved = movements(inputs.angles, chosen, shift)
             parts.append(Seen(losses, predictions != labels, predictions, *moved))
-        return _joined(parts)
+        return joined(parts)
+
+    def _scores(self, inputs: Array) -> Array:
+        """Ask the model; that it fails where it has answered before ends the run in order."""
+        shape = self.model.input_shape or self.shape
+        try:
+            return self.model(inputs.reshape(-1, *shape))
+        except ModelError as error:
+            if not self._shown:  # nothing was evaluated yet: there is nothing to keep
+                raise
+            self.failure = error
+            raise Halted(str(error)) from error
 
     def _margins(self, scores: Array, labels: Array) -> Array:
         """Return by how much the right class leads, before any other."""
-        classes = scores.shape[1]
-        allowed = f"columns of the model's scores, 0 to {classes - 1}"
-        fits = labels.min() >= 0 and labels.max() < classes
-        require(fits, "labels", f"from {labels.min()} to {labels.max()}", allowed)
+        check_columns(labels, scores.shape[1])  # which a model may not tell before it answers
         by_logits = self.margin == "logits"
         of = self.model.log_scores_of if by_logits else self.model.probabilities_of
         scores = of(scores).astype(np.float64)
@@ -277,19 +308,19 @@ def attack(
     >>> attack(devices=5).devices
     5
     """
-    limit = {} if budget is None else {"budget": budget}
-    victim = models.load(model, model_kind, **(model_options or {}), **limit)
+    victim = victim_of(model, model_kind, model_options or {}, budget)
     images = load(data, data_dir)
     if label not in images.classes:
         raise InvalidValue("label", label, one_of(images.classes) + nearest(label, images.classes))
     wanted = images.classes.index(label)
-    train, test = (
-        _right(victim, inputs[labels == wanted], wanted)
-        for inputs, labels in (
-            (images.train_inputs, images.train_labels),
-            (images.test_inputs, images.test_labels),
-        )
-    )
+    of_it = [
+        images.train_inputs[images.train_labels == wanted],
+        images.test_inputs[images.test_labels == wanted],
+    ]
+    cost = sum(map(len, of_it))
+    allowed = f">= {cost:,}: a query for each image, to find those that the model gets right"
+    require(victim.budget is None or victim.budget >= cost, "budget", victim.budget, allowed)
+    train, test = (gets_right(victim, inputs, wanted) for inputs in of_it)
     if not len(train):
         raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
     labels = np.full(len(train), wanted)
@@ -297,31 +328,16 @@ def attack(
     return Attack(
         victim,
         [train[part] for part in parts],
-        [labels[part] for part in parts],
-        held_out=(test, np.full(len(test), wanted)),
+        [wanted] * len(parts),
+        held_out=(test, wanted),
         c=c,
         margin=margin,
         classes=images.classes,
     )
 
 
-def _right(model: Model, images: Array, label: int) -> Array:
-    """Return the images, bytes, in the model's range, that it gets right."""
-    low, high = model.input_range
-    inputs = (low + images * ((high - low) / 255)).astype(np.float32).clip(low, high)
-    pieces = [inputs[i : i + _PIECE] for i in range(0, len(inputs), _PIECE)]
-    right = [model.predict(piece) == label for piece in pieces]
-    return inputs[np.concatenate(right)] if right else inputs
-
-
-def _ints(labels: ArrayLike) -> Array:
-    whole = np.asarray(labels)
-    require(whole.dtype.kind in "iu", "labels", f"an array of {whole.dtype}", "whole numbers")
-    return whole.astype(np.int64)
-
-
-def _joined(parts: Sequence[Seen]) -> Seen:
-    return Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def _shift(x: Array) -> Array:
+    return np.tanh(x.astype(np.float32, copy=False))[None]
 
 
 def _fingerprint(x: Array) -> str:
