@@ -9,7 +9,6 @@ from typing import Any
 from fedzo.errors import UsageError
 from fedzo.folder import RunFolder, read_history
 from fedzo.paper.picture import axes, series
-from fedzo.paper.reproduce import environment
 from fedzo.plot import COLOURS
 
 METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
@@ -66,5 +65,5 @@ def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str
         "folders": {label: str(paths[0].relative_to(folder)) for label, paths in runs.items()},
         "configs": {label: _text(paths[0]) for label, paths in runs.items()},
         "seconds": round(sum(h[-1].get("seconds", 0) for s in histories.values() for h in s)),
-        "environment": environment(),
+        "environment": {},  # runs do not tell theirs
     }
