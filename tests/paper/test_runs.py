@@ -150,6 +150,7 @@ def test_run_that_diverged_is_over(tmp_path):
         ("history.jsonl", '{"round": 0, "train_loss": 2.0, "seconds": 0.0}\n'),
         ("history.jsonl", "no record\n"),
         ("history.jsonl", None),
+        ("config.toml", None),
         (OUTCOME, ""),
         (OUTCOME, "[]"),
         (OUTCOME, "{}"),
@@ -170,15 +171,6 @@ def test_damaged_run_is_told_before_others_are_done(name, content, tmp_path):
     shutil.rmtree(one.folder)
     do([one], 1)
     assert records(one) == expected
-
-
-def test_run_without_configuration(tmp_path):
-    run = runs_of(toy(rounds=4, seeds=1), tmp_path)[0]
-    do([run], 1)
-    assert "rounds = 4" in run.config()
-    RunFolder(run.folder).config.unlink()
-    with pytest.raises(UsageError, match="seed-0 has no configuration: remove the folder"):
-        run.config()
 
 
 def test_worker_goes_quietly(tmp_path):

@@ -38,6 +38,7 @@ class Run:
         if not (self.folder / OUTCOME).exists():
             return False
         self.history()  # so that damage is told before hours of other runs, not after
+        self.config()
         return True
 
     @property
@@ -66,15 +67,18 @@ class Run:
         except (UsageError, OSError, ValueError, LookupError, TypeError):
             whole = False
         if not whole:
-            raise UsageError(f"{self.folder} is damaged: remove it, and it will be done again")
+            raise self._damaged()
         return records
 
     def config(self) -> str:
         """Return its configuration as text."""
         try:
             return RunFolder(self.folder).config.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self.folder} has no configuration: remove the folder") from error
+        except (OSError, ValueError):
+            raise self._damaged() from None
+
+    def _damaged(self) -> UsageError:
+        return UsageError(f"{self.folder} is damaged: remove it, and it will be done again")
 
 
 def run_of(experiment: Experiment, seed: int, out: Path) -> Run:
