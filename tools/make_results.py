@@ -10,23 +10,33 @@ A figure is taken from the first folder that has it.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from fedzo.paper import FIGURES
-from fedzo.paper.reproduce import figures_in, markdown
+from fedzo.paper.claims import Verdict
+from fedzo.paper.reproduce import HEADINGS, cells, figures_in, table
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Results
 
 Every figure of the paper, and some of our own, with what is claimed of them and whether it was
-borne out. The paper's plots themselves are not compared with: what its text says of them is. A
-claim is judged by a 95 % confidence interval over seeds, of differences taken seed by seed: it
-**holds** if the whole interval is where the claim has it, **does not hold** if all of it is
-elsewhere, and else one **cannot tell**. What "slightly" and "comparable" mean in numbers stands in
-the claim.
+borne out. The paper's plots themselves are not compared with: what its text says of them is.
+{count}
+
+A claim is judged by numbers taken seed by seed, so that what two curves of a seed share cancels,
+and by the 95 % confidence interval of their mean (Student's t). It **holds** if the whole interval
+of each of its numbers is where the claim has it, **does not hold** if one lies wholly elsewhere,
+and else one **cannot tell**. What "slightly" and "comparable" mean in numbers stands in the claim.
+"Rounds of A over rounds of B, to the same loss" is read at the higher of the two losses that they
+end at, below 1 if A is the faster; it is 0 where B never gets below its start.
+
+Curves are means over seeds, bands go from the least to the greatest of them. Under a title stands
+the paper's setting, under a picture the scale: `paper` is that setting, `quick` takes minutes,
+and what it has smaller is listed.
 
 Made by
 
@@ -42,8 +52,6 @@ with {environment}. `fedzo report quick` makes one page of it, with curves to ho
 
 def section(figure: dict[str, Any], picture: str) -> str:
     """Return a figure's part of the page."""
-    table = markdown([figure]).replace(f"| {figure['name']} | ", "| ")
-    table = table.replace("| figure | ", "| ", 1).replace("| --- | --- |", "| --- |", 1)
     return "\n".join(
         [
             f"## {figure['title']}",
@@ -54,10 +62,26 @@ def section(figure: dict[str, Any], picture: str) -> str:
             "",
             f"*{figure['caption']}.*",
             "",
-            table,
+            table(HEADINGS, [cells(claim) for claim in figure["claims"]]),
             "",
         ]
     )
+
+
+def count(figures: Sequence[dict[str, Any]]) -> str:
+    """Return how many claims came to what."""
+    verdicts = [claim["verdict"] for figure in figures for claim in figure["claims"]]
+    holds, fails, unknown = (verdicts.count(verdict) for verdict in Verdict)
+    return (
+        f"Of {len(verdicts)} claims {holds} hold, {fails} do not, and of {unknown} one cannot tell."
+    )
+
+
+def made_with(figures: Sequence[dict[str, Any]]) -> str:
+    """Return the environments that figures were made in, which may be one."""
+    told = (figure["environment"] | {"date": ""} for figure in figures)
+    words = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in told]
+    return "; and with ".join(dict.fromkeys(words))
 
 
 def main() -> None:
@@ -66,19 +90,18 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     folders = parser.parse_args().folders
     found = {f["name"]: (f, folder) for folder in reversed(folders) for f in figures_in(folder)}
-    pictures = DOCS / "images" / "results"
-    pictures.mkdir(parents=True, exist_ok=True)
+    (DOCS / "images" / "results").mkdir(parents=True, exist_ok=True)
+    shown = [found[name] for name in FIGURES if name in found]
     parts = []
-    for name in FIGURES:
-        if name in found:
-            figure, folder = found[name]
-            picture = Image.open(folder / f"{name}.png").convert("RGB").quantize(64)
-            picture.save(pictures / f"{name}.png", optimize=True)  # a third of the bytes
-            parts.append(section(figure, f"images/results/{name}.png"))
-            environment = figure["environment"]
-    words = ", ".join(f"{key} {value}" for key, value in environment.items() if key != "date")
-    page = "\n".join([HEAD.format(environment=words), *parts])
-    (DOCS / "results.md").write_text(page, encoding="utf-8")
+    for figure, folder in shown:
+        place = f"images/results/{figure['name']}.png"
+        # A third of the bytes; with fewer colours the curves' own would not stay what they are.
+        picture = Image.open(folder / f"{figure['name']}.png").convert("RGB").quantize(128)
+        picture.save(DOCS / place, optimize=True)
+        parts.append(section(figure, place))
+    figures = [figure for figure, _ in shown]
+    head = HEAD.format(count=count(figures), environment=made_with(figures))
+    (DOCS / "results.md").write_text("\n".join([head, *parts]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -123,13 +123,10 @@ CASES = {
         [by({H20: {"rate": 0.8}}), by({H20: {"rate": 2.0, "accuracy": 0.6}})],
     ),
     ("fig3", "faster in H"): (grows, [shrinks]),
-    ("fig4", "speed-up in M"): (
-        lambda label: grows(label) | {"accuracy": 0.5 + number(label) / 200},
-        [
-            shrinks,
-            lambda label: grows(label) | {"accuracy": 0.9 - number(label) / 200},
-            lambda label: shrinks(label) | {"accuracy": 0.5 + number(label) / 200},
-        ],
+    ("fig4", "speed-up in loss"): (grows, [shrinks, by({"FedZO, M = 25": {"rate": 0.5}})]),
+    ("fig4", "speed-up in accuracy"): (
+        lambda label: {"accuracy": 0.5 + number(label) / 200},
+        [lambda label: {"accuracy": 0.9 - number(label) / 200}],
     ),
     ("fig4", "comparable"): (
         same,
@@ -199,15 +196,6 @@ def test_one_seed_cannot_tell(key):
     assert judge(comparisons) == Verdict.UNKNOWN
 
 
-@pytest.mark.parametrize("key", CASES, ids=lambda key: f"{key[0]}: {key[1]}")
-@pytest.mark.parametrize("scale", ["quick", "paper"])
-def test_claims_do_without_the_curves_that_a_scale_leaves_out(key, scale):
-    each = find_figure(key[0])
-    made = runs(each, CASES[key][0])
-    there = {curve.label: made[curve.label] for curve in each.shown(each.scales[scale])}
-    assert judge(claim_of(key).measure(there)) == Verdict.HOLDS
-
-
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_every_curve_can_be_run(name, scale):
@@ -216,7 +204,7 @@ def test_every_curve_can_be_run(name, scale):
     size = each.scales[scale]
     if size.config not in shipped():
         pytest.skip(f"the configuration {size.config} does not ship")
-    experiments = [curve.experiment(size) for curve in each.shown(size)]
+    experiments = [curve.experiment(size) for curve in each.curves]
     assert len({str(e.tables) for e in experiments}) == len(experiments)
     assert all(e.settings.workers == 1 for e in experiments)
     assert size.seeds >= 3

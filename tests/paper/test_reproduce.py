@@ -1,7 +1,9 @@
 """A small reproduction from end to end: numbers, pictures, claims, the command."""
 
 import json
+import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from toys import FAST, LOST, SLOW, toy
 
 from fedzo.cli import main
 from fedzo.paper.claims import interval, reached
-from fedzo.paper.picture import series
+from fedzo.paper.draw import draw
+from fedzo.paper.figure import Points
+from fedzo.paper.picture import axes_of, series
 from fedzo.paper.reproduce import figures_in, markdown, reproduce
 from fedzo.paper.runs import run_of
 
@@ -33,7 +37,7 @@ def test_claims(reproduced):
     falls, slower = judged["table1"]
     assert (falls["verdict"], slower["verdict"]) == ("holds", "does not hold")
     assert (falls["reason"], slower["reason"]) == ("", "They are not.")
-    assert falls["seeds"] == 3
+    assert (falls["scale"], falls["rounds"], falls["seeds"]) == ("tiny", 30, 3)
     shares = [1 - h[-1]["train_loss"] / h[0]["train_loss"] for h in histories(out, SLOW)]
     mean, low, high = interval(shares)
     (measured,) = falls["measured"]
@@ -70,7 +74,10 @@ def test_numbers_are_those_of_the_runs(reproduced):
     ]
     assert points["x"] == [1.0, 5.0]
     assert points["mean"] == pytest.approx(np.mean(gaps, axis=1), rel=1e-6)
-    assert content["caption"] == "tiny scale: d = 10; 30 rounds, 3 seeds (mean and range)"
+    assert content["caption"] == (
+        "tiny scale, smaller than the paper's: d = 10; "
+        "30 rounds, 3 seeds (mean, least and greatest)"
+    )
     assert "local_steps = 5" in content["configs"][FAST]
     assert (out / content["folders"][FAST] / "seed-2" / "history.jsonl").exists()
 
@@ -122,6 +129,46 @@ def test_curve_that_diverged(tmp_path):
     assert all(np.isfinite(lost["mean"]))
 
 
+def test_points_of_curves_that_diverged_are_left_out():
+    ends = {SLOW: (2.0, 2.0), LOST: (1.0, math.nan)}
+    runs = {k: [[{"round": 0, "optimality_gap": g}] for g in v] for k, v in ends.items()}
+    figure = replace(
+        toy(lost=True), panels=(Points("optimality_gap", "η", {SLOW: 1.0, LOST: 5.0}),)
+    )
+    ((points,),) = (axes["series"] for axes in axes_of(figure, runs))
+    assert (points["x"], points["mean"]) == ([1.0], [2.0])
+
+
+def drawn(tmp_path, *panels):
+    """Return the picture of panels of one curve each: its text, and how long each curve is."""
+    curve = {"colour": 0, "dashed": False, "seeds": 1, "low": [], "high": []}
+    axes = [
+        {"title": "", "x": "x", "y": "y", "log_y": False, "log_x": log_x}
+        | {"series": [curve | {"label": label, "x": [0.0, 1.0, 10.0], "mean": [3.0, 2.0, 1.0]}]}
+        for label, log_x in panels
+    ]
+    draw(axes, "A title", "A caption", tmp_path / "picture")
+    svg = (tmp_path / "picture.svg").read_text()
+    paths = re.findall(r'<path d="([^"]*)" clip-path[^>]*stroke: #0072b2', svg)
+    return svg, [len(re.findall("[ML] ", path)) for path in paths]
+
+
+def test_log_axis_leaves_zero_out(tmp_path):
+    """A run begins at zero bytes: no line comes in from the left edge."""
+    _, corners = drawn(tmp_path, ("one", False), ("one", True))
+    assert corners == [3, 2]
+
+
+def test_one_legend_where_panels_have_the_same_curves(tmp_path):
+    same, _ = drawn(tmp_path, ("one", False), ("one", True))
+    assert same.count("<!-- one -->") == 1
+    other, _ = drawn(tmp_path, ("one", False), ("two", False))
+    assert (other.count("<!-- one -->"), other.count("<!-- two -->")) == (1, 1)
+    for svg in (same, other):
+        assert svg.count("<!-- A title -->") == 1
+        assert svg.count("<!-- A caption -->") == 1
+
+
 def test_seeds_that_end_early_share_what_all_have():
     seeds = [
         [{"round": t, "y": float(t)} for t in (0, 5, 10)],
@@ -154,3 +201,11 @@ def test_bad_input(arguments, message, tmp_path, capsys):
     assert main(["reproduce", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_folder_that_cannot_be(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["reproduce", "table1", "--out", str(tmp_path / "file" / "out")]) == 2
+    assert (
+        f"cannot write to {tmp_path / 'file' / 'out'}: Not a directory" in capsys.readouterr().err
+    )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,47 @@ def test_run_that_diverged_is_over(tmp_path):
     assert (last["round"], last["train_loss"]) == (30, float("inf"))
     assert list(read_history(RunFolder(run.folder).history))[-1]["round"] < 30
     do([run], 1, lambda *_: pytest.fail("it was done again"))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("done")
+    do(runs_of(toy(rounds=4, seeds=1), out)[:1], 1)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("history.jsonl", ""),
+        ("history.jsonl", '{"round": 0, "train_loss": 2.0, "seconds": 0.0}\n'),
+        ("history.jsonl", "no record\n"),
+        ("history.jsonl", None),
+        ("config.toml", None),
+        (OUTCOME, ""),
+        (OUTCOME, "[]"),
+        (OUTCOME, "{}"),
+    ],
+)
+def test_damaged_run_is_told_before_others_are_done(name, content, done, tmp_path):
+    """In one line that says what to do."""
+    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
+    one, other = runs_of(toy(rounds=4, seeds=1), tmp_path)
+    assert one.finished
+    (one.folder / name).unlink()
+    if content is not None:
+        (one.folder / name).write_text(content)
+    with pytest.raises(UsageError, match="seed-0 is damaged: remove it, and it will be done again"):
+        do([other, one], 1)
+    assert not other.folder.exists()
+
+
+def test_worker_goes_quietly(tmp_path):
+    """At the end of all runs nobody is ended, so nobody complains of it."""
+    process = started(SCRIPT, tmp_path, "2", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 0
 
 
 def test_run_that_cannot_be(tmp_path):

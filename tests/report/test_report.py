@@ -103,7 +103,8 @@ def test_curves_are_where_the_numbers_are(tmp_path):
 
 @browser
 def test_words(tmp_path):
-    dom, _ = shown(CONTENT, tmp_path)
+    content = {**CONTENT, "figures": [figure(environment={"fedzo": "0"})]}
+    dom, _ = shown(content, tmp_path)
     text = html.unescape(re.sub("<[^>]+>", " ", dom))
     for words in (
         "It is <i>faster</i>.",
@@ -116,7 +117,8 @@ def test_words(tmp_path):
         "not finite (never reached, or diverged)",
         "tiny scale",
         "rounds = 30",
-        "fedzo 1",
+        "This page was made with fedzo 1.",
+        "This figure was made with fedzo 0.",
         "Of 2 claims",
     ):
         assert words in text, words

@@ -18,7 +18,6 @@ def quick(
     rounds: int,
     changes: tuple[str, ...] = (),
     about: str = "",
-    without: tuple[str, ...] = (),
 ) -> Scale:
     """Return a scale of minutes: fewer samples and directions an estimate, fewer rounds."""
     return Scale(
@@ -28,7 +27,6 @@ def quick(
         changes=(f"problem.devices={devices}", *SMALLER, *changes),
         points=20,
         about=", ".join(text for text in (ABOUT, about) if text),
-        without=without,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.errors import UsageError
+from fedzo.paper import FIGURES
 
 SCALES = ("quick", "paper")
 
@@ -16,21 +17,42 @@ SCALES = ("quick", "paper")
 def add_commands(commands: Any) -> None:
     """Add the two commands to the command line's parser."""
     again = commands.add_parser(
-        "reproduce", help="reproduce figures of the paper, judge its claims"
+        "reproduce",
+        help="reproduce figures of the paper, judge its claims",
+        description="Run what figures show, draw them and judge the paper's claims. What DIR has "
+        "of the runs is not done again, so an interrupted reproduction goes on where it stopped.",
     )
-    again.add_argument("figures", nargs="+", metavar="FIGURE", help="fig1a, ..., table1, or all")
-    again.add_argument("--scale", choices=SCALES, default="quick", help="minutes, or the paper's")
-    again.add_argument("--seeds", type=int, metavar="K", help="how many seeds")
-    again.add_argument("--out", type=Path, default=Path("reproduction"), metavar="DIR")
+    again.add_argument("figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all")
+    again.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="quick",
+        help="minutes a figure (the default), or the paper's own size",
+    )
+    again.add_argument(
+        "--seeds", type=int, metavar="K", help="how many; the scale's own by default"
+    )
+    again.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reproduction"),
+        metavar="DIR",
+        help="where runs, pictures, claims and the report go (reproduction by default)",
+    )
     again.set_defaults(command=_reproduce)
 
     report = commands.add_parser("report", help="one page of a reproduction, or of runs")
-    report.add_argument("folder", type=Path, metavar="DIR")
+    report.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="what --out was, or a folder of runs",
+    )
     report.set_defaults(command=_report)
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from fedzo.paper import FIGURES, find_figure
+    from fedzo.paper import find_figure
     from fedzo.paper.progress import Overall
     from fedzo.paper.reproduce import reproduce, words
     from fedzo.report import write_report

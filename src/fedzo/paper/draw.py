@@ -12,6 +12,7 @@ from fedzo.folder import replace
 from fedzo.plot import COLOURS
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LEGEND: Mapping[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 3.2}
 
 
 def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path) -> None:
@@ -19,7 +20,8 @@ def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path)
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(5.2 * len(axes), 4.6), dpi=150, layout="constrained")
-    picture.suptitle(textwrap.fill(title, 50 * len(axes)), fontsize=12)
+    heading = textwrap.fill(title, 50 * len(axes))
+    shared = all(_labels(panel) == _labels(axes[0]) for panel in axes)
     for spot, panel in zip(picture.subplots(1, len(axes), squeeze=False)[0], axes, strict=True):
         for curve in panel["series"]:
             _draw_curve(spot, curve)
@@ -29,8 +31,19 @@ def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path)
         spot.set(xlabel=panel["x"], ylabel=panel["y"])
         spot.set_title(panel["title"], fontsize=10)
         spot.grid(color="0.9")
+        spot.set_axisbelow(True)  # lines over bands would look like gaps
         spot.spines[["top", "right"]].set_visible(False)
-        spot.legend(frameon=False, fontsize=8, handlelength=3.2)
+        if not shared:
+            spot.legend(**LEGEND)
+    if shared:  # one for all, under the title, where it hides no curve
+        curves = spot.get_legend_handles_labels()
+        rows = -(-len(curves[0]) // (3 * len(axes)))
+        columns = -(-len(curves[0]) // rows)
+        place: Any = "outside upper center"
+        legend = picture.legend(*curves, loc=place, ncols=columns, title=heading, **LEGEND)
+        legend.get_title().set(fontsize=12, multialignment="center")
+    else:
+        picture.suptitle(heading, fontsize=12)
     narrow = textwrap.fill(caption, 75 * len(axes))
     picture.supxlabel(narrow, fontsize=8, color="0.35")
     for ending in ("png", "svg"):
@@ -39,11 +52,16 @@ def draw(axes: Sequence[Mapping[str, Any]], title: str, caption: str, out: Path)
         replace(out.with_suffix(f".{ending}"), content.getvalue())
 
 
+def _labels(panel: Mapping[str, Any]) -> list[str]:
+    return [curve["label"] for curve in panel["series"]]
+
+
 def _make_logarithmic(spot: Any, axis: str) -> None:
     """Set a log scale; where it has few decades, with numbers at 2 and 5 too, written plainly."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    getattr(spot, f"set_{axis}scale")("log")
+    # Masked: a run begins at zero queries or bytes, which a log axis has no place for.
+    getattr(spot, f"set_{axis}scale")("log", nonpositive="mask")
     low, high = getattr(spot, f"get_{axis}lim")()
     if high < 1000 * low:
         ticks = getattr(spot, f"{axis}axis")

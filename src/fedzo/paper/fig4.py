@@ -17,17 +17,15 @@ def fedzo(m: int) -> str:
     return f"FedZO, M = {m}"
 
 
-def speedup(runs: Runs) -> list[Comparison]:
-    """Compare neighbours: rounds to a loss, and the accuracy on the way."""
-    labels = [fedzo(m) for m in DEVICES if fedzo(m) in runs]
-    key = "test_accuracy"
-    return growing_speed(runs, labels) + [
+def more_accurate(runs: Runs) -> list[Comparison]:
+    """Compare the accuracies of neighbours on the way: all end at the same."""
+    return [
         Comparison(
             f"mean test accuracy over the rounds of {more} less that of {fewer}",
-            average(runs, more, key) - average(runs, fewer, key),
+            average(runs, more, "test_accuracy") - average(runs, fewer, "test_accuracy"),
             low=0,
         )
-        for fewer, more in pairwise(labels)
+        for fewer, more in pairwise(map(fedzo, DEVICES))
     ]
 
 
@@ -50,13 +48,18 @@ FIGURE = Figure(
     panels=(Panel("train_loss", title="(a)"), Panel("test_accuracy", title="(b)")),
     claims=(
         Claim(
-            "speed-up in M",
-            "With more devices in a round FedZO is faster, in training loss (fewer rounds to the "
-            "same loss) and in test accuracy (higher in the mean over rounds).",
-            speedup,
-            reason="In accuracy the speed-up is plain. The loss goes by the number and length "
-            "of the steps, which M does not change: more devices make it smoother, and "
-            "faster by 1 or 2 %.",
+            "speed-up in loss",
+            "With more devices in a round FedZO is faster in training loss: fewer rounds to the "
+            "same loss.",
+            lambda runs: growing_speed(runs, [fedzo(m) for m in DEVICES]),
+            reason="The loss goes by the number and length of the steps, which M does not "
+            "change: more devices make it smoother, and hardly faster.",
+        ),
+        Claim(
+            "speed-up in accuracy",
+            "With more devices in a round FedZO is faster in test accuracy: higher in the mean "
+            "over the rounds.",
+            more_accurate,
         ),
         Claim(
             "comparable",

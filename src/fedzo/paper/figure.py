@@ -17,7 +17,7 @@ class Scale:
     """How large the runs of a figure are: the paper's own size, or one to try.
 
     ``about`` says for the caption what is smaller than in the paper. Of each run about
-    ``points`` rounds are evaluated. ``without`` names curves that would take too long.
+    ``points`` rounds are evaluated.
     """
 
     config: str
@@ -26,7 +26,6 @@ class Scale:
     changes: tuple[str, ...] = ()
     points: int = 30
     about: str = ""
-    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,3 @@ class Figure:
     panels: tuple[Panel | Points, ...]
     claims: tuple[Claim, ...]
     scales: Mapping[str, Scale]
-
-    def shown(self, scale: Scale) -> list[Curve]:
-        """Return the curves that are run at a scale."""
-        return [curve for curve in self.curves if curve.label not in scale.without]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.paper.claims import History, Runs, settled
-from fedzo.paper.figure import Curve, Figure, Panel, Points, Scale
+from fedzo.paper.figure import Curve, Figure, Panel, Points
 
 Array = NDArray[Any]
 
@@ -32,9 +32,9 @@ _NAMES = {
 }
 
 
-def axes_of(figure: Figure, scale: Scale, runs: Runs) -> list[dict[str, Any]]:
+def axes_of(figure: Figure, runs: Runs) -> list[dict[str, Any]]:
     """Return the axes of a figure with all that is drawn on them, ready for JSON."""
-    curves = figure.shown(scale)
+    curves = figure.curves
     return [
         _points(panel, curves, runs) if isinstance(panel, Points) else _panel(panel, curves, runs)
         for panel in figure.panels
@@ -95,8 +95,9 @@ def _panel(panel: Panel, curves: Sequence[Curve], runs: Runs) -> dict[str, Any]:
 def _points(panel: Points, curves: Sequence[Curve], runs: Runs) -> dict[str, Any]:
     shown = [curve.label for curve in curves if curve.label in panel.at]
     seeds = np.array([[settled(h, panel.y) for h in runs[label]] for label in shown])
-    x = np.array([panel.at[label] for label in shown])
-    drawn = [_series("measured", x, seeds.T, 0, False), *_lines(panel.lines or {}, 1)]
+    there = np.isfinite(seeds).all(axis=1)  # what diverged came to nothing
+    x = np.array([panel.at[label] for label in shown])[there]
+    drawn = [_series("measured", x, seeds[there].T, 0, False), *_lines(panel.lines or {}, 1)]
     return axes(panel.x, panel.y, drawn, panel.title, "xy")
 
 

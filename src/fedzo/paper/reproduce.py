@@ -15,10 +15,9 @@ from typing import Any
 
 from fedzo._version import __version__
 from fedzo.errors import UsageError
-from fedzo.folder import RunFolder
 from fedzo.folder import replace as write
 from fedzo.paper import FIGURES
-from fedzo.paper.claims import Claim, Comparison, Runs, Verdict, judge
+from fedzo.paper.claims import Claim, Comparison, Verdict, judge
 from fedzo.paper.draw import draw
 from fedzo.paper.figure import Figure, Scale
 from fedzo.paper.picture import axes_of
@@ -57,13 +56,15 @@ def reproduce(
         The claims of each figure, judged.
     """
     plans = [_Plan(each, _seeded(each.scales[scale], seeds), scale, out) for each in figures]
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
     runs = [run for plan in plans for seeds_ in plan.runs.values() for run in seeds_]
     do(runs, workers or _cores(), report)
-    for plan in plans:
-        plan.write()
+    judged = {plan.figure.name: plan.write() for plan in plans}
     write_claims(out)
-    return {plan.figure.name: plan.judged() for plan in plans}
+    return judged
 
 
 def _seeded(scale: Scale, seeds: int | None) -> Scale:
@@ -80,28 +81,23 @@ class _Plan:
     def __init__(self, figure: Figure, scale: Scale, scale_name: str, out: Path) -> None:
         self.figure, self.scale, self.scale_name, self.out = figure, scale, scale_name, out
         self.runs: dict[str, list[Run]] = {}
-        for curve in figure.shown(scale):
+        for curve in figure.curves:
             experiment = curve.experiment(scale)
             self.runs[curve.label] = [run_of(experiment, s, out) for s in range(scale.seeds)]
-
-    def histories(self) -> Runs:
-        return {label: [run.history() for run in runs] for label, runs in self.runs.items()}
-
-    def judged(self) -> list[dict[str, Any]]:
-        histories = self.histories()
-        return [_row(claim, claim.measure(histories), self.scale) for claim in self.figure.claims]
 
     def caption(self) -> str:
         count = self.scale.seeds
         size = f"{self.scale.rounds} rounds, "
-        size += f"{count} seeds (mean and range)" if count > 1 else "1 seed"
-        smaller = f": {self.scale.about}" if self.scale.about else ""
+        size += f"{count} seeds (mean, least and greatest)" if count > 1 else "1 seed"
+        smaller = f", smaller than the paper's: {self.scale.about}" if self.scale.about else ""
         return f"{self.scale_name} scale{smaller}; {size}"
 
-    def write(self) -> None:
-        """Draw it, and write all that a report needs."""
-        drawn = axes_of(self.figure, self.scale, self.histories())
+    def write(self) -> list[dict[str, Any]]:
+        """Draw it, write all that a report needs, and return its claims, judged."""
+        histories = {label: [run.history() for run in runs] for label, runs in self.runs.items()}
+        drawn = axes_of(self.figure, histories)
         draw(drawn, self.figure.title, self.caption(), self.out / self.figure.name)
+        claims = [self._row(claim, claim.measure(histories)) for claim in self.figure.claims]
         folders = {
             label: str(runs[0].folder.parent.relative_to(self.out))
             for label, runs in self.runs.items()
@@ -112,42 +108,40 @@ class _Plan:
             "about": self.figure.about,
             "caption": self.caption(),
             "axes": drawn,
-            "claims": self.judged(),
+            "claims": claims,
             "folders": folders,
-            "configs": {
-                label: RunFolder(runs[0].folder).config.read_text()
-                for label, runs in self.runs.items()
-            },
-            "seconds": round(
-                sum(r.history()[-1]["seconds"] for s in self.runs.values() for r in s)
-            ),
+            "configs": {label: runs[0].config() for label, runs in self.runs.items()},
+            "seconds": round(sum(h[-1]["seconds"] for seeds in histories.values() for h in seeds)),
             "environment": environment(),
         }
         text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
         write(self.out / f"{self.figure.name}.json", text.encode())
+        return claims
+
+    def _row(self, claim: Claim, comparisons: Sequence[Comparison]) -> dict[str, Any]:
+        """Return a claim as ``claims.json`` has it."""
+        verdict = judge(comparisons)
+        return {
+            "name": claim.name,
+            "by": claim.by,
+            "text": claim.text,
+            "verdict": verdict.value,
+            "scale": self.scale_name,
+            "rounds": self.scale.rounds,
+            "seeds": self.scale.seeds,
+            "measured": [_measured(comparison) for comparison in comparisons],
+            "reason": "" if verdict == Verdict.HOLDS else claim.reason,
+        }
 
 
-def _row(claim: Claim, comparisons: Sequence[Comparison], scale: Scale) -> dict[str, Any]:
-    """Return a claim as ``claims.json`` has it."""
-    verdict = judge(comparisons)
+def _measured(comparison: Comparison) -> dict[str, Any]:
     return {
-        "name": claim.name,
-        "by": claim.by,
-        "text": claim.text,
-        "verdict": verdict.value,
-        "seeds": scale.seeds,
-        "measured": [
-            {
-                "what": comparison.what,
-                "mean": _finite(comparison.interval.mean),
-                "low": _finite(comparison.interval.low),
-                "high": _finite(comparison.interval.high),
-                "claimed": [_finite(comparison.low), _finite(comparison.high)],
-                "verdict": comparison.verdict.value,
-            }
-            for comparison in comparisons
-        ],
-        "reason": "" if verdict == Verdict.HOLDS else claim.reason,
+        "what": comparison.what,
+        "mean": _finite(comparison.interval.mean),
+        "low": _finite(comparison.interval.low),
+        "high": _finite(comparison.interval.high),
+        "claimed": [_finite(comparison.low), _finite(comparison.high)],
+        "verdict": comparison.verdict.value,
     }
 
 
@@ -205,29 +199,38 @@ def markdown(found: Sequence[Mapping[str, Any]]) -> str:
     | --- | --- | --- | --- | --- |
     | fig3 | Faster. | speed-up: 2 [1.9, 2.1] | 3 | **holds** |
     """
-    rows = [
-        ("figure", "claim", "measured, mean [95 % interval]", "seeds", "verdict"),
-        ("---",) * 5,
-    ]
-    for each in found:
-        for claim in each["claims"]:
-            measured = "<br>".join(f"{m['what']}: {words(m)}" for m in claim["measured"])
-            own = "" if claim["by"] == "paper" else " (ours)"
-            reason = f" {claim['reason']}" if claim["reason"] else ""
-            verdict = f"**{claim['verdict']}**{reason}"
-            rows.append((each["name"], claim["text"] + own, measured, str(claim["seeds"]), verdict))
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)
+    rows = [(each["name"], *cells(claim)) for each in found for claim in each["claims"]]
+    return table(("figure", *HEADINGS), rows)
+
+
+HEADINGS = ("claim", "measured, mean [95 % interval]", "seeds", "verdict")
+
+
+def cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a judged claim as a row under ``HEADINGS``."""
+    own = "" if claim["by"] == "paper" else " (ours)"
+    measured = "<br>".join(f"{m['what']}: {words(m)}" for m in claim["measured"])
+    verdict = f"**{claim['verdict']}** {claim['reason']}".strip()
+    return claim["text"] + own, measured, str(claim["seeds"]), verdict
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(
+        "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines
+    )
 
 
 def words(measured: Mapping[str, Any]) -> str:
     """Return a mean and its interval.
 
     >>> words({"mean": 2.0, "low": None, "high": None})
-    '2 [none]'
+    '2 [one seed: no interval]'
     """
     if measured["mean"] is None:
         return "not finite (never reached, or diverged)"
-    within = "none"
+    within = "one seed: no interval"
     if measured["low"] is not None:
         within = f"{measured['low']:.4g}, {measured['high']:.4g}"
     return f"{measured['mean']:.4g} [{within}]"

@@ -34,8 +34,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it has been done."""
-        return (self.folder / OUTCOME).exists()
+        """Whether it has been done; raises if it has, and what it left is damaged."""
+        if not (self.folder / OUTCOME).exists():
+            return False
+        self.history()  # so that damage is told before hours of other runs, not after
+        self.config()
+        return True
 
     @property
     def work(self) -> float:
@@ -52,13 +56,29 @@ class Run:
 
     def history(self) -> list[dict[str, Any]]:
         """Return its records; one that diverged ends in a last record without a finite number."""
-        records = list(read_history(RunFolder(self.folder).history))
-        outcome = json.loads((self.folder / OUTCOME).read_text())
-        if outcome["status"] == Status.NON_FINITE and records:
-            rounds, seconds = self.experiment.settings.rounds, records[-1]["seconds"]
-            end = {"round": rounds, "train_loss": math.inf, "seconds": seconds}
-            records.append(dict.fromkeys(records[-1], math.nan) | end)
+        rounds = self.experiment.settings.rounds
+        try:
+            records = list(read_history(RunFolder(self.folder).history))
+            status = json.loads((self.folder / OUTCOME).read_text(encoding="utf-8"))["status"]
+            if status == Status.NON_FINITE:
+                end = {"round": rounds, "train_loss": math.inf, "seconds": records[-1]["seconds"]}
+                records.append(dict.fromkeys(records[-1], math.nan) | end)
+            whole = records[-1]["round"] == rounds
+        except (UsageError, OSError, ValueError, LookupError, TypeError):
+            whole = False
+        if not whole:
+            raise self._damaged()
         return records
+
+    def config(self) -> str:
+        """Return its configuration as text."""
+        try:
+            return RunFolder(self.folder).config.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            raise self._damaged() from None
+
+    def _damaged(self) -> UsageError:
+        return UsageError(f"{self.folder} is damaged: remove it, and it will be done again")
 
 
 def run_of(experiment: Experiment, seed: int, out: Path) -> Run:
@@ -121,9 +141,11 @@ class _Pool:
                 for connection in wait(list(self.doing)):
                     assert isinstance(connection, Connection)
                     self._hear(connection)
-        finally:
+        except BaseException:
             for process in self.processes:
                 process.terminate()
+            raise
+        finally:
             for process in self.processes:
                 process.join(10)  # a polite end writes a checkpoint
                 process.kill()

@@ -26,9 +26,12 @@ STEPS = {f"H = {h}, M = 1": float(h) for h in COUNTS}
 DEVICES = {f"H = 1, M = {m}": float(m) for m in COUNTS}
 
 
-def curve(label: str, setting: Setting, colour: int, name: str = "fedzo") -> Curve:
-    """Return runs with the corollary's η and μ for a setting."""
-    eta, mu = corollary(setting)
+def curve(
+    label: str, setting: Setting, colour: int, name: str = "fedzo", eta: float | None = None
+) -> Curve:
+    """Return runs with the corollary's μ for a setting, and its η unless another is given."""
+    rate, mu = corollary(setting)
+    eta = rate if eta is None else eta
     changes = [f"algorithm.name={name}", f"algorithm.learning_rate={eta}"]
     changes += [f"algorithm.smoothing={mu}", "algorithm.batch_size=1", "algorithm.directions=20"]
     if name == "fedzo":
@@ -46,9 +49,7 @@ def allowed(setting: Setting) -> tuple[Curve, Mapping[float, float]]:
         float(t): bound(constants, replace(setting, rounds=t), eta, mu).value
         for t in np.unique(np.geomspace(20, ROUNDS, 20).astype(int)).tolist()
     }
-    base = curve(BOUNDED, setting, 0)
-    kept = tuple(c for c in base.changes if "learning_rate" not in c)
-    return replace(base, changes=(*kept, f"algorithm.learning_rate={eta}")), line
+    return curve(BOUNDED, setting, 0, eta=eta), line
 
 
 FULL = replace(BASE, participants=8, local_steps=4)
@@ -57,9 +58,8 @@ AT_LIMIT, BOUND = allowed(FULL)
 
 def slope(runs: Runs, at: Mapping[str, float]) -> Comparison:
     """Measure the exponent with which the squared gradient falls, a line on log scales."""
-    there = {label: x for label, x in at.items() if label in runs}
-    levels = np.log([[settled(h, GRADIENT) for h in runs[label]] for label in there])
-    exponents = np.polyfit(np.log(list(there.values())), levels, 1)[0]
+    levels = np.log([[settled(h, GRADIENT) for h in runs[label]] for label in at])
+    exponents = np.polyfit(np.log(list(at.values())), levels, 1)[0]
     return Comparison("exponent of the squared gradient", exponents, -0.65, -0.35)
 
 

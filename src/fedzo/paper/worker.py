@@ -6,9 +6,9 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,16 @@ def serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    try:
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
             tables, name, folder = connection.recv()
             try:
                 do_run(tables, name, folder, connection)
-            except (FedzoError, MemoryError) as error:
+            except (FedzoError, OSError, MemoryError) as error:
                 connection.send(("failed", str(error) or type(error).__name__))
             else:
                 connection.send(("done", 1.0))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        sys.exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are on our way out
 
 
 def do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> None:

@@ -16,9 +16,12 @@ function verdict(word) {
   return make("span", { class: `verdict ${CLASS[word]}` }, `${SIGN[word]} ${word}`);
 }
 
+function listed(environment) {
+  return Object.entries(environment).map(([key, value]) => `${key} ${value}`).join(", ");
+}
+
 function head() {
   const claims = data.figures.flatMap((figure) => figure.claims);
-  const environment = Object.entries(data.environment).map(([key, value]) => `${key} ${value}`).join(", ");
   const root = document.getElementById("head");
   root.append(make("h1", {}, data.title));
   if (claims.length) {
@@ -30,7 +33,7 @@ function head() {
         + "paired over seeds) of each of its numbers is where the claim has it, does not hold if one lies "
         + "wholly elsewhere, and else one cannot tell."));
   }
-  root.append(make("p", { class: "faint" }, `Made with ${environment}.`));
+  root.append(make("p", { class: "faint" }, `This page was made with ${listed(data.environment)}.`));
   const links = data.figures.map((figure) => {
     const words = figure.claims.map((claim) =>
       make("span", { class: CLASS[claim.verdict], title: `${claim.name}: ${claim.verdict}` }, SIGN[claim.verdict]));
@@ -85,6 +88,7 @@ function section(figure) {
   allCharts.push(...charts);
   const configs = Object.entries(figure.configs).map(([label, text]) =>
     make("details", {}, make("summary", {}, label), make("pre", {}, text)));
+  const made = listed(figure.environment);
   const pictures = figure.pictures.map(({ label, source }) =>
     make("figure", {}, make("img", { src: source, alt: `pictures of ${label}` }), make("figcaption", { class: "faint" }, label)));
   return make("section", { id: figure.name, "aria-label": figure.title },
@@ -96,7 +100,8 @@ function section(figure) {
       + "Drag, or click and scroll, to zoom; double click to reset."),
     figure.claims.length ? claimsTable(figure.claims) : null,
     pictures.length ? make("div", { class: "pictures" }, ...pictures) : null,
-    make("details", {}, make("summary", {}, "configurations"), ...configs));
+    make("details", {}, make("summary", {}, "configurations"),
+      made ? make("p", { class: "faint" }, `This figure was made with ${made}.`) : null, ...configs));
 }
 
 document.title = `fedzo: ${data.title}`;

@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from fedzo.errors import UsageError
 from fedzo.folder import RunFolder, read_history
 from fedzo.paper.picture import axes, series
-from fedzo.paper.reproduce import environment
 from fedzo.plot import COLOURS
 
 METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
@@ -24,15 +24,21 @@ def figures_of_runs(folder: Path) -> list[dict[str, Any]]:
         run = history.parent
         whole = run.parent if run.name.startswith("seed-") else run
         label = str(whole.relative_to(folder)) if whole != folder else folder.resolve().name
-        problem = str(_config(run).get("problem", {}).get("name", "runs"))
         if next(read_history(history), None) is not None:
-            problems.setdefault(problem, {}).setdefault(label, []).append(run)
+            problems.setdefault(_problem(run), {}).setdefault(label, []).append(run)
     return [_figure(problem, runs, folder) for problem, runs in problems.items()]
 
 
-def _config(run: Path) -> dict[str, Any]:
+def _text(run: Path) -> str:
     path = RunFolder(run).config
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _problem(run: Path) -> str:
+    try:
+        return str(tomllib.loads(_text(run)).get("problem", {}).get("name", "runs"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{RunFolder(run).config} is damaged: {error}") from error
 
 
 def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str, Any]:
@@ -49,7 +55,6 @@ def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str
         ]
         if curves:
             drawn.append(axes("round", key, curves, log="y" if key == "optimality_gap" else ""))
-    configs = {label: RunFolder(paths[0]).config for label, paths in runs.items()}
     return {
         "name": problem,
         "title": problem,
@@ -58,7 +63,7 @@ def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str
         "axes": drawn,
         "claims": [],
         "folders": {label: str(paths[0].relative_to(folder)) for label, paths in runs.items()},
-        "configs": {k: path.read_text() if path.exists() else "" for k, path in configs.items()},
+        "configs": {label: _text(paths[0]) for label, paths in runs.items()},
         "seconds": round(sum(h[-1].get("seconds", 0) for s in histories.values() for h in s)),
-        "environment": environment(),
+        "environment": {},  # runs do not tell theirs
     }
