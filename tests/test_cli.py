@@ -281,6 +281,7 @@ def test_summary_says_what_the_run_was(here, capsys):
         "queries": f"{3 * 5 * 5 * 25 * 5:,} (and 8,000 for evaluation)",
         "bytes up": f"{3 * 5 * 7850 * 4:,}",
         "bytes down": f"{3 * 5 * 7850 * 4:,}",
+        "channel uses": f"{3 * 5 * 7850:,}",
         "files": "run/: config.toml history.jsonl model.npy checkpoint.npz curves.png",
     }
     assert {p.name for p in (here / "run").iterdir()} == set(rows["files"].split()[1:])

@@ -234,11 +234,13 @@ def _summary(result: Result, out: Path) -> str:
     record = result.history[-1] if result.history else {}
     rows = [("result", result.message)]
     when = "" if record.get("round") == result.nit else f" (round {record.get('round')})"
-    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in headline(record)]
+    told = headline(record) + [key for key in record if key.startswith("distortion_")]
+    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in told]
     rows += [
         ("queries", f"{result.queries:,} (and {result.evaluation_queries:,} for evaluation)"),
         ("bytes up", f"{result.uplink_bytes:,}"),
         ("bytes down", f"{result.downlink_bytes:,}"),
+        ("channel uses", f"{result.channel_uses:,}"),
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
         ("files", f"{out}/: {' '.join(_files(out))}"),
     ]
