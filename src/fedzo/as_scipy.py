@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.box import Bounds
 from fedzo.errors import require
 from fedzo.result import Callback, Progress, listed
 from fedzo.run import minimize
@@ -60,7 +59,7 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
             require(unused, key, given, "left out: only values of the function are used")
         chosen = {**settings, **options}
         if bounds is not None:
-            chosen["bounds"] = _pairs(bounds, np.size(x0))
+            chosen["bounds"] = bounds
         if callback is not None:
             own = listed(chosen.get("callback"))
             chosen["callback"] = [_for_scipy(callback, OptimizeResult), *own]
@@ -71,13 +70,6 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
         return OptimizeResult(**vars(result), nfev=result.nfev)
 
     return method
-
-
-def _pairs(bounds: Any, dim: int) -> Bounds:
-    if hasattr(bounds, "lb"):
-        low, high = (np.broadcast_to(end, dim).tolist() for end in (bounds.lb, bounds.ub))
-        return list(zip(low, high, strict=True))
-    return list(bounds)
 
 
 def _for_scipy(callback: Callable[..., Any], kind: Any) -> Callback:

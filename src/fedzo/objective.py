@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.errors import InvalidValue, UsageError, check_count, require
+from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
 from fedzo.function import FunctionObjective, FunctionOptions
 from fedzo.random import Draws
 
@@ -110,6 +110,10 @@ def posed(
     options: FunctionOptions,
 ) -> tuple[Objective, Array]:
     """Return a function or objective as an objective, and where to start, checked to agree."""
+    known = FunctionOptions.__annotations__
+    for key, value in options.items():
+        allowed = f"left out: there is no such setting{nearest(key, known)}"
+        require(key in known, key, value, allowed)
     if isinstance(fun, Objective):
         if options:
             key, value = next(iter(options.items()))
@@ -138,13 +142,14 @@ def posed(
     check_count("devices", devices)
     start = checked_start(x0)
     objective = FunctionObjective(fun, start.size, devices, **options)
-    return objective, start if objective.box is None else objective.box.enter(start)
+    return objective, objective.enter(start)
 
 
 def checked_start(x0: ArrayLike) -> Array:
     """Return a copy of a starting point, in float32 or float64, checked to be a finite vector."""
     start = np.array(x0)  # a copy: nobody else writes to it
     if start.dtype not in (np.float32, np.float64):
+        require(start.dtype.kind in "biuf", "x0", x0, "an array of real numbers")
         start = start.astype(np.float64)
     shape = f"an array of shape {start.shape}"
     require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")

@@ -93,7 +93,7 @@ class Space:
             allowed = "a fedzo.Float(low, high) or a fedzo.Int(low, high)"
             require(isinstance(kind, Float | Int), f"space.{name}", kind, allowed)
         self.parameters, self.dim = dict(parameters), len(parameters)
-        self._box = Box([(-1.0, 1.0)] * self.dim)
+        self._box = Box([(-1.0, 1.0)] * self.dim, self.dim)
 
     def params(self, u: Array) -> dict[str, Value]:
         """Return the parameters at a point."""
@@ -102,7 +102,11 @@ class Space:
         return {name: kind.at(float(share)) for (name, kind), share in pairs}
 
     def point(self, params: Mapping[str, Value]) -> Array:
-        """Return a point that has these parameters, each strictly inside its range."""
+        """Return a point that has these parameters.
+
+        One at an end of its range is moved inside, by a hundredth of the way: see
+        :meth:`fedzo.box.Box.enter`.
+        """
         for name in params:
             known = ", ".join(self.parameters) + nearest(name, self.parameters)
             require(name in self.parameters, name, params[name], f"one of the space's: {known}")
@@ -110,8 +114,8 @@ class Space:
         for name, kind in self.parameters.items():
             value = params.get(name)
             share = kind.share(value) if isinstance(value, Real) else math.nan
-            allowed = f"given, and strictly between {kind.low:g} and {kind.high:g}"
-            require(0 < share < 1, name, value, allowed)
+            allowed = f"given, and between {kind.low:g} and {kind.high:g}"
+            require(0 <= share <= 1, name, value, allowed)
             shares.append(share)
         return self._box.enter(2 * np.array(shares) - 1)
 
@@ -133,6 +137,6 @@ def _between(low: float, high: float, log: bool, share: float) -> float:
 
 
 def _share(low: float, high: float, log: bool, value: float) -> float:
-    if not low < value < high:
+    if not low <= value <= high:
         return math.nan
     return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
