@@ -73,6 +73,26 @@ def test_bad_options_are_refused(option, message):
         fedzo.minimize(distance, np.ones(3), **{**RUN, **option})
 
 
+@pytest.mark.parametrize("kind", [float, np.float32, np.array, lambda v: np.array([[v]])])
+def test_what_is_a_number(kind):
+    result = fedzo.minimize(lambda x, i: kind(np.float32(x @ x)), np.ones(3), **RUN)
+    same(result, fedzo.minimize(lambda x, i: float(np.float32(x @ x)), np.ones(3), **RUN))
+
+
+@pytest.mark.parametrize("value", [None, [1.0], 1j, np.ones(2), "low"], ids=repr)
+def test_what_is_no_number(value):
+    with pytest.raises(TypeError, match=r"fun returned .*, not a number"):
+        fedzo.minimize(lambda x, i: value, np.ones(3), **RUN)
+    left = fedzo.minimize(lambda x, i: value, np.ones(3), on_failure="leave_out", **RUN)
+    assert left.status is Status.HALTED
+
+
+@pytest.mark.parametrize("x0", [["a", "b"], [None, 1.0], np.array([1j, 0])], ids=repr)
+def test_a_start_is_real_numbers(x0):
+    with pytest.raises(InvalidValue, match=r"x0 = .*: must be an array of real numbers"):
+        fedzo.minimize(distance, x0, **RUN)
+
+
 def test_options_of_functions_are_not_for_objectives():
     objective = FunctionObjective(distance, 3, 4)
     with pytest.raises(InvalidValue, match="retries = 2: must be left out"):

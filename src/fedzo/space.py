@@ -88,7 +88,8 @@ class Space:
     """
 
     def __init__(self, parameters: Mapping[str, Float | Int]) -> None:
-        require(bool(parameters), "space", parameters, "at least one parameter by its name")
+        given = isinstance(parameters, Mapping) and bool(parameters)
+        require(given, "space", parameters, "at least one parameter by its name")
         for name, kind in parameters.items():
             allowed = "a fedzo.Float(low, high) or a fedzo.Int(low, high)"
             require(isinstance(kind, Float | Int), f"space.{name}", kind, allowed)
@@ -123,13 +124,16 @@ class Space:
 def _check_ends(kind: Float | Int) -> None:
     name = f"{type(kind).__name__}(low, high)"
     try:
-        fits = -math.inf < kind.low < kind.high < math.inf
+        fits = -math.inf < kind.low < kind.high < math.inf and kind.high - kind.low < math.inf
     except TypeError:
         fits = False
     require(fits, name, (kind.low, kind.high), "two finite numbers, low < high")
+    require(isinstance(kind.log, bool), "log", kind.log, "True or False")
     least = 1 if isinstance(kind, Int) else 0
-    if kind.log and not (kind.low >= least and kind.low > 0):
-        raise InvalidValue("low", kind.low, "positive for a logarithmic scale")
+    if kind.log and not (kind.low >= least and kind.low > 0 and kind.high / kind.low < math.inf):
+        raise InvalidValue(
+            "low", kind.low, "positive for a logarithmic scale, and high / low finite"
+        )
 
 
 def _between(low: float, high: float, log: bool, share: float) -> float:
