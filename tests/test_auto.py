@@ -88,12 +88,30 @@ def test_a_cliff_is_kept_away_from():
     ("fun", "message"),
     [
         (lambda x, i: np.nan, "not finite near x0"),
-        (lambda x, i: 3.0, "the loss does not fall along its estimated gradient"),
+        (lambda x, i: 3.0, "the loss is the same all around x0"),
     ],
 )
 def test_what_cannot_be_chosen_for_is_told(fun, message):
     with pytest.raises(UsageError, match=message):
         fedzo.minimize(fun, START, devices=4, algorithm=AUTO)
+
+
+def test_a_start_at_the_minimum_stays_there():
+    auto = replace(AUTO, direction_kind="sphere", difference="forward", participants=None)
+    result = fedzo.minimize(
+        lambda x, i: float(x @ x), np.zeros(6), devices=4, algorithm=auto, rounds=30
+    )
+    assert result.fun < 1e-6
+    assert result.best.fun == 0
+
+
+def test_steps_on_which_nothing_falls_are_no_error():
+    """With a μ of one's own: half of it is how far a round like the measured one goes."""
+    algorithm = replace(AUTO, smoothing=0.5, local_steps=1, participants=None)
+    found = chosen(lambda x, i: float(np.abs(x - START).max() > 0.1 * (i + 1)) + x[0], algorithm)
+    fallen = chosen(lambda x, i: 1e-3 * x[0], algorithm).algorithm.learning_rate
+    assert found.algorithm.smoothing == 0.5
+    assert 0 < found.algorithm.learning_rate < fallen
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e-5])

@@ -14,6 +14,8 @@ and all. Along it f is looked at, on other devices and other batches: at a dista
 first, then twice as far while f falls, or half as far until it does. The parabola
 through the start and the two last points is lowest at the rate η* that is best for one
 round. **Half of it** is taken: a single round does not see what noise adds up to over many.
+If f does not fall at all, as at a minimum or on the steps of an accuracy, a round that is like
+the measured one goes half of μ far.
 A function in other units, c f for f, gets the rate η/c, and so the same run.
 
 All draws are addressed by rounds that no run gets to. The same seed chooses the same numbers,
@@ -47,10 +49,11 @@ Array = NDArray[Any]
 _ROUND = (1 << 32) - (1 << 16)  # the first round of the probe: no run gets to it
 _DEVICES = (5, 20)  # at least and at most so many are looked at along the line, if there are
 _LOOKS = 32  # at most so often: 2^32 μ is far enough
+_BACK = 8  # at most so often: at μ / 256 the differences that gave the direction say nothing
 _TRIES = 5  # at most so many measurements: they get to a millionth of the first μ
 _FLAT = (
-    "learning_rate = 'auto': the loss does not fall along its estimated gradient at x0; "
-    "take another x0, another smoothing, or a number"
+    "learning_rate = 'auto': the loss is the same all around x0; "
+    "take another x0, a larger smoothing, or a number"
 )
 
 
@@ -124,21 +127,26 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
 
 def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: int) -> Chosen:
     """Return the algorithm with a measured rate, and with a smaller μ if there are more tries."""
-    found, lowest, queries = None, 0.0, 0
+    found, careful, lowest, queries = None, None, 0.0, 0
     before = 0 if federation.meter is None else federation.meter.queries
     for _ in range(tries):
         probe, smoothing = _Probe(algorithm, federation, x0), algorithm.estimator.smoothing
         length = float(np.linalg.norm(probe.direction))
-        low = _lowest(probe.look, smoothing / length) if length else None
+        if not length:
+            break
+        low = _lowest(probe.look, smoothing / length)
         queries += probe.queries
         if low is not None and low.change < lowest:
             found, lowest = replace(algorithm, learning_rate=low.step / 2), low.change
-        elif found is not None or not length:
+        elif found is not None:
             break
+        else:
+            careful = replace(algorithm, learning_rate=smoothing / length / 2)
         reach = smoothing if low is None else low.step * length
         if low is not None and reach > smoothing:
             break
         algorithm = replace(algorithm, smoothing=reach / 16)
+    found = found or careful
     if found is None:
         raise UsageError(_FLAT)
     if federation.meter is not None:  # it has seen retries, too
@@ -220,7 +228,7 @@ def _lowest(look: Callable[[list[float]], Array], guess: float) -> _Lowest | Non
                 return _Lowest(_vertex(start, step, lowest, far), lowest - start)
             step, lowest = 2 * step, far
         return _Lowest(step, lowest - start)
-    for _ in range(_LOOKS):  # come back until it is lower
+    for _ in range(_BACK):  # come back until it is lower
         far, step = lowest, step / 2
         (lowest,) = look([step])
         if lowest < start:
