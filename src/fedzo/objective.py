@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
+from fedzo.errors import InvalidValue, UsageError, check_count, require
 from fedzo.function import FunctionObjective, FunctionOptions
 from fedzo.random import Draws
 
@@ -110,10 +110,6 @@ def posed(
     options: FunctionOptions,
 ) -> tuple[Objective, Array]:
     """Return a function or objective as an objective, and where to start, checked to agree."""
-    known = FunctionOptions.__annotations__
-    for key, value in options.items():
-        allowed = f"left out: there is no such setting{nearest(key, known)}"
-        require(key in known, key, value, allowed)
     if isinstance(fun, Objective):
         if options:
             key, value = next(iter(options.items()))

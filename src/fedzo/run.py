@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from fedzo.errors import (
     UsageError,
     check_count,
     check_counts,
+    nearest,
     require,
 )
 from fedzo.federation import Federation, LocalFederation
@@ -122,6 +124,10 @@ def minimize(
         made = is_dataclass(part) and not isinstance(part, type)
         require(made, key, part, f"an object such as fedzo.{kind}()")
     check_seed("seed", seed)
+    known = [*inspect.signature(minimize).parameters, *FunctionOptions.__annotations__]
+    for key, value in options.items():
+        allowed = f"left out: there is no such setting{nearest(key, known)}"
+        require(key in known, key, value, allowed)
     objective, start = posed(fun, x0, devices, options)
     with closing(objective):
         algorithm, probed = settled(
