@@ -55,7 +55,31 @@ def test_options_go_first():
     found = optimize.minimize(bowl, [0.0, 0.0], method=method, options={"rounds": 3})
     assert found.nit == 3
     budget = optimize.minimize(bowl, [0.0, 0.0], method=method, options={"max_queries": 50})
-    assert budget.nfev + budget.evaluation_queries == 50
+    assert budget.nfev == 50
+
+
+def test_options_of_scipys_own_methods(capsys):
+    method = fedzo.scipy_method(**SETTINGS)
+    options = {"maxiter": 7, "disp": True}
+    found = optimize.minimize(bowl, [0.0, 0.0], method=method, options=options)
+    assert found.nit == 7
+    assert "round 7/7" in capsys.readouterr().err
+    budget = optimize.minimize(
+        bowl, [0.0, 0.0], method=method, options={"maxfev": 50, "disp": False}
+    )
+    assert budget.nfev == 50
+    assert capsys.readouterr().err == ""
+
+
+def test_what_scipy_takes_is_taken():
+    """A number for x0, an array of one for a value, a start on a bound, equal bounds."""
+    method, asked = fedzo.scipy_method(**{**SETTINGS, "algorithm": fedzo.FedZO(0.05)}), []
+    found = optimize.minimize(lambda x: asked.append(x) or (x - 2) ** 2, 0.0, method=method)
+    np.testing.assert_allclose(found.x, [2], atol=0.01)
+    assert found.nfev == len(asked)
+    bounds = optimize.Bounds([0, -0.5], [2, -0.5])
+    found = optimize.minimize(bowl, [2.0, -0.5], method=method, bounds=bounds)
+    np.testing.assert_allclose(found.x, [2, -0.5], atol=0.01)
 
 
 def test_both_kinds_of_callbacks():

@@ -136,7 +136,7 @@ def test_a_value_that_could_not_be_had(tmp_path):
     assert result.history[1]["left_out"] == [
         {"round": 1, "device": 1, "reason": "the function returned nan"}
     ]
-    assert result.queries == 7 * 4 * 8 - 8
+    assert result.queries == 7 * 4 * 8 - 4  # of the step that it was left out of
 
 
 def test_a_run_that_waits_tells_so():
@@ -144,6 +144,35 @@ def test_a_run_that_waits_tells_so():
     result = opt.result()
     assert (result.status, result.success, result.nit) == (Status.INTERRUPTED, False, 0)
     assert result.message == "waiting for 4 values after round 0"
+
+
+@pytest.mark.parametrize("values", [3.0, [None, 1, 2, 3], ["a", 1, 2, 3], [[1], [2], [3], [4]]])
+def test_values_are_numbers(values):
+    opt = fedzo.AskTell(np.ones(3), **SETTINGS)
+    with pytest.raises(InvalidValue, match=r"values = .*: must be numbers, nan for one that"):
+        opt.tell(values)
+    assert len(opt.ask()) == 4  # as before
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_auto_is_the_same_run_too(tmp_path, scale):
+    """The measurement before the run is asked for like anything else."""
+    auto = fedzo.FedZO(learning_rate="auto", smoothing="auto", directions=2, local_steps=2)
+    start, count = scale * np.ones(3), 0
+    expected = fedzo.minimize(
+        lambda x, i: distance(x / scale, i), start, algorithm=auto, **SETTINGS
+    )
+    opt = fedzo.AskTell(start, algorithm=auto, **SETTINGS)
+    assert opt.x.tobytes() == start.tobytes()
+    assert opt.result().message == "waiting for 12 values after round 0"  # a round's worth
+    while batch := opt.ask():
+        count += len(batch)
+        opt.tell([distance(x / scale, i) for x, i in batch])
+        opt = through_json(opt, tmp_path) if count < 150 else opt
+    result = opt.result()
+    assert result.x.tobytes() == expected.x.tobytes()
+    assert count == result.nfev == expected.nfev
+    assert [r["queries"] for r in result.history] == [r["queries"] for r in expected.history]
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
@@ -157,6 +186,8 @@ def test_values_are_told_for_the_whole_batch(count):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         fedzo.AskTell.load(tmp_path / "none.json")
-    (tmp_path / "half.json").write_text('{"x0": [1')
-    with pytest.raises(UsageError, match="is damaged"):
-        fedzo.AskTell.load(tmp_path / "half.json")
+    other = {"x0": [1.0], "dtype": "float64", "values": [], "algorithm": {"name": "no_module:No"}}
+    for text in ('{"x0": [1', "{}", "[1]", json.dumps(other)):
+        (tmp_path / "half.json").write_text(text)
+        with pytest.raises(UsageError, match=r"half\.json holds no run to go on with"):
+            fedzo.AskTell.load(tmp_path / "half.json")

@@ -14,6 +14,7 @@ from fedzo.config import Experiment
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.federation import LocalFederation
 from fedzo.function import FunctionObjective
+from fedzo.problems.quadratic import Quadratic
 from fedzo.theory import report
 from fedzo.theory.bounds import Constants
 
@@ -87,12 +88,70 @@ def test_a_cliff_is_kept_away_from():
     ("fun", "message"),
     [
         (lambda x, i: np.nan, "not finite near x0"),
-        (lambda x, i: 3.0, "the loss does not fall along its estimated gradient"),
+        (lambda x, i: 3.0, "the loss is the same all around x0"),
     ],
 )
 def test_what_cannot_be_chosen_for_is_told(fun, message):
     with pytest.raises(UsageError, match=message):
         fedzo.minimize(fun, START, devices=4, algorithm=AUTO)
+
+
+def test_a_start_at_the_minimum_stays_there():
+    auto = replace(AUTO, direction_kind="sphere", difference="forward", participants=None)
+    result = fedzo.minimize(
+        lambda x, i: float(x @ x), np.zeros(6), devices=4, algorithm=auto, rounds=30
+    )
+    assert result.fun < 1e-6
+    assert result.best.fun == 0
+
+
+def test_steps_on_which_nothing_falls_are_no_error():
+    """With a μ of one's own: half of it is how far a round like the measured one goes."""
+    algorithm = replace(AUTO, smoothing=0.5, local_steps=1, participants=None)
+    found = chosen(lambda x, i: float(np.abs(x - START).max() > 0.1 * (i + 1)) + x[0], algorithm)
+    fallen = chosen(lambda x, i: 1e-3 * x[0], algorithm).algorithm.learning_rate
+    assert found.algorithm.smoothing == 0.5
+    assert 0 < found.algorithm.learning_rate < fallen
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e-5])
+def test_smoothing_gets_small_where_the_units_of_x_are(unit):
+    """A run in thousandths ends near the best there is; with the corollary's μ it gets nowhere."""
+
+    def bowl(x, device):
+        return float(np.sum((x / unit - device) ** 2))
+
+    auto = replace(AUTO, direction_kind="sphere", difference="forward", participants=None)
+    for seed in range(3):
+        result = fedzo.minimize(
+            bowl, 4 * START * unit, devices=4, algorithm=auto, rounds=60, seed=seed
+        )
+        assert result.history[0]["train_loss"] > 100
+        assert result.fun < 1.3 * 6 * 1.25  # six times the variance of 0, ..., 3 is the least
+
+
+def test_a_device_that_is_missing_does_not_move_the_level():
+    """Device 3 has a level of its own; without it the others' mean would look like a fall."""
+
+    def levels(x, device):
+        levels.calls += 1
+        silent = levels.calls > 3 * 2 * 12 + 8 and device == 3  # all but the first look
+        return np.nan if silent else float(np.sum((x - 1.5) ** 2)) + 1e6 * (device == 3)
+
+    levels.calls = 0
+    objective = FunctionObjective(levels, 6, devices=4, on_failure="leave_out")
+    with LocalFederation(objective, 0, workers=1) as federation:
+        found = choose(AUTO, federation, START, 50)
+    assert levels.calls == found.queries  # those that were not answered, too
+    exact = chosen(lambda x, i: float(np.sum((x - 1.5) ** 2)))
+    np.testing.assert_allclose(
+        found.algorithm.learning_rate, exact.algorithm.learning_rate, rtol=1e-3
+    )
+
+
+def test_a_budget_that_the_measurement_spends():
+    with pytest.raises(UsageError, match="'auto': the budget of 9 queries is spent before a rate"):
+        fedzo.minimize(lambda x, i: x @ x, START, devices=4, algorithm=AUTO, max_queries=9)
 
 
 def test_a_run_counts_the_probe_and_its_folder_holds_the_numbers(tmp_path):
@@ -151,8 +210,11 @@ def test_any_other_word_is_refused():
 
 
 def test_who_cannot_choose_says_so():
-    with pytest.raises(UsageError, match=r"'auto' is for fedzo\.minimize"):
-        fedzo.AskTell(START, devices=4, algorithm=AUTO)
+    with (
+        LocalFederation(Quadratic(dim=6, devices=4), seed=0) as federation,
+        pytest.raises(UsageError, match=r"'auto' is for fedzo\.minimize"),
+    ):
+        AUTO.init(START, federation, fedzo.Ideal())
     with pytest.raises(UsageError, match="'auto' is a number that a run chooses"):
         report(AUTO, Constants(L=1.0, gap=1.0, sigma_g=1.0), devices=4, dim=6, rounds=10)
 

@@ -48,6 +48,13 @@ def test_titles_are_understood(page):
 
 
 @EVERY_PAGE
+def test_every_fence_is_of_a_block(page):
+    """A block that is indented, or has no language, would be passed over in silence as well."""
+    fences = re.findall(r"^\s*(?:```|~~~)", page.read_text(), re.M)
+    assert len(fences) == 2 * len(blocks(page.read_text()))
+
+
+@EVERY_PAGE
 def test_links_lead_somewhere(page):
     """Every relative link and picture is a file of the repository."""
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):

@@ -9,20 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.box import Bounds
 from fedzo.errors import require
+from fedzo.progress import ProgressLine
 from fedzo.result import Callback, Progress, listed
 from fedzo.run import minimize
 
 Array = NDArray[Any]
+
+_OURS = {"maxiter": "rounds", "maxfev": "max_queries"}  # options of SciPy's own methods
 
 
 def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., Any]:
     """Return a ``method`` for :func:`scipy.optimize.minimize`.
 
     SciPy's ``args``, ``bounds`` (pairs or ``scipy.optimize.Bounds``) and ``callback`` (of either
-    kind; it may raise StopIteration) do what they do for SciPy's own methods. Derivatives,
-    constraints and ``tol`` are refused: nothing here would look at them.
+    kind; it may raise StopIteration) do what they do for SciPy's own methods; an intermediate
+    result's ``fun`` is nan after rounds that were not evaluated. Derivatives, constraints and
+    ``tol`` are refused: nothing here would look at them.
 
     Parameters
     ----------
@@ -31,7 +34,8 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
         device and the function is SciPy's ``fun(x, *args)``.
     **settings
         Any other of :func:`fedzo.minimize`. SciPy's ``options`` may give them as well, and
-        go first.
+        go first; there ``maxiter``, ``maxfev`` and ``disp`` are known, too: ``rounds``,
+        ``max_queries`` and a :class:`~fedzo.ProgressLine`.
 
     Examples
     --------
@@ -58,12 +62,12 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
             given = options.pop(key, None)
             unused = given is None or (key == "constraints" and not np.size(given))
             require(unused, key, given, "left out: only values of the function are used")
-        chosen = {**settings, **options}
+        shown = [ProgressLine()] if options.pop("disp", False) else []
+        chosen = {**settings, **{_OURS.get(key, key): value for key, value in options.items()}}
         if bounds is not None:
-            chosen["bounds"] = _pairs(bounds, np.size(x0))
-        if callback is not None:
-            own = listed(chosen.get("callback"))
-            chosen["callback"] = [_for_scipy(callback, OptimizeResult), *own]
+            chosen["bounds"] = bounds
+        theirs = [] if callback is None else [_for_scipy(callback, OptimizeResult)]
+        chosen["callback"] = [*theirs, *listed(chosen.get("callback")), *shown]
         if devices is None:
             result = minimize(lambda x, _: fun(x, *args), x0, devices=1, **chosen)
         else:
@@ -71,13 +75,6 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
         return OptimizeResult(**vars(result), nfev=result.nfev)
 
     return method
-
-
-def _pairs(bounds: Any, dim: int) -> Bounds:
-    if hasattr(bounds, "lb"):
-        low, high = (np.broadcast_to(end, dim).tolist() for end in (bounds.lb, bounds.ub))
-        return list(zip(low, high, strict=True))
-    return list(bounds)
 
 
 def _for_scipy(callback: Callable[..., Any], kind: Any) -> Callback:

@@ -12,6 +12,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -21,11 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
+from fedzo.auto import choose
 from fedzo.box import Bounds
-from fedzo.errors import UsageError, require
+from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.federation import LocalFederation, Replies, Update, Work
-from fedzo.folder import replace
-from fedzo.objective import posed
+from fedzo.folder import replace as write
+from fedzo.function import FunctionObjective
+from fedzo.objective import checked_start
 from fedzo.random import check_seed
 from fedzo.result import Result, Status
 from fedzo.run import Loop, describe
@@ -74,7 +77,7 @@ class AskTell:
     ) -> None:
         check_seed("seed", seed)
         algorithm, uplink = algorithm or FedZO(), uplink or Ideal()
-        start = np.array(x0)
+        start = checked_start(x0)
         self._settings = {
             "x0": start.tolist(),
             "dtype": start.dtype.name,
@@ -85,25 +88,31 @@ class AskTell:
             "seed": seed,
             "evaluate_every": evaluate_every,
             "target": target,
-            "bounds": None if bounds is None else [list(pair) for pair in bounds],
         }
         notes = _Notes()
-        objective, u0 = posed(
+        objective = FunctionObjective(
             notes.answer,
-            start,
+            start.size,
             devices,
-            {"vectorized": True, "bounds": bounds, "on_failure": "leave_out"},
+            vectorized=True,
+            bounds=bounds,
+            on_failure="leave_out",
         )
+        u0 = objective.enter(start)
+        box = objective.box
+        self._settings["bounds"] = None if box is None else box.pairs()
         self._notes, self._told = notes, list[float]()
+        automatic = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
         self._loop = _AskingLoop.begin(
             _AskingFederation(objective, seed, notes),
             u0,
-            algorithm,
+            algorithm if automatic is None else _stand_in(automatic),
             uplink,
+            automatic=automatic,
             rounds=rounds,
             evaluate_every=evaluate_every,
             target=target,
-            point=getattr(objective, "point", None),
+            point=objective.point,
         )
         self._end: tuple[Status, str] | None = None
         self._wanted: list[Query] = []
@@ -122,7 +131,7 @@ class AskTell:
 
         A device with a value that could not be had is left out of the round.
         """
-        found = [float(value) for value in values]
+        found = _numbers(values)
         allowed = f"{len(self._wanted)}, one for each query of the batch"
         require(len(found) == len(self._wanted), "values", f"{len(found)} numbers", allowed)
         if found:
@@ -143,7 +152,7 @@ class AskTell:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all that is needed to go on, as JSON."""
-        replace(Path(path), (json.dumps(self.__getstate__(), indent=1) + "\n").encode())
+        write(Path(path), (json.dumps(self.__getstate__(), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -158,14 +167,13 @@ class AskTell:
         >>> [q.x for q in again.ask()] == [q.x for q in opt.ask()]
         True
         """
+        opt = cls.__new__(cls)
         try:
-            state = json.loads(Path(path).read_text(encoding="utf-8"))
+            opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise UsageError(f"{path} is damaged: {error}") from error
-        opt = cls.__new__(cls)
-        opt.__setstate__(state)
+        except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+            raise UsageError(f"{path} holds no run to go on with: {error!r}") from error
         return opt
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,9 +195,9 @@ class AskTell:
     def _go_on(self) -> None:
         """Begin again from the last whole round, or the evaluation after it."""
         self._wanted = []
-        self._notes.read.clear()
         try:
-            with self._loop.federation:
+            with self._loop.federation as federation:
+                federation.begin_again()
                 self._end = self._loop.go()
         except _Waiting as waiting:
             self._wanted = waiting.queries
@@ -221,18 +229,24 @@ class _Notes:
         for device, block in groupby(pairs, key=lambda pair: pair[0].device):
             self.told[device].append(np.array([value for _, value in block]))
 
-    def clear(self) -> None:
-        """Forget what has been made use of."""
-        self.told.clear()
-        self.read.clear()
-
 
 class _AskingFederation(LocalFederation):
     """Lets every device get as far as the values go, and then says what all of them want."""
 
-    def __init__(self, objective: Any, seed: int, notes: _Notes) -> None:
+    def __init__(self, objective: FunctionObjective, seed: int, notes: _Notes) -> None:
         super().__init__(objective, seed, workers=1)
-        self.notes = notes
+        self.notes, self._count, self._asked = notes, objective.meter, 0
+
+    def begin_again(self) -> None:
+        """Go back to where the last round, or whatever it was, was done."""
+        self.notes.read.clear()
+        self._count.queries = self._asked  # what is asked again is one query
+
+    def done(self) -> None:
+        """Forget the values that have been made use of."""
+        self.notes.told.clear()
+        self.notes.read.clear()
+        self._asked = self._count.queries
 
     def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work."""
@@ -241,7 +255,8 @@ class _AskingFederation(LocalFederation):
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices."""
-        return np.array(self._each(lambda i: self._loss(x, i), range(self.devices)))
+        every = range(self.devices)
+        return np.concatenate(self._each(lambda i: self._losses(x, np.array([i])), every))
 
     def _each(self, function: Any, devices: Sequence[int] | Array) -> list[Any]:
         answers, wanted = [], []
@@ -256,21 +271,47 @@ class _AskingFederation(LocalFederation):
         return answers
 
 
+@dataclass
 class _AskingLoop(Loop):
     """A run that forgets the values told for what is done."""
 
     federation: _AskingFederation
+    automatic: FedZO | None = None  # while its numbers have still to be chosen
+
+    def go(self) -> tuple[Status, str]:
+        """Choose numbers in place of "auto", and run to the end."""
+        if self.automatic is not None:
+            self.algorithm, probed = choose(self.automatic, self.federation, self.x, self.rounds)
+            self.position = self.position._replace(queries=probed)
+            self.automatic = None
+            self.federation.left_out.clear()  # of no round
+            self.federation.done()
+        return super().go()
 
     def step(self) -> None:
         """Do one round."""
         super().step()
-        self.federation.notes.clear()
+        self.federation.done()
 
     def evaluate(self) -> None:
         """Evaluate, once a round."""
         if not self._recorded():
             super().evaluate()
-            self.federation.notes.clear()
+            self.federation.done()
+
+
+def _stand_in(algorithm: FedZO) -> FedZO:
+    """Return the algorithm with any numbers in place of "auto", until they are chosen."""
+    return replace(algorithm, learning_rate=1.0, smoothing=1.0)
+
+
+def _numbers(values: Sequence[float]) -> list[float]:
+    """Return the values as numbers, checked to be some."""
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError) as error:
+        allowed = "numbers, nan for one that could not be had"
+        raise InvalidValue("values", values, allowed) from error
 
 
 def _made(table: Mapping[str, Any], key: str, known: Mapping[str, type]) -> Any:

@@ -1,7 +1,10 @@
 r"""``learning_rate = "auto"`` and ``smoothing = "auto"``: for a problem nobody has tried yet.
 
 **Smoothing** is the corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
-:func:`fedzo.theory.corollary`). It asks for no queries.
+:func:`fedzo.theory.corollary`). It supposes that f changes over lengths of about 1. Where the rate
+is measured too, and a round would best go less far than μ, or f does not fall at
+all, x has smaller units: the measurement is made again with a sixteenth of that length, or of
+μ, and again, as long as f falls further for it.
 
 **The learning rate.** The corollaries' η supposes a curvature of about 1, whatever the units;
 with measured constants the theorems' limit is safe for the worst case and far too timid
@@ -11,6 +14,8 @@ and all. Along it f is looked at, on other devices and other batches: at a dista
 first, then twice as far while f falls, or half as far until it does. The parabola
 through the start and the two last points is lowest at the rate η* that is best for one
 round. **Half of it** is taken: a single round does not see what noise adds up to over many.
+If f does not fall at all, as at a minimum or on the steps of an accuracy, a round that is like
+the measured one goes half of μ far.
 A function in other units, c f for f, gets the rate η/c, and so the same run.
 
 All draws are addressed by rounds that no run gets to. The same seed chooses the same numbers,
@@ -45,7 +50,12 @@ Array = NDArray[Any]
 _ROUND = (1 << 32) - (1 << 16)  # the first round of the probe: no run gets to it
 _DEVICES = (5, 20)  # at least and at most so many are looked at along the line, if there are
 _LOOKS = 32  # at most so often: 2^32 μ is far enough
-_FLAT = "learning_rate = 'auto': the loss does not fall along its estimated gradient at x0"
+_BACK = 8  # at most so often: at μ / 256 the differences that gave the direction say nothing
+_TRIES = 5  # at most so many measurements: they get to a millionth of the first μ
+_FLAT = (
+    "learning_rate = 'auto': the loss is the same all around x0; "
+    "take another x0, a larger smoothing, or a number"
+)
 
 
 class Chosen(NamedTuple):
@@ -103,32 +113,57 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
         directions=algorithm.directions,
         local_steps=algorithm.local_steps,
     )
-    in_theory = corollary(setting)
+    in_theory, tries = corollary(setting), 1
     if algorithm.smoothing == "auto":
-        algorithm = replace(algorithm, smoothing=in_theory.smoothing)
+        algorithm, tries = replace(algorithm, smoothing=in_theory.smoothing), _TRIES
     if algorithm.learning_rate != "auto":
         return Chosen(algorithm, 0)
     meter = federation.meter or Meter()
     before = meter.queries
     try:
-        return _measured(algorithm, federation, x0)
+        return _measured(algorithm, federation, x0, tries)
     except BudgetSpent:
         # The run finds it spent as well, before its first step, and ends in order.
         algorithm = replace(algorithm, learning_rate=in_theory.learning_rate)
         return Chosen(algorithm, meter.queries - before)
-
-
-def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array) -> Chosen:
-    """Return the algorithm with the rate that a probe finds."""
-    try:
-        probe = _Probe(algorithm, federation, x0)
     except NonFinite as error:
         raise UsageError("learning_rate = 'auto': the loss is not finite near x0") from error
-    length = float(np.linalg.norm(probe.direction))
-    if length == 0:
+
+
+def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: int) -> Chosen:
+    """Return the algorithm with a measured rate, and with a smaller μ if there are more tries."""
+    found, careful, lowest, queries = None, None, 0.0, 0
+    before = 0 if federation.meter is None else federation.meter.queries
+    for _ in range(tries):
+        probe, smoothing = _Probe(algorithm, federation, x0), algorithm.estimator.smoothing
+        length = float(np.linalg.norm(probe.direction))
+        if not length:
+            break
+        low = _lowest(probe.look, smoothing / length)
+        queries += probe.queries
+        if low is not None and low.change < lowest:
+            found, lowest = replace(algorithm, learning_rate=low.step / 2), low.change
+        elif found is not None:
+            break
+        else:
+            careful = replace(algorithm, learning_rate=smoothing / length / 2)
+        reach = smoothing if low is None else low.step * length
+        if low is not None and reach > smoothing:
+            break
+        algorithm = replace(algorithm, smoothing=reach / 16)
+    found = found or careful
+    if found is None:
         raise UsageError(_FLAT)
-    best = _lowest(probe.look, algorithm.estimator.smoothing / length)
-    return Chosen(replace(algorithm, learning_rate=best / 2), probe.queries)
+    if federation.meter is not None:  # it has seen retries, too
+        queries = federation.meter.queries - before
+    return Chosen(found, queries)
+
+
+class _Lowest(NamedTuple):
+    """Where f is lowest on a line, and how much lower it was seen on the way there."""
+
+    step: float
+    change: float
 
 
 class _Probe:
@@ -155,9 +190,14 @@ class _Probe:
         share = self.queries // (8 * algorithm.batch_size)
         count = min(max(share, _DEVICES[0]), _DEVICES[1], federation.devices)
         self.devices = sample_uniformly(_ROUND + 1, count, federation)
+        self._start: dict[int, float] = {}  # each device's own, from the first look
 
     def look(self, steps: list[float]) -> Array:
-        """Return f at steps along the line, on the same devices and batches each time."""
+        """Return by how much f is higher than at the first step ever looked at.
+
+        It is looked at on the same devices and batches each time. A device that does not
+        answer is missing in the mean of the differences, and does not move it by its level.
+        """
         points = self.x0 + np.array(steps)[:, None].astype(self.x0.dtype) * self.direction
         seed, size = self.federation.seed, self.batch_size
 
@@ -166,18 +206,20 @@ class _Probe:
             values = objective.values(points, objective.batch(device, size, at))
             return Update(device, np.asarray(values, np.float64).mean(axis=1), 1, values.size)
 
-        mean = Mean(len(steps))
         updates = self.federation.map(work, self.devices)
-        for update in updates:
-            mean.add(update)
+        found = {update.device: update.delta for update in updates}
         self.queries += updates.queries
-        return mean.value()
+        if not self._start:
+            self._start = {device: float(values[0]) for device, values in found.items()}
+        changes = [values - self._start[i] for i, values in found.items() if i in self._start]
+        return np.mean(changes, axis=0) if changes else np.full(len(steps), np.nan)
 
 
-def _lowest(look: Callable[[list[float]], Array], guess: float) -> float:
-    """Return about where f is lowest on a line on which it falls at first.
+def _lowest(look: Callable[[list[float]], Array], guess: float) -> _Lowest | None:
+    """Return about where f is lowest on a line on which it falls at first, if it does.
 
-    >>> round(_lowest(lambda steps: np.array([(s - 3.0) ** 2 for s in steps]), 0.01), 9)
+    >>> low = _lowest(lambda steps: np.array([(s - 3.0) ** 2 for s in steps]), 0.01)
+    >>> round(low.step, 9)
     3.0
     """
     start, near = look([0.0, guess])
@@ -188,15 +230,15 @@ def _lowest(look: Callable[[list[float]], Array], guess: float) -> float:
         for _ in range(_LOOKS):
             (far,) = look([2 * step])
             if not far < lowest:
-                return _vertex(start, step, lowest, far)
+                return _Lowest(_vertex(start, step, lowest, far), lowest - start)
             step, lowest = 2 * step, far
-        return step
-    for _ in range(_LOOKS):  # come back until it is lower
+        return _Lowest(step, lowest - start)
+    for _ in range(_BACK):  # come back until it is lower
         far, step = lowest, step / 2
         (lowest,) = look([step])
         if lowest < start:
-            return _vertex(start, step, lowest, far)
-    raise UsageError(_FLAT)
+            return _Lowest(_vertex(start, step, lowest, far), lowest - start)
+    return None
 
 
 def _vertex(start: float, step: float, lowest: float, far: float) -> float:

@@ -209,19 +209,15 @@ class LocalFederation:
     def _losses(self, x: Array, devices: Array) -> Array:
         try:
             losses = np.asarray(self.objective.losses(x, devices))
-        except NoAnswer:  # one at a time, to hear who it was
-            return np.array([self._loss(x, device) for device in devices])
+        except NoAnswer as error:
+            if len(devices) > 1:  # one at a time, to hear who it was
+                return np.concatenate([self._losses(x, one) for one in devices[:, None]])
+            self.left_out.append(LeftOut(int(devices[0]), str(error)))
+            return np.array([np.nan])
         if losses.shape != devices.shape:
             name, right = type(self.objective).__name__, devices.shape
             raise UsageError(f"{name}.losses returned the shape {losses.shape}, not {right}")
         return losses
-
-    def _loss(self, x: Array, device: int) -> float:
-        try:
-            return float(self.objective.losses(x, np.array([device]))[0])
-        except NoAnswer as error:
-            self.left_out.append(LeftOut(int(device), str(error)))
-            return np.nan
 
     def _tried(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Map on this thread until two items have told whether more threads would pay."""

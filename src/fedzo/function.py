@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, get_args
 
@@ -47,12 +48,12 @@ class FunctionObjective:
     ----------
     fun : callable
         ``fun(x, device) -> float`` with x (d,) and ``device`` in 0, ..., N-1; what it is given
-        is its own to overwrite.
+        is its own to overwrite. An array of one number is a number, too.
     dim, devices : int
         d and N.
     vectorized : bool
         The function is ``fun(points, device)`` of (k, d) points and answers with k values.
-    bounds : sequence of pairs, optional
+    bounds : sequence of pairs or scipy.optimize.Bounds, optional
         (low, high) of each number in x, None for an open end. The function is asked inside
         them only, by a smooth change of variables: see :class:`~fedzo.box.Box`.
     retries : int
@@ -91,19 +92,21 @@ class FunctionObjective:
         check_count("retries", retries, least=0)
         if max_queries is not None:
             check_count("max_queries", max_queries)
-        ways = get_args(OnFailure)
-        require(
-            on_failure in ways, "on_failure", on_failure, one_of(ways) + nearest(on_failure, ways)
-        )
-        _check_takes_device(fun)
+        require(isinstance(vectorized, bool), "vectorized", vectorized, "True or False")
+        check_on_failure(on_failure)
+        check_takes("fun", fun, 2, "a function of (x, device), device in 0, ..., N-1")
         self.fun, self.dim, self.devices = fun, dim, devices
         self.vectorized, self.retries, self.on_failure = vectorized, retries, on_failure
-        self.box = None if bounds is None else Box(bounds)
-        self.meter = None if max_queries is None else Meter(max_queries)
+        self.box = None if bounds is None else Box(bounds, dim)
+        self.meter = Meter(max_queries)
 
     def point(self, u: Array) -> Array:
         """Return what the function is given for the optimiser's u: a point inside the bounds."""
         return u.copy() if self.box is None else self.box.leave(u)
+
+    def enter(self, x: Array) -> Array:
+        """Return the optimiser's u of a starting point, which lies inside the bounds."""
+        return x if self.box is None else self.box.enter(x)
 
     def batch(self, device: int, size: int, draws: Draws) -> int:
         """Return the device: it is all that a plain function needs to know."""
@@ -145,15 +148,14 @@ class FunctionObjective:
     def _ask(self, points: Array, device: int) -> Array:
         """Ask the function once, for as many values as the budget still has."""
         wanted = len(points)
-        granted = wanted if self.meter is None else self.meter.take(wanted)
+        granted = self.meter.take(wanted)
         values = self._call(self.point(points[:granted]), device) if granted else np.empty(0)
-        if self.meter is not None:
-            self.meter.require(granted, wanted)
+        self.meter.require(granted, wanted)
         return values
 
     def _call(self, points: Array, device: int) -> Array:
         if not self.vectorized:
-            return np.array([float(self.fun(points[0], device))])
+            return np.array([as_number("fun", self.fun(points[0], device))])
         values = np.asarray(self.fun(points, device), np.float64)
         if values.shape != (len(points),):
             raise UsageError(f"fun returned the shape {values.shape}, not {(len(points),)}")
@@ -164,15 +166,42 @@ def _worst(values: Array) -> float:
     return float(values[~np.isfinite(values)][:1].sum())
 
 
-def _check_takes_device(fun: Callable[..., Any]) -> None:
-    """Raise unless the function can be called with x and a device, if it tells what it takes."""
+def as_number(key: str, value: Any) -> float:
+    """Return what a user's function returned as a number, if it is one.
+
+    >>> as_number("fun", np.array([[0.5]]))
+    0.5
+    >>> as_number("fun", None)
+    Traceback (most recent call last):
+    TypeError: fun returned None, not a number
+    """
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{key} returned {reprlib.repr(value)}, not a number") from error
+
+
+def check_on_failure(on_failure: str) -> None:
+    """Raise unless it is known what shall come of a function that fails."""
+    ways = get_args(OnFailure)
+    allowed = one_of(ways) + nearest(on_failure, ways)
+    require(on_failure in ways, "on_failure", on_failure, allowed)
+
+
+def check_takes(key: str, fun: Callable[..., Any], count: int, allowed: str) -> None:
+    """Raise unless a function can be called with so many arguments, if it tells what it takes.
+
+    >>> check_takes("fun", lambda x: x, 2, "a function of (x, device)")
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: fun = '<lambda>(x)': must be a function of (x, device)
+    """
+    require(callable(fun), key, fun, allowed)
     try:
         signature = inspect.signature(fun)
     except (TypeError, ValueError):  # of some builtins nobody knows
         return
     try:
-        signature.bind(None, 0)
+        signature.bind(*[None] * count)
     except TypeError as error:
-        name = getattr(fun, "__name__", "fun")
-        allowed = "a function of (x, device), device in 0, ..., N-1"
-        raise InvalidValue("fun", f"{name}{signature}", allowed) from error
+        name = getattr(fun, "__name__", key)
+        raise InvalidValue(key, f"{name}{signature}", allowed) from error

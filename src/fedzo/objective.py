@@ -138,13 +138,14 @@ def posed(
     check_count("devices", devices)
     start = checked_start(x0)
     objective = FunctionObjective(fun, start.size, devices, **options)
-    return objective, start if objective.box is None else objective.box.enter(start)
+    return objective, objective.enter(start)
 
 
 def checked_start(x0: ArrayLike) -> Array:
     """Return a copy of a starting point, in float32 or float64, checked to be a finite vector."""
     start = np.array(x0)  # a copy: nobody else writes to it
     if start.dtype not in (np.float32, np.float64):
+        require(start.dtype.kind in "biuf", "x0", x0, "an array of real numbers")
         start = start.astype(np.float64)
     shape = f"an array of shape {start.shape}"
     require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")

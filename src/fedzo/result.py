@@ -80,7 +80,8 @@ class Result:
     """What came of a run, by SciPy's names where SciPy has one.
 
     ``x`` is the model after ``nit`` rounds, ``fun`` is f(x) as last evaluated, over all
-    devices; ``best`` is the evaluated model of the lowest loss; ``nfev`` is ``queries``.
+    devices; ``best`` is the evaluated model of the lowest loss; ``nfev`` is
+    ``queries`` and ``evaluation_queries`` together, as SciPy counts.
     ``history`` is the list of records that ``history.jsonl`` holds.
     """
 
@@ -101,5 +102,5 @@ class Result:
 
     @property
     def nfev(self) -> int:
-        """The number of values asked for, by SciPy's name."""
-        return self.queries
+        """The number of values asked for in all, by SciPy's name."""
+        return self.queries + self.evaluation_queries

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
@@ -17,7 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO, RoundInfo
 from fedzo.auto import settled
-from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError, check_count, check_counts
+from fedzo.errors import (
+    BudgetSpent,
+    Halted,
+    NonFinite,
+    UsageError,
+    check_count,
+    check_counts,
+    nearest,
+    require,
+)
 from fedzo.federation import Federation, LocalFederation
 from fedzo.folder import Checkpoint, Config, RunFolder, differences, plain
 from fedzo.function import FunctionObjective, FunctionOptions
@@ -111,7 +121,14 @@ def minimize(
     """
     algorithm = FedZO() if algorithm is None else algorithm
     uplink = Ideal() if uplink is None else uplink
+    for key, part, kind in (("algorithm", algorithm, "FedZO"), ("uplink", uplink, "Ideal")):
+        made = is_dataclass(part) and not isinstance(part, type)
+        require(made, key, part, f"an object such as fedzo.{kind}()")
     check_seed("seed", seed)
+    known = [*inspect.signature(minimize).parameters, *FunctionOptions.__annotations__]
+    for key, value in options.items():
+        allowed = f"left out: there is no such setting{nearest(key, known)}"
+        require(key in known, key, value, allowed)
     objective, start = posed(fun, x0, devices, options)
     with closing(objective):
         algorithm, probed = settled(
@@ -268,6 +285,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         check_counts(self, "evaluate_every", "checkpoint_every")
+        target: Any = self.target
+        number = isinstance(target, Real) and float(target) == target  # nan is none
+        require(target is None or number, "target", target, "a number")
         check_count("rounds", self.rounds, least=0)
 
     @property
@@ -332,8 +352,10 @@ class Loop:
             status, message = self._halted(error)
         except KeyboardInterrupt:
             self.save()
+            self._count_what_was_in_vain()
             status, message = Status.INTERRUPTED, f"interrupted after round {self.position.round}"
         except NonFinite as error:  # the last checkpoint is from before it, and is kept
+            self._count_what_was_in_vain()
             status, message = Status.NON_FINITE, str(error)
         return status, message
 
@@ -357,29 +379,40 @@ class Loop:
 
     def _halted(self, error: Halted) -> tuple[Status, str]:
         """Keep the last whole round, and count what was asked for in vain after it."""
-        meter, at = self.federation.meter, self.position
-        if meter is not None:
-            asked = meter.queries - self.asked_before - self._evaluation_queries()
-            self.position = at._replace(queries=asked)
+        self._count_what_was_in_vain()
         self.save()
         status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
-        return status, f"{error} after round {at.round}"
+        return status, f"{error} after round {self.position.round}"
+
+    def _count_what_was_in_vain(self) -> None:
+        """Count the queries of a round or an evaluation that came to nothing, if there is a meter.
+
+        An interrupted round is gone on with, so its checkpoint has been written without them.
+        """
+        counted = self.position.queries + self._evaluation_queries()
+        asked = self._asked(self.asked_before, counted)
+        self.position = self.position._replace(queries=asked - self._evaluation_queries())
 
     def step(self) -> None:
         """Do one round."""
         t, state = self.position.round, self.position.state
+        before = self._metered()
         state, info = self.algorithm.round(t, state, self.federation, self.uplink)
         self._note_left_out(t + 1)
         if not np.isfinite(self.algorithm.model(state)).all():
             raise NonFinite("the model", t + 1)
         # What a round tells of itself may be anything; the numbers are what is kept.
-        self.position = self.position.moved(state, info._replace(metrics=_metrics(info.metrics)))
+        info = info._replace(
+            metrics=_metrics(info.metrics), queries=self._asked(before, info.queries)
+        )
+        self.position = self.position.moved(state, info)
 
     def evaluate(self) -> None:
         """Add f(x) over all devices and the problem's metrics to the history, once a round."""
         at = self.position
         if self._recorded():
             return
+        before = self._metered()
         losses = self.federation.losses(self.x)
         absent = [one.device for one in self.federation.left_out]
         self._note_left_out(at.round)
@@ -397,7 +430,8 @@ class Loop:
             **_metrics(at.last.metrics),
             "participants": at.last.participants,
             "queries": at.queries,
-            "evaluation_queries": self._evaluation_queries() + self.federation.evaluation_cost,
+            "evaluation_queries": self._evaluation_queries()
+            + self._asked(before, self.federation.evaluation_cost),
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
             "channel_uses": at.channel_uses,
@@ -423,7 +457,7 @@ class Loop:
                 round=at.round,
                 state=tuple(at.state),
                 totals=totals,
-                spent=0 if self.federation.meter is None else self.federation.meter.queries,
+                spent=self._metered(),
                 best=self.best,
                 last=at.last._asdict(),
                 seconds=self.seconds,
@@ -480,7 +514,14 @@ class Loop:
         return self.best
 
     def _evaluation_queries(self) -> int:
-        return len(self.history) * self.federation.evaluation_cost
+        return self.history[-1]["evaluation_queries"] if self.history else 0
+
+    def _metered(self) -> int:
+        return 0 if self.federation.meter is None else self.federation.meter.queries
+
+    def _asked(self, before: int, told: int) -> int:
+        """Return how many queries there were since: as metered, which sees retries, or as told."""
+        return told if self.federation.meter is None else self._metered() - before
 
     def _reached(self) -> bool:
         """Tell whether the model was evaluated, and is as good as wanted."""
@@ -503,7 +544,7 @@ def _problem(fun: object, objective: Objective) -> dict[str, Any]:
     if isinstance(objective, FunctionObjective):
         if objective.box is not None:
             table["bounds"] = objective.box.pairs()
-        if objective.meter is not None:
+        if objective.meter.budget is not None:
             table["max_queries"] = objective.meter.budget
     return table
 

@@ -88,12 +88,13 @@ class Space:
     """
 
     def __init__(self, parameters: Mapping[str, Float | Int]) -> None:
-        require(bool(parameters), "space", parameters, "at least one parameter by its name")
+        given = isinstance(parameters, Mapping) and bool(parameters)
+        require(given, "space", parameters, "at least one parameter by its name")
         for name, kind in parameters.items():
             allowed = "a fedzo.Float(low, high) or a fedzo.Int(low, high)"
             require(isinstance(kind, Float | Int), f"space.{name}", kind, allowed)
         self.parameters, self.dim = dict(parameters), len(parameters)
-        self._box = Box([(-1.0, 1.0)] * self.dim)
+        self._box = Box([(-1.0, 1.0)] * self.dim, self.dim)
 
     def params(self, u: Array) -> dict[str, Value]:
         """Return the parameters at a point."""
@@ -102,7 +103,11 @@ class Space:
         return {name: kind.at(float(share)) for (name, kind), share in pairs}
 
     def point(self, params: Mapping[str, Value]) -> Array:
-        """Return a point that has these parameters, each strictly inside its range."""
+        """Return a point that has these parameters.
+
+        One at an end of its range is moved inside, by a hundredth of the way: see
+        :meth:`fedzo.box.Box.enter`.
+        """
         for name in params:
             known = ", ".join(self.parameters) + nearest(name, self.parameters)
             require(name in self.parameters, name, params[name], f"one of the space's: {known}")
@@ -110,8 +115,8 @@ class Space:
         for name, kind in self.parameters.items():
             value = params.get(name)
             share = kind.share(value) if isinstance(value, Real) else math.nan
-            allowed = f"given, and strictly between {kind.low:g} and {kind.high:g}"
-            require(0 < share < 1, name, value, allowed)
+            allowed = f"given, and between {kind.low:g} and {kind.high:g}"
+            require(0 <= share <= 1, name, value, allowed)
             shares.append(share)
         return self._box.enter(2 * np.array(shares) - 1)
 
@@ -119,13 +124,16 @@ class Space:
 def _check_ends(kind: Float | Int) -> None:
     name = f"{type(kind).__name__}(low, high)"
     try:
-        fits = -math.inf < kind.low < kind.high < math.inf
+        fits = -math.inf < kind.low < kind.high < math.inf and kind.high - kind.low < math.inf
     except TypeError:
         fits = False
     require(fits, name, (kind.low, kind.high), "two finite numbers, low < high")
+    require(isinstance(kind.log, bool), "log", kind.log, "True or False")
     least = 1 if isinstance(kind, Int) else 0
-    if kind.log and not (kind.low >= least and kind.low > 0):
-        raise InvalidValue("low", kind.low, "positive for a logarithmic scale")
+    if kind.log and not (kind.low >= least and kind.low > 0 and kind.high / kind.low < math.inf):
+        raise InvalidValue(
+            "low", kind.low, "positive for a logarithmic scale, and high / low finite"
+        )
 
 
 def _between(low: float, high: float, log: bool, share: float) -> float:
@@ -133,6 +141,6 @@ def _between(low: float, high: float, log: bool, share: float) -> float:
 
 
 def _share(low: float, high: float, log: bool, value: float) -> float:
-    if not low < value < high:
+    if not low <= value <= high:
         return math.nan
     return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)

@@ -10,12 +10,13 @@ from typing import Any
 
 from fedzo.algorithms import FedZO
 from fedzo.auto import settled
-from fedzo.errors import InvalidValue, check_count
+from fedzo.errors import InvalidValue, check_count, require
 from fedzo.folder import RunFolder
+from fedzo.function import OnFailure
 from fedzo.objective import name_of
 from fedzo.problems.tuning import Parallel, TrainAndScore, Tuning
 from fedzo.result import Callback, Result, closing
-from fedzo.run import minimize
+from fedzo.run import RESERVED, minimize
 from fedzo.space import Float, Int, Space, Value
 
 # Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.
@@ -52,6 +53,7 @@ def tune(
     max_queries: int = 400,
     start: Mapping[str, Value] | None = None,
     worst: float | None = None,
+    on_failure: OnFailure = "raise",
     evaluation_seeds: int = 1,
     evaluate_every: int = 3,
     algorithm: FedZO = TUNER,
@@ -77,7 +79,7 @@ def tune(
     max_queries : int
         How many trainings there may be, evaluations and the choice of a learning rate
         included: as many whole rounds are run as these allow, and the last is evaluated.
-    start, worst, evaluation_seeds, parallel
+    start, worst, on_failure, evaluation_seeds, parallel
         See :class:`~fedzo.problems.tuning.Tuning`.
     algorithm : FedZO
         The default is for noisy problems of few dimensions: see ``docs/black-box.md``.
@@ -95,14 +97,19 @@ def tune(
     >>> tuned.params["layers"], round(float(np.log10(tuned.params["rate"])), 1), tuned.queries
     (3, -1.0, 295)
     """
-    check_count("max_queries", max_queries)
+    for key, count in (("max_queries", max_queries), ("evaluate_every", evaluate_every)):
+        check_count(key, count)
+    require(isinstance(algorithm, FedZO), "algorithm", algorithm, "a fedzo.FedZO(...)")
     space = space if isinstance(space, Space) else Space(space)
+    taken = sorted(RESERVED & space.parameters.keys())
+    require(not taken, "space", taken, "other names: the history has these")
     problem = Tuning(
         train_and_score,
         space,
         devices,
         start=start,
         worst=worst,
+        on_failure=on_failure,
         evaluation_seeds=evaluation_seeds,
         parallel=parallel,
         workers=workers,

@@ -54,6 +54,62 @@ def test_a_batch_is_fresh_seeds_the_same_for_all_points():
     np.testing.assert_allclose(np.ptp(values[1] - values[0]), 0, atol=1e-12)
 
 
+class Breaks:
+    """Raises in every seventh seed, and else scores."""
+
+    def __call__(self, params, device, rng):
+        if rng.integers(7) == 0:
+            raise FloatingPointError("diverged")
+        return score(params, device, rng)
+
+
+@pytest.mark.parametrize("parallel", ["threads", "processes"])
+def test_a_training_that_raises(parallel):
+    run = {"parallel": parallel, "workers": 1, "seed": 2, "devices": 4, "max_queries": 120}
+    with pytest.raises(FloatingPointError, match="diverged"):
+        fedzo.tune(Breaks(), SPACE, **run)
+    tuned = fedzo.tune(Breaks(), SPACE, on_failure="leave_out", **run)
+    missing = [one for record in tuned.history for one in record.get("left_out", [])]
+    assert missing
+    for one in missing:
+        assert one["reason"].startswith(f"the score on device {one['device']} is not finite with")
+        assert one["reason"].endswith("(FloatingPointError: diverged)")
+    assert 100 < tuned.queries <= 120
+    worst = fedzo.tune(Breaks(), SPACE, on_failure="leave_out", worst=9.0, **run)
+    assert not any("left_out" in record for record in worst.history)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"worst": "a"}, "worst = 'a': must be a finite number"),
+        ({"worst": np.inf}, "worst = inf: must be a finite number"),
+        ({"evaluate_every": 0}, "evaluate_every = 0: must be a whole number"),
+        ({"algorithm": fedzo.ZOSGD()}, r"algorithm = ZOSGD\(.*: must be a fedzo.FedZO"),
+        ({"on_failure": "leave"}, "on_failure = 'leave': must be one of"),
+        ({"train_and_score": lambda p, i: 0.0}, "train_and_score = .*function of .params, device,"),
+        ({"space": {"seconds": fedzo.Float(0, 1)}}, r"space = \['seconds'\]: must be other names"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_tuned_is_refused_before_a_training(setting, message):
+    def never(params, device, rng):
+        raise AssertionError
+
+    with pytest.raises(InvalidValue, match=message):
+        fedzo.tune(**{"train_and_score": never, "space": SPACE, **RUN, **setting})
+
+
+def test_a_start_at_the_ends_of_the_space():
+    space = {"rate": SPACE["rate"], "momentum": fedzo.Float(0.0, 0.9), "layers": SPACE["layers"]}
+    start = {"rate": 1.0, "momentum": 0.0, "layers": 8}
+    begun = Tuning(score, space, devices=2, start=start).metrics
+    params = begun(Tuning(score, space, devices=2, start=start).initial())
+    np.testing.assert_allclose(params["rate"], 1e-4**0.01, rtol=1e-9)
+    np.testing.assert_allclose(params["momentum"], 0.009, rtol=1e-9)
+    assert params["layers"] == 8
+
+
 def test_evaluations_have_few_fixed_seeds_that_are_counted():
     problem = Tuning(score, SPACE, devices=5, evaluation_seeds=3, seed=7)
     assert problem.evaluation_cost == 15

@@ -23,18 +23,50 @@ function that says which device each sample goes to:
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedzo.data import load
+from fedzo.data.dataset import Dataset
 from fedzo.errors import InvalidValue, nearest, one_of, require
-from fedzo.random import Draws
+from fedzo.random import Draws, Stream
 
 KINDS = ("shards", "dirichlet", "iid", "sizes")
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+def deal(
+    data: str,
+    folder: str | os.PathLike[str] | None,
+    devices: int,
+    kind: str,
+    shards_per_device: int,
+    concentration: float,
+    seed: int,
+) -> tuple[Dataset, list[Ints]]:
+    """Load a data set by its name and deal its training samples: what a [problem] table says.
+
+    Examples
+    --------
+    >>> images, parts = deal("fashion-mnist-mini", None, 10, "iid", 2, 0.5, seed=0)
+    >>> len(images.classes), len(parts[3])
+    (10, 400)
+    """
+    images = load(data, folder)
+    parts = partition(
+        images.train_labels,
+        devices,
+        kind,
+        Draws(seed, Stream.PARTITION),
+        shards_per_device=shards_per_device,
+        concentration=concentration,
+    )
+    return images, parts
 
 
 def partition(

@@ -22,8 +22,8 @@ from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
 from fedzo._simd import aligned_rows, dot_products, exp, use_wide_vectors
-from fedzo.data import Dataset, load
-from fedzo.data.partition import partition as deal
+from fedzo.data import Dataset
+from fedzo.data.partition import deal
 from fedzo.directions import Frame, advance_kernel
 from fedzo.estimator import scale_slopes
 from fedzo.random import Draws, Stream, integers_kernel, normals_kernel
@@ -195,15 +195,7 @@ def softmax(
     >>> softmax(devices=10, partition="iid").size(3)
     400
     """
-    images = load(data, data_dir)
-    parts = deal(
-        images.train_labels,
-        devices,
-        partition,
-        Draws(seed, Stream.PARTITION),
-        shards_per_device=shards_per_device,
-        concentration=concentration,
-    )
+    images, parts = deal(data, data_dir, devices, partition, shards_per_device, concentration, seed)
     return Softmax(images, parts)
 
 

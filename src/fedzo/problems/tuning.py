@@ -14,6 +14,8 @@ import multiprocessing
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from fedzo.budget import Meter
 from fedzo.errors import NoAnswer, UsageError, check_count, nearest, one_of, require
 from fedzo.folder import replace
+from fedzo.function import OnFailure, as_number, check_on_failure, check_takes
 from fedzo.random import Draws, Stream
 from fedzo.result import Result
 from fedzo.space import Float, Int, Space, Value
@@ -61,6 +64,9 @@ class Tuning:
         Scores above it, and those that are not finite, count as this: what no model at all
         would reach is a good choice. Without it, a device whose score is not finite is left
         out of the round.
+    on_failure : str
+        What comes of a training that raises: ``raise`` ends the run, by the training's own
+        exception; ``leave_out`` takes it as a score that is not finite.
     parallel : str
         ``threads``: devices are trained side by side, which pays if the training releases the
         GIL. ``processes``: single trainings are, in processes of their own; the function must
@@ -92,6 +98,7 @@ class Tuning:
         start: Mapping[str, Value] | None = None,
         evaluation_seeds: int = 1,
         worst: float | None = None,
+        on_failure: OnFailure = "raise",
         parallel: Parallel = "threads",
         workers: int | None = None,
         max_queries: int | None = None,
@@ -99,16 +106,22 @@ class Tuning:
     ) -> None:
         for key, count in (("devices", devices), ("evaluation_seeds", evaluation_seeds)):
             check_count(key, count)
+        check_on_failure(on_failure)
+        allowed = "a function of (params, device, rng)"
+        check_takes("train_and_score", train_and_score, 3, allowed)
+        if worst is not None:
+            require(_is_finite(worst), "worst", worst, "a finite number")
         ways = get_args(Parallel)
         require(parallel in ways, "parallel", parallel, one_of(ways) + nearest(parallel, ways))
         self.function, self.devices = train_and_score, devices
+        self._train = partial(_train, train_and_score, on_failure == "leave_out")
         self.space = space if isinstance(space, Space) else Space(space)
         self.dim, self.evaluation_seeds = self.space.dim, evaluation_seeds
         self.evaluation_cost = devices * evaluation_seeds
         self.worst, self.meter = worst, Meter(max_queries)
         self._start = np.zeros(self.dim) if start is None else self.space.point(start)
         self._seed, self._workers = seed, workers
-        self._sent = _pickled(train_and_score) if parallel == "processes" else None
+        self._sent = _pickled(self._train) if parallel == "processes" else None
         self._pool: ProcessPoolExecutor | None = None
 
     def initial(self) -> Array:
@@ -156,17 +169,19 @@ class Tuning:
         """Train, as often as the budget allows, and return the scores."""
         granted = self.meter.take(len(tasks))
         if self._sent is None:
-            found = [_train(self.function, *task) for task in tasks[:granted]]
+            found = [self._train(*task) for task in tasks[:granted]]
         else:
             self._pool = self._pool or _processes(self._workers, self._sent)
             found = list(self._pool.map(_train_here, tasks[:granted]))
         self.meter.require(granted, len(tasks))
-        scores = np.array(found, np.float64)
+        scores = np.array([one.score for one in found])
         if self.worst is not None:
             return np.where(scores < self.worst, scores, self.worst)
         if not np.isfinite(scores).all():
-            params, device, _ = tasks[int(np.flatnonzero(~np.isfinite(scores))[0])]
-            raise NoAnswer(f"the score on device {device} is not finite with {params}")
+            wrong = int(np.flatnonzero(~np.isfinite(scores))[0])
+            params, device, _ = tasks[wrong]
+            why = f" ({found[wrong].failure})" if found[wrong].failure else ""
+            raise NoAnswer(f"the score on device {device} is not finite with {params}{why}")
         return scores
 
 
@@ -175,14 +190,31 @@ def _seeds(draws: Draws, count: int) -> list[int]:
     return [int(word) for word in draws.words(2 * count).view(np.uint64)]
 
 
-def _train(function: TrainAndScore, params: dict[str, Value], device: int, seed: int) -> float:
-    return float(function(dict(params), device, np.random.default_rng(seed)))
+class _Trained(NamedTuple):
+    score: float
+    failure: str = ""  # the exception, of a training that raised one
+
+
+def _train(
+    function: TrainAndScore, forgive: bool, params: dict[str, Value], device: int, seed: int
+) -> _Trained:
+    try:
+        score = function(dict(params), device, np.random.default_rng(seed))
+        return _Trained(as_number("train_and_score", score))
+    except Exception as error:
+        if not forgive:
+            raise
+        return _Trained(np.nan, f"{type(error).__name__}: {error}")
+
+
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, Real) and bool(np.isfinite(float(number)))
 
 
 # --- in processes: the function is sent once, and then only what to train.
 
 
-def _pickled(function: TrainAndScore) -> bytes:
+def _pickled(function: Callable[..., _Trained]) -> bytes:
     try:
         return pickle.dumps(function)
     except Exception as error:  # pickle's own, and what an object's own methods may raise
@@ -198,12 +230,12 @@ def _processes(workers: int | None, sent: bytes) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, spawn, initializer=_receive, initargs=(sent,))
 
 
-_RECEIVED: list[TrainAndScore] = []
+_RECEIVED: list[Callable[..., _Trained]] = []
 
 
 def _receive(sent: bytes) -> None:
     _RECEIVED[:] = [pickle.loads(sent)]
 
 
-def _train_here(task: tuple[dict[str, Value], int, int]) -> float:
-    return _train(_RECEIVED[0], *task)
+def _train_here(task: tuple[dict[str, Value], int, int]) -> _Trained:
+    return _RECEIVED[0](*task)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.data import load
-from fedzo.data.partition import partition as deal
+from fedzo.data.partition import deal
 from fedzo.problems.tuning import Parallel, Tuning
 from fedzo.random import Draws, Stream
 from fedzo.space import Float
@@ -97,15 +96,7 @@ def tuning(
     >>> problem.space.params(problem.initial())
     {'learning_rate': 0.1, 'momentum': 0.49, 'regularisation': 0.001}
     """
-    images = load(data, data_dir)
-    parts = deal(
-        images.train_labels,
-        devices,
-        partition,
-        Draws(seed, Stream.PARTITION),
-        shards_per_device=shards_per_device,
-        concentration=concentration,
-    )
+    images, parts = deal(data, data_dir, devices, partition, shards_per_device, concentration, seed)
     side = round(images.train_inputs.shape[1] ** 0.5)
     inputs, labels = [], []
     for device, part in enumerate(parts):
