@@ -150,8 +150,16 @@ def test_a_device_that_is_missing_does_not_move_the_level():
 
 
 def test_a_budget_that_the_measurement_spends():
-    with pytest.raises(UsageError, match="'auto': the budget of 9 queries is spent before a rate"):
-        fedzo.minimize(lambda x, i: x @ x, START, devices=4, algorithm=AUTO, max_queries=9)
+    asked = []
+
+    def bowl(x, device):
+        asked.append(device)
+        return x @ x
+
+    result = fedzo.minimize(bowl, START, devices=4, algorithm=AUTO, max_queries=9)
+    assert (result.message, result.queries) == ("the budget of 9 queries is spent after round 0", 9)
+    assert len(asked) == 9
+    np.testing.assert_array_equal(result.x, START)
 
 
 def test_a_run_counts_the_probe_and_its_folder_holds_the_numbers(tmp_path):
