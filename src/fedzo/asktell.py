@@ -28,10 +28,11 @@ from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.federation import LocalFederation, Replies, Update, Work
 from fedzo.folder import replace as write
 from fedzo.function import FunctionObjective
+from fedzo.loop import Loop
 from fedzo.objective import checked_start
 from fedzo.random import check_seed
 from fedzo.result import Result, Status
-from fedzo.run import Loop, describe
+from fedzo.run import describe
 from fedzo.uplink import UPLINKS, Ideal, Uplink
 
 Array = NDArray[Any]

@@ -13,10 +13,11 @@ from fedzo.auto import settled
 from fedzo.errors import InvalidValue, check_count, require
 from fedzo.folder import RunFolder
 from fedzo.function import OnFailure
+from fedzo.loop import RESERVED
 from fedzo.objective import name_of
 from fedzo.problems.tuning import Parallel, TrainAndScore, Tuning
 from fedzo.result import Callback, Result, closing
-from fedzo.run import RESERVED, minimize
+from fedzo.run import minimize
 from fedzo.space import Float, Int, Space, Value
 
 # Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.

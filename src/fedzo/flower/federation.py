@@ -19,8 +19,8 @@ from fedzo.federation import LeftOut, Replies, Update
 from fedzo.flower import wire
 from fedzo.flower.asking import Asking, Found
 from fedzo.flower.schema import Malformed
+from fedzo.loop import RESERVED
 from fedzo.random import Draws, Stream
-from fedzo.run import RESERVED
 from fedzo.uplink import Uplink
 
 Array = NDArray[Any]
