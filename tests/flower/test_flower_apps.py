@@ -200,3 +200,9 @@ def test_example_tunes_a_black_box(example, tmp_path):
     start({**settings, **own}, 3, server, client)
     first, last = history(tmp_path)
     assert last["train_loss"] < 0.5 * first["train_loss"]
+
+
+def test_budget_is_refused_where_it_could_not_be_kept():
+    experiment = fedzo.config.Experiment.load("tuning", ["problem.max_queries=100"])
+    with pytest.raises(UsageError, match="a budget of 100 queries is kept within one process"):
+        experiment.run(engine="flower")

@@ -44,6 +44,7 @@ def simulate(
     run_dir: Path | None = None,
     resume: bool = False,
     callback: Callback | Sequence[Callback] | None = None,
+    probed: int = 0,
 ) -> Result:
     """Run an experiment on Flower's simulation engine, from x0.
 
@@ -64,7 +65,7 @@ def simulate(
                 experiment.uplink,
                 replace(experiment.flower, quorum=1.0, patience=_NO_HURRY),
             )
-            outcome.append(experiment.run_over(federation, x0, run_dir, resume, callback))
+            outcome.append(experiment.run_over(federation, x0, run_dir, resume, callback, probed))
         except BaseException as error:  # to be raised where the caller is
             outcome.append(error)
 
