@@ -107,6 +107,9 @@ def test_node_says_where_its_data_are():
         ({"partition-id": 3, "num-partitions": 3}, "a node is told its devices"),
         ({"devices": "0-x"}, "devices: '0-x' is neither a number nor a range"),
         ({"devices": "0-9"}, "devices = '0-9': must be below 5"),
+        ({"devices": "0-99999999999999"}, "devices = '0-99999999999999': must be below 5"),
+        ({"devices": "3-1"}, "devices: '3-1' is neither a number nor a range"),
+        ({"devices": "3-"}, "devices: '3-' is neither a number nor a range"),
     ],
 )
 def test_bad_node_config(config, line):
@@ -131,7 +134,7 @@ def test_node_answers_for_its_own_devices_only():
     work = LocalSteps(a.estimator, 0.1, 5, np.zeros(3), 0, 0)
     message = Message(wire.task(wire.pack(work), [1, 2], False), 1, wire.TRAIN)
     (reply,) = grid.send_and_receive([message])
-    told = wire.read_answer(reply.content, False)
+    told = wire.read_answer(reply.content, False, asked=2)
     assert [update.device for update in told.updates] == [1]
     assert told.failures == {2: "UsageError: this device does not live on this node"}
 

@@ -89,10 +89,10 @@ def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
     """
     listed, part = node_config.get("devices"), node_config.get("partition-id")
     if listed is not None:
-        held = sorted({i for piece in str(listed).split(",") for i in _range(piece)})
-        if held and held[-1] >= devices:
+        pieces = [_range(piece) for piece in str(listed).split(",")]
+        if any(piece.stop > devices for piece in pieces):
             raise UsageError(f"devices = {listed!r}: must be below {devices}, the problem's number")
-        return held
+        return sorted({i for piece in pieces for i in piece})
     parts = node_config.get("num-partitions")
     if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
         raise UsageError(
@@ -103,11 +103,14 @@ def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
 
 
 def _range(piece: str) -> range:
-    first, _, last = piece.strip().partition("-")
+    first, dash, last = piece.strip().partition("-")
     try:
-        return range(int(first), int(last or first) + 1)
-    except ValueError as error:
-        raise UsageError(f"devices: {piece!r} is neither a number nor a range like 0-3") from error
+        found = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        found = range(0)
+    if not found:
+        raise UsageError(f"devices: {piece!r} is neither a number nor a range like 0-3")
+    return found
 
 
 def _introduction(objective: Any, held: list[int]) -> wire.Hello:
@@ -128,18 +131,14 @@ def _work(work: Any, objective: Objective, devices: list[int], context: Context)
     def careful(objective: Objective, device: int) -> Update:
         try:
             _require_held(device, held)
-            return _update(work, objective, device)
+            found: Update = work(objective, device)
         except Exception as error:
             raise NoAnswer(_reason(error)) from error
+        return found
 
     with LocalFederation(objective, seed=0) as here:
         updates = tuple(here.map(careful, devices))
         return wire.Answer(work.round, updates, {o.device: o.reason for o in here.left_out})
-
-
-def _update(work: Any, objective: Objective, device: int) -> Update:
-    found: Update = work(objective, device)
-    return found
 
 
 def _losses(
