@@ -1,11 +1,15 @@
 """Without the flower extra there is nothing here to test."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import fedzo
+
+# Where the federation is that the tests of real processes start: before any of them is imported.
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
 
 collect_ignore_glob = ["*.py"] if find_spec("flwr") is None else []
 

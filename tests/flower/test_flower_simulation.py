@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from processes import LIMIT, rounds_done, until, without
+from processes import LIMIT, open_to_others, rounds_done, until, without
 
 from fedzo.config import Experiment
 from fedzo.folder import read_history
@@ -62,13 +62,13 @@ def test_interrupted_simulation_leaves_a_checkpoint(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     until(lambda: rounds_done(out) >= 2)
+    strangers = open_to_others(process.pid)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=LIMIT)
+    assert strangers == set()  # Ray asks for no password
     assert process.returncode == 130
     assert "interrupted after round" in stdout
-    assert stderr.splitlines()[-1] == (
-        f"to go on: fedzo run {out}/config.toml --resume --engine flower"
-    )
+    assert stderr == f"to go on: fedzo run {out}/config.toml --resume --engine flower\n"
     assert 2 <= rounds_done(out) < 100000
 
 

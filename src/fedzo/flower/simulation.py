@@ -35,10 +35,20 @@ log = logging.getLogger("fedzo")
 
 _NO_HURRY = 1e6  # seconds: a virtual node does not die, it only waits for its turn
 
-# One core for a node, and no port open to anybody but this machine.
+# Ray reads these when it is imported, which is when the engine starts.
+_RAY_ENVIRONMENT = {
+    # Ray's ports ask for no password, and whoever reaches one can run code. Where it makes no
+    # clusters, as on some systems, it listens on 127.0.0.1 only, and so it shall on all.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # the workers are the run, not its background
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a warning asks for
+}
+
+# One core for a node.
 _RAY: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-    "init_args": {"_node_ip_address": "127.0.0.1", "log_to_driver": False},
+    "init_args": {"log_to_driver": False},
 }
 
 
@@ -158,7 +168,8 @@ class _Watched(Grid):
         replies = list(self._grid.pull_messages(message_ids))
         for reply in replies:
             if reply.has_error() and reply.metadata.message_type == wire.HELLO:
-                raise FedzoError(f"a virtual node cannot begin: {line(str(reply.error.reason))}")
+                _, _, cause = str(reply.error.reason).rpartition("Message: ")  # after a traceback
+                raise FedzoError(f"a virtual node cannot begin: {line(cause)}")
         return replies
 
     def send_and_receive(
@@ -174,13 +185,12 @@ class _Watched(Grid):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the engine's chatter off the terminal, and Ray's statistics on this machine.
+    """Keep the engine's chatter off the terminal.
 
     Its errors too, which are tracebacks: what they mean is told in the run's own words.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # the workers are the run, not its background
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what a warning asks for
+    for name, value in _RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     engine = logging.getLogger("flwr")
     before = engine.level
     engine.setLevel(logging.CRITICAL + 1)
