@@ -11,10 +11,17 @@ import pytest
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 
 import fedzo
-from fedzo.errors import Halted, UsageError
-from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app, make_server_app
+from fedzo.errors import Halted, InvalidValue, UsageError
+from fedzo.flower import (
+    FedzoStrategy,
+    FlowerSettings,
+    InProcessGrid,
+    make_client_app,
+    make_server_app,
+)
 from fedzo.flower.app_config import experiment_of, problem_of
 from fedzo.flower.client import held_devices
+from fedzo.objective import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
@@ -159,6 +166,47 @@ def test_strategy(tmp_path):
         np.linalg.norm(here.x - problem.optimum), rel=1e-12
     )
     assert (tmp_path / "model.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "line"),
+    [
+        ([np.zeros(2)], "initial_arrays = '2 numbers': must be a vector of 3 numbers"),
+        ([np.zeros(3), np.zeros(3)], "initial_arrays = '2 arrays': must be one vector"),
+        ([], "initial_arrays = '0 arrays': must be one vector"),
+        ([np.zeros((3, 1))], "x0 = 'an array of shape (3, 1)': must be one-dimensional"),
+    ],
+)
+def test_bad_start(arrays, line):
+    grid = InProcessGrid(make_client_app(lambda c: Quadratic(dim=3, devices=4)), 2)
+    with pytest.raises(InvalidValue) as caught:
+        FedzoStrategy().start(grid, ArrayRecord(arrays), num_rounds=1)
+    assert str(caught.value).startswith(line)
+
+
+def test_strategy_refuses_a_seed_that_is_none():
+    grid = InProcessGrid(make_client_app(lambda c: Quadratic(dim=3, devices=4)), 2)
+    with pytest.raises(InvalidValue, match="seed = 'x'"):
+        FedzoStrategy(seed="x").start(grid)
+
+
+def test_strategy_that_halts_is_an_error_to_flower_and_leaves_a_checkpoint(tmp_path):
+    def fails(x, device):
+        raise OSError("no instrument")
+
+    objective = FunctionObjective(fails, dim=2, devices=3)
+    grid = InProcessGrid(make_client_app(lambda c: objective), 2)
+    with pytest.raises(Halted, match="no device could be evaluated after round 0"):
+        FedzoStrategy(run_dir=tmp_path).start(grid)
+    assert (tmp_path / "checkpoint.npz").exists()
+
+
+def test_factory_that_is_none():
+    with pytest.raises(InvalidValue, match="must be a function that is given Flower's context"):
+        make_client_app(Quadratic(dim=3, devices=4))
+    grid = InProcessGrid(make_client_app(lambda c: 5), 2)
+    with pytest.raises(Halted, match="UsageError: objective_factory returned a int"):
+        FedzoStrategy(settings=FlowerSettings(patience=0.02)).start(grid)
 
 
 # --------------------------------------------------------------------------- the example

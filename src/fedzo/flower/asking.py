@@ -56,7 +56,10 @@ class Asking:
                 if everyone or (enough and wait.over()):
                     self.roll.settle(problem)
                     return problem
-            wait.a_moment(enough, f"{there} of the devices are there")
+            state = f"{there} of the devices are there"
+            for node, reason in list(self.roll.refused.items())[:1]:
+                state += f", and node {node} is not taken: {reason}"
+            wait.a_moment(enough, state)
 
     def ask(
         self,

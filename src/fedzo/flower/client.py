@@ -10,11 +10,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fedzo.errors import NoAnswer, UsageError
+from fedzo.errors import NoAnswer, UsageError, require
 from fedzo.federation import LocalFederation, Update
 from fedzo.flower import wire
 from fedzo.flower.app_config import problem_of
-from fedzo.objective import Objective, initial_of, metrics_of, size_of
+from fedzo.objective import Objective, initial_of, metrics_of, missing, size_of
 
 Array = NDArray[Any]
 
@@ -47,29 +47,40 @@ def make_client_app(objective_factory: Callable[[Context], Objective] = problem_
     >>> len(grid.get_node_ids())
     2
     """
+    allowed = "a function that is given Flower's context and returns an objective"
+    require(callable(objective_factory), "objective_factory", objective_factory, allowed)
     app = ClientApp()
+
+    def made(context: Context) -> Objective:
+        objective: object = objective_factory(context)
+        if not isinstance(objective, Objective):
+            kind = type(objective).__name__
+            raise UsageError(
+                f"objective_factory returned a {kind}, which is no Objective{missing(objective)}"
+            )
+        return objective
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        objective = objective_factory(context)
+        objective = made(context)
         held = held_devices(context.node_config, objective.devices)
         return wire.reply(wire.hello(_introduction(objective, held)), message)
 
     @app.query("initial")
     def initial(message: Message, context: Context) -> Message:
-        x = initial_of(objective_factory(context))
+        x = initial_of(made(context))
         return wire.reply(RecordDict({"arrays": wire.vector(x)}), message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        objective = objective_factory(context)
+        objective = made(context)
         work, devices, coefficients = wire.read_task(message.content)
         found = _work(work, objective, devices, context)
         return wire.reply(wire.answer(found, coefficients), message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        objective = objective_factory(context)
+        objective = made(context)
         x, devices, wanted = wire.read_model(message.content)
         with LocalFederation(objective, seed=0, workers=1):  # as fedzo evaluates elsewhere
             found, failures = _losses(objective, x, devices, context)

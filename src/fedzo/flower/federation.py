@@ -20,7 +20,7 @@ from fedzo.federation import LeftOut, Replies, Update
 from fedzo.flower import wire
 from fedzo.flower.asking import Asking, Found
 from fedzo.flower.schema import Malformed
-from fedzo.random import Draws, Stream
+from fedzo.random import Draws, Stream, check_seed
 from fedzo.run import RESERVED
 from fedzo.uplink import Uplink
 
@@ -73,6 +73,7 @@ class FlowerFederation:
     def __init__(
         self, grid: Grid, seed: int, uplink: Uplink, settings: FlowerSettings | None = None
     ) -> None:
+        check_seed("seed", seed)
         self.settings, self.seed = settings or FlowerSettings(), seed
         self.coefficients = uplink.wants_coefficients
         self.meter: Meter | None = None  # each node counts for itself

@@ -29,7 +29,7 @@ class Roll:
         self._grid, self._ttl = grid, ttl
         self._nodes: dict[int, wire.Hello] = {}
         self._greeted: dict[str, int] = {}
-        self._strangers: set[int] = set()
+        self.refused: dict[int, str] = {}  # the nodes that were not taken, and why
         self._owners: dict[int, int] = {}  # the node of each device that has one
         self.problem: wire.Hello | None = None  # once it is settled
         self.sizes: dict[int, int] = {}  # of every device heard of so far, as its owner told it
@@ -39,8 +39,9 @@ class Roll:
         present = set(self._grid.get_node_ids())
         for gone in [node for node in self._nodes if node not in present]:
             self.strike(gone, "it has disconnected")
-        self._strangers &= present
-        known = self._nodes.keys() | set(self._greeted.values()) | self._strangers
+        for gone in self.refused.keys() - present:
+            del self.refused[gone]
+        known = self._nodes.keys() | set(self._greeted.values()) | self.refused.keys()
         self._greet(sorted(present - known))
         if self._greeted:
             for reply in self._grid.pull_messages(list(self._greeted)):
@@ -110,7 +111,7 @@ class Roll:
         except Malformed as error:
             self._refuse(node, str(error))
             if lost(reply):  # it may come back
-                self._strangers.discard(node)
+                del self.refused[node]
             return
         log.info("node %d is on the roll with devices %s", node, shown(told.held))
         taken = self._owners.keys() & told.held
@@ -131,8 +132,8 @@ class Roll:
             self._claim(node, told)
 
     def _refuse(self, node: int, reason: str) -> None:
-        log.warning("node %d is not taken: %s", node, line(reason))
-        self._strangers.add(node)
+        self.refused[node] = line(reason)
+        log.warning("node %d is not taken: %s", node, self.refused[node])
 
 
 def _another(told: wire.Hello, right: wire.Hello) -> str:

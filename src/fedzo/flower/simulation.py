@@ -169,7 +169,8 @@ class _Watched(Grid):
         for reply in replies:
             if reply.has_error() and reply.metadata.message_type == wire.HELLO:
                 _, _, cause = str(reply.error.reason).rpartition("Message: ")  # after a traceback
-                raise FedzoError(f"a virtual node cannot begin: {line(cause)}")
+                why = line(cause.removesuffix("'>"))
+                raise FedzoError(f"a virtual node cannot begin: {why}")
         return replies
 
     def send_and_receive(
