@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 
 import fedzo
-from fedzo.errors import Halted, InvalidValue, UsageError
+from fedzo.errors import FedzoError, Halted, InvalidValue, UsageError
 from fedzo.flower import (
     FedzoStrategy,
+    FlowerFederation,
     FlowerSettings,
     InProcessGrid,
     make_client_app,
@@ -23,6 +25,7 @@ from fedzo.flower.app_config import experiment_of, problem_of
 from fedzo.flower.client import held_devices
 from fedzo.objective import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
+from fedzo.result import Progress
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
 QUADRATIC = {"config": "quadratic", "run.rounds": 6, "run.evaluate-every": 3}
@@ -251,6 +254,33 @@ def test_example_tunes_a_black_box(example, tmp_path):
     start({**settings, **own}, 3, server, client)
     first, last = history(tmp_path)
     assert last["train_loss"] < 0.5 * first["train_loss"]
+
+
+def test_simulation_tells_each_failure_once(caplog):
+    from fedzo.flower.simulation import _LeftOut
+
+    def at(round, *left_out):
+        named = [{"round": round, "device": i, "reason": why} for i, why in left_out]
+        return Progress(round, 9, np.zeros(1), 0, 0.0, {"left_out": named})
+
+    callback = _LeftOut()
+    for progress in (at(1, (2, "no disk")), at(2, (2, "no disk"), (3, "no disk"))):
+        callback(progress)
+    assert [record.getMessage() for record in caplog.records] == [
+        "device 2 is left out of round 1: no disk",
+        "device 3 is left out of round 2: no disk",
+    ]
+
+
+def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
+    from fedzo.flower.simulation import _Watched
+
+    def factory(context):
+        raise OSError("Message: no such folder")
+
+    grid = _Watched(InProcessGrid(make_client_app(factory), 2), threading.Event())
+    with pytest.raises(FedzoError, match="a virtual node cannot begin: no such folder"):
+        FlowerFederation(grid, 0, fedzo.Ideal(), FlowerSettings(quorum=1.0, patience=1e6))
 
 
 def test_budget_is_refused_where_it_could_not_be_kept():

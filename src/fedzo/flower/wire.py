@@ -178,16 +178,15 @@ def answer(found: Answer, coefficients: bool) -> RecordDict:
         "failed": list(found.failures),
         "reasons": list(found.failures.values()),
     }
-    records = RecordDict({"answer": ConfigRecord(plain)})
-    if coefficients:
-        numbers = np.stack([np.asarray(u.coefficients) for u in updates]) if updates else None
-        if numbers is not None:
-            plain["steps"], plain["dtype"] = numbers.shape[1], numbers.dtype.name
-            plain["coefficients"] = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
-            records["answer"] = ConfigRecord(plain)
+    records = RecordDict()
+    if updates and coefficients:
+        numbers = np.stack([np.asarray(u.coefficients) for u in updates])
+        plain["steps"], plain["dtype"] = numbers.shape[1], numbers.dtype.name
+        plain["coefficients"] = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
     elif updates:
         deltas = FlowerArray(np.stack([u.delta for u in updates]))
         records["arrays"] = ArrayRecord({"deltas": deltas})
+    records["answer"] = ConfigRecord(plain)
     return records
 
 
