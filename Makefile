@@ -14,8 +14,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
 
+# Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
-	$(BIN)/python -m pytest -m processes tests/flower
+	$(BIN)/python -m pytest -m processes -n 3 --dist loadfile tests/flower
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

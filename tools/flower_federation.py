@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 HOST = "127.0.0.1"
@@ -346,7 +346,8 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read."""
+    """Write a file that only its owner can read, whatever was there before."""
+    path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_bytes(content)
 
@@ -378,6 +379,11 @@ def binary(name: str) -> str:
     return str(own) if own.exists() else name
 
 
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Have a polite end be one in order, too."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Start a federation, and keep it until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -385,22 +391,27 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--secure", action="store_true")
     arguments = parser.parse_args()
-    with Federation(arguments.folder, arguments.secure) as federation:
-        for i in range(arguments.nodes):
-            key = None
-            if arguments.secure:
-                key, public = make_node_key(federation.folder, f"node-{i}")
-                federation.register(public)
-            config = f"partition-id={i} num-partitions={arguments.nodes}"
-            federation.start_node(f"node-{i}", config, key)
-        home = federation.folder / "cli-home"
-        federation.environment("cli")
-        print(f"{arguments.nodes} nodes; logs are in {federation.folder}")
-        print(f"FLWR_HOME={home} flwr run examples/flower-app {NAME} --stream", flush=True)
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            print("ending")
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with Federation(arguments.folder, arguments.secure) as federation:
+            serve(federation, arguments.nodes)
+    except KeyboardInterrupt:
+        print("ended")
+
+
+def serve(federation: Federation, nodes: int) -> None:
+    """Start the nodes, tell how to use them, and wait for an interrupt."""
+    for i in range(nodes):
+        key = None
+        if federation.secure:
+            key, public = make_node_key(federation.folder, f"node-{i}")
+            federation.register(public)
+        federation.start_node(f"node-{i}", f"partition-id={i} num-partitions={nodes}", key)
+    federation.environment("cli")
+    print(f"{nodes} nodes; logs are in {federation.folder}")
+    home = federation.folder / "cli-home"
+    print(f"FLWR_HOME={home} flwr run examples/flower-app {NAME} --stream", flush=True)
+    signal.pause()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm
+from fedzo.auto import settled
 from fedzo.errors import (
     InvalidValue,
     UsageError,
@@ -36,8 +37,8 @@ from fedzo.importing import named
 from fedzo.objective import Objective, missing, posed
 from fedzo.problems import PROBLEMS
 from fedzo.random import check_seed
-from fedzo.result import Callback, Result
-from fedzo.run import drive, minimize
+from fedzo.result import Callback, Result, closing
+from fedzo.run import describe, drive, minimize
 from fedzo.uplink import UPLINKS, Uplink
 
 Array = NDArray[Any]
@@ -242,7 +243,25 @@ class Experiment:
             raise UsageError(f"--engine flower: {error}: pip install 'fedzo[flower]'") from error
 
         objective, start = posed(self.problem(), None, None, {})
-        result = simulate(self, start, run_dir, resume, callback)
+        meter = getattr(objective, "meter", None)
+        if meter is not None and meter.budget is not None:
+            raise UsageError(
+                f"a budget of {meter.budget:,} queries is kept within one process, and Flower's "
+                "nodes are several: limit run.rounds instead"
+            )
+        with closing(objective):
+            algorithm, probed = settled(
+                self.algorithm,
+                objective,
+                start,
+                rounds=self.settings.rounds,
+                seed=self.settings.seed,
+                workers=self.settings.workers,
+                folder=run_dir,
+            )
+            chosen = {"algorithm": describe(algorithm, "name", ALGORITHMS)}
+            experiment = replace(self, algorithm=algorithm, tables=self.tables | chosen)
+            result = simulate(experiment, start, run_dir, resume, callback, probed)
         if run_dir is not None and hasattr(objective, "leave"):
             objective.leave(run_dir, result)
         return result
@@ -254,10 +273,11 @@ class Experiment:
         run_dir: Path | None = None,
         resume: bool = False,
         callback: Callback | Sequence[Callback] | None = None,
+        probed: int = 0,
     ) -> Result:
-        """Run it over a federation that holds its problem."""
+        """Run it over a federation that holds its problem; ``probed``: see :func:`drive`."""
         try:
-            return drive(federation, x0, **self._loop(run_dir, resume, callback))
+            return drive(federation, x0, **self._loop(run_dir, resume, callback), probed=probed)
         except InvalidValue as error:  # a hyper-parameter that does not fit this problem
             raise error.under("algorithm") from error
 

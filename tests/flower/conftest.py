@@ -1,5 +1,22 @@
 """Without the flower extra there is nothing here to test."""
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
-collect_ignore_glob = ["test_*.py"] if find_spec("flwr") is None else []
+import pytest
+
+import fedzo
+
+# Where the federation is that the tests of real processes start: before any of them is imported.
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+collect_ignore_glob = ["*.py"] if find_spec("flwr") is None else []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _found_by_its_children():
+    """Let the processes import the fedzo that is tested, and its compiled kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(fedzo.__file__).parents[1]))
+        yield

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -11,11 +12,20 @@ import pytest
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 
 import fedzo
-from fedzo.errors import Halted, UsageError
-from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app, make_server_app
+from fedzo.errors import FedzoError, Halted, InvalidValue, UsageError
+from fedzo.flower import (
+    FedzoStrategy,
+    FlowerFederation,
+    FlowerSettings,
+    InProcessGrid,
+    make_client_app,
+    make_server_app,
+)
 from fedzo.flower.app_config import experiment_of, problem_of
 from fedzo.flower.client import held_devices
+from fedzo.objective import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
+from fedzo.result import Progress
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
 QUADRATIC = {"config": "quadratic", "run.rounds": 6, "run.evaluate-every": 3}
@@ -107,6 +117,9 @@ def test_node_says_where_its_data_are():
         ({"partition-id": 3, "num-partitions": 3}, "a node is told its devices"),
         ({"devices": "0-x"}, "devices: '0-x' is neither a number nor a range"),
         ({"devices": "0-9"}, "devices = '0-9': must be below 5"),
+        ({"devices": "0-99999999999999"}, "devices = '0-99999999999999': must be below 5"),
+        ({"devices": "3-1"}, "devices: '3-1' is neither a number nor a range"),
+        ({"devices": "3-"}, "devices: '3-' is neither a number nor a range"),
     ],
 )
 def test_bad_node_config(config, line):
@@ -131,7 +144,7 @@ def test_node_answers_for_its_own_devices_only():
     work = LocalSteps(a.estimator, 0.1, 5, np.zeros(3), 0, 0)
     message = Message(wire.task(wire.pack(work), [1, 2], False), 1, wire.TRAIN)
     (reply,) = grid.send_and_receive([message])
-    told = wire.read_answer(reply.content, False)
+    told = wire.read_answer(reply.content, False, asked=2)
     assert [update.device for update in told.updates] == [1]
     assert told.failures == {2: "UsageError: this device does not live on this node"}
 
@@ -156,6 +169,47 @@ def test_strategy(tmp_path):
         np.linalg.norm(here.x - problem.optimum), rel=1e-12
     )
     assert (tmp_path / "model.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "line"),
+    [
+        ([np.zeros(2)], "initial_arrays = '2 numbers': must be a vector of 3 numbers"),
+        ([np.zeros(3), np.zeros(3)], "initial_arrays = '2 arrays': must be one vector"),
+        ([], "initial_arrays = '0 arrays': must be one vector"),
+        ([np.zeros((3, 1))], "x0 = 'an array of shape (3, 1)': must be one-dimensional"),
+    ],
+)
+def test_bad_start(arrays, line):
+    grid = InProcessGrid(make_client_app(lambda c: Quadratic(dim=3, devices=4)), 2)
+    with pytest.raises(InvalidValue) as caught:
+        FedzoStrategy().start(grid, ArrayRecord(arrays), num_rounds=1)
+    assert str(caught.value).startswith(line)
+
+
+def test_strategy_refuses_a_seed_that_is_none():
+    grid = InProcessGrid(make_client_app(lambda c: Quadratic(dim=3, devices=4)), 2)
+    with pytest.raises(InvalidValue, match="seed = 'x'"):
+        FedzoStrategy(seed="x").start(grid)
+
+
+def test_strategy_that_halts_is_an_error_to_flower_and_leaves_a_checkpoint(tmp_path):
+    def fails(x, device):
+        raise OSError("no instrument")
+
+    objective = FunctionObjective(fails, dim=2, devices=3)
+    grid = InProcessGrid(make_client_app(lambda c: objective), 2)
+    with pytest.raises(Halted, match="no device could be evaluated after round 0"):
+        FedzoStrategy(run_dir=tmp_path).start(grid)
+    assert (tmp_path / "checkpoint.npz").exists()
+
+
+def test_factory_that_is_none():
+    with pytest.raises(InvalidValue, match="must be a function that is given Flower's context"):
+        make_client_app(Quadratic(dim=3, devices=4))
+    grid = InProcessGrid(make_client_app(lambda c: 5), 2)
+    with pytest.raises(Halted, match="UsageError: objective_factory returned a int"):
+        FedzoStrategy(settings=FlowerSettings(patience=0.02)).start(grid)
 
 
 # --------------------------------------------------------------------------- the example
@@ -200,3 +254,36 @@ def test_example_tunes_a_black_box(example, tmp_path):
     start({**settings, **own}, 3, server, client)
     first, last = history(tmp_path)
     assert last["train_loss"] < 0.5 * first["train_loss"]
+
+
+def test_simulation_tells_each_failure_once(caplog):
+    from fedzo.flower.simulation import _LeftOut
+
+    def at(round, *left_out):
+        named = [{"round": round, "device": i, "reason": why} for i, why in left_out]
+        return Progress(round, 9, np.zeros(1), 0, 0.0, {"left_out": named})
+
+    callback = _LeftOut()
+    for progress in (at(1, (2, "no disk")), at(2, (2, "no disk"), (3, "no disk"))):
+        callback(progress)
+    assert [record.getMessage() for record in caplog.records] == [
+        "device 2 is left out of round 1: no disk",
+        "device 3 is left out of round 2: no disk",
+    ]
+
+
+def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
+    from fedzo.flower.simulation import _Watched
+
+    def factory(context):
+        raise OSError("Message: no such folder")
+
+    grid = _Watched(InProcessGrid(make_client_app(factory), 2), threading.Event())
+    with pytest.raises(FedzoError, match="a virtual node cannot begin: no such folder"):
+        FlowerFederation(grid, 0, fedzo.Ideal(), FlowerSettings(quorum=1.0, patience=1e6))
+
+
+def test_budget_is_refused_where_it_could_not_be_kept():
+    experiment = fedzo.config.Experiment.load("tuning", ["problem.max_queries=100"])
+    with pytest.raises(UsageError, match="a budget of 100 queries is kept within one process"):
+        experiment.run(engine="flower")

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
@@ -182,6 +182,7 @@ def named(result):
         (of_device_3(put(np.nan)), "its update is not finite"),
         (of_device_3(put(np.inf)), "its update is not finite"),
         (of_device_3(put(1e6)), "its update has the length 2.828e+06, more than max_norm = 10"),
+        (of_device_3(put(1e200)), "its update has the length inf, more than max_norm = 10"),
     ],
 )
 def test_bad_update_of_one_device(spoil, reason):
@@ -205,6 +206,11 @@ def test_bad_update_of_one_device(spoil, reason):
         (plain(devices=[0, 1]), "its node did not answer for it"),
         (plain(weights=[1e9, 1e9]), "its weight is 1e+09, not 1"),
         (plain(queries=[-5, -5]), "it claims to have asked -5 queries"),
+        (plain(queries=[2**62, 2**62]), "it claims to have asked 4611686018427387904 queries"),
+        (plain(weights=[np.nan, np.nan]), "its weight is nan, not 1"),
+        (plain(failed=[-1], reasons=["no"], devices=[-1, 9]), "malformed: the answer names a"),
+        (of_device_3(lambda deltas, _: deltas[:, :, None]), "have the shape ("),
+        (edit(lambda content: RecordDict({"other": ConfigRecord({})})), "no record 'answer'"),
         (plain(queries="many"), "its node's answer is malformed"),
         (edit(lambda content: content.clear()), "has no record 'answer'"),
     ],
@@ -231,7 +237,7 @@ def test_bad_answer_of_a_node(spoil, reason):
 )
 def test_bad_coefficients(numbers, reason):
     def spoil(content):
-        told = wire.read_answer(content, True)
+        told = wire.read_answer(content, True, asked=2)
         updates = tuple(u._replace(coefficients=numbers(u.coefficients)) for u in told.updates)
         return wire.answer(told._replace(updates=updates), True)
 
@@ -319,9 +325,55 @@ def test_claimed_size_is_no_weight_in_a_uniform_mean():
 
 
 def test_what_a_node_says_is_one_short_line():
-    reason = "no\n" + "x" * 1000
+    reason = "no\n\x1b" + "x" * 1000
     _, reasons = named(run(Nodes(Moody(OSError(reason)))))
-    assert reasons == {"OSError: no " + "x" * 188}
+    assert reasons == {"OSError: no ?" + "x" * 187}
+
+
+def test_without_a_limit_an_update_must_still_have_a_length():
+    grid = Nodes()
+    grid.spoil = of_device_3(put(1.7e308))
+    result = run(grid)
+    assert named(result) == (everyone_of(3), {"its update has the length inf, more than 1e+150"})
+    assert np.allclose(result.x, expected(6, everyone_of(3)), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("share", "taken"), [(1 - 1e-9, True), (1 + 1e-9, False)])
+def test_limit_of_an_update(share, taken):
+    grid = Nodes()
+    grid.spoil = of_device_3(put(share * 0.5 / np.sqrt(8)))
+    result = run(grid, settings=dataclasses.replace(QUICK, max_norm=0.5))
+    assert named(result)[0] == (set() if taken else everyone_of(3))
+
+
+def test_vast_loss_is_left_out_of_the_mean():
+    def spoil(content):
+        content["answer"] = ConfigRecord({**content["answer"], "losses": [1.7e308, 1.7e308]})
+
+    grid = Nodes()
+    grid.spoil = edit(spoil, kind=wire.EVALUATE)
+    result = run(grid, rounds=0)
+    assert result.fun == pytest.approx(PROBLEM.losses(np.zeros(8), [0, 1, 4, 5]).mean(), rel=1e-14)
+    assert named(result) == ({(0, 2), (0, 3)}, {"its loss is not finite"})
+
+
+class Echoing(Nodes):
+    """Nodes whose every reply comes again, at once and when it is no longer asked for."""
+
+    before = ()
+
+    def pull_messages(self, message_ids):
+        now = super().pull_messages(message_ids)
+        again, self.before = [*self.before, *now, *now], now
+        return again
+
+
+def test_late_and_repeated_replies_are_passed_over():
+    result = run(Echoing())
+    assert named(result) == (set(), set())
+    assert np.array_equal(result.x, run(Nodes()).x)
+    last = result.history[-1]
+    assert last["wire_up_bytes"] == run(Nodes()).history[-1]["wire_up_bytes"]
 
 
 def test_everybody_not_finite_is_divergence():
@@ -357,7 +409,7 @@ def test_silent_node_costs_its_updates_and_one_grace():
     federation.left_out.clear()
     federation.losses(x)  # it is not asked again, and not waited for
     assert [kind for node, kind in grid.asked if node == 2] == [wire.EVALUATE, wire.HELLO]
-    assert {o.reason for o in federation.left_out} == {"its node is not connected"}
+    assert {o.reason for o in federation.left_out} == {"no connected node holds it"}
 
 
 def test_node_that_comes_back_takes_part_again():
@@ -370,7 +422,7 @@ def test_node_that_comes_back_takes_part_again():
     gone, reasons = named(result)
     assert gone == {(t, i) for i in (2, 3) for t, _ in everyone_of(i) if t == 2}
     assert gone
-    assert reasons == {"its node is not connected"}
+    assert reasons == {"no connected node holds it"}
     assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
 
 
@@ -408,6 +460,74 @@ def test_node_with_another_problem_is_not_taken():
     federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
     assert federation.dim == 8
     assert federation._roll.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+
+
+def introduced(node, **changes):
+    """Return nodes of which one lies in its introduction."""
+    grid = Nodes()
+
+    def spoil(message, reply):
+        if (message.metadata.dst_node_id, message.metadata.message_type) == (node, wire.HELLO):
+            reply.content["hello"] = ConfigRecord({**reply.content["hello"], **changes})
+        return reply
+
+    grid.spoil = spoil
+    return grid
+
+
+@pytest.mark.parametrize("node", [1, 2, 3])
+@pytest.mark.parametrize("lie", [{"dim": 9}, {"devices": 2**62}, {"cost": -1}, {"sizes": [1]}])
+def test_one_node_does_not_say_what_the_problem_is(node, lie):
+    result = run(introduced(node, **lie))
+    gone, reasons = named(result)
+    assert {device for _, device in gone} == {2 * node - 2, 2 * node - 1}
+    assert reasons == {"no connected node holds it"}
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+def test_sizes_of_devices_are_told_by_their_own_node():
+    class Sized(Quadratic):
+        def size(self, device):
+            return device + 1
+
+    grid = introduced(3, held=list(range(6)), sizes=[1000] * 6)
+    grid.client_app = make_client_app(lambda c: Sized(dim=8, devices=6))
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    assert federation._roll.sizes == {0: 1, 1: 2, 2: 3, 3: 4, 4: 1000, 5: 1000}
+    assert federation.evaluation_cost == 2010
+
+
+def test_one_node_does_not_say_what_can_be_asked():
+    assert FlowerFederation(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK).offers("gradient")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda m: Message(Error(2, "no"), reply_to=m),
+        lambda m: Message(RecordDict({"arrays": wire.vector(np.ones(7))}), reply_to=m),
+        lambda m: Message(RecordDict({"arrays": wire.vector(np.ones(8))}), reply_to=m),
+        lambda m: None,
+    ],
+    ids=["raises", "other shape", "other start", "silent"],
+)
+def test_start_is_what_most_nodes_say(told):
+    grid = Nodes()
+    grid.spoil = lambda m, reply: (
+        told(m) if (m.metadata.message_type, m.metadata.dst_node_id) == (wire.INITIAL, 1) else reply
+    )
+    x0 = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK).initial()
+    assert np.array_equal(x0, PROBLEM.initial())
+    assert x0.flags.writeable
+
+
+def test_nobody_tells_a_start():
+    grid = Nodes()
+    grid.spoil = lambda m, reply: (
+        Message(Error(2, "no"), reply_to=m) if m.metadata.message_type == wire.INITIAL else reply
+    )
+    with pytest.raises(Halted, match="no node told a start of 8 numbers"):
+        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK).initial()
 
 
 def test_too_few_at_the_start():

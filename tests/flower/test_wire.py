@@ -147,7 +147,7 @@ def test_answer(dtype, coefficients):
     )
     updates = tuple(u._replace(coefficients=u.coefficients.astype(dtype)) for u in updates)
     told = wire.Answer(4, updates, {2: "OSError: no disk"})
-    found = wire.read_answer(sent(wire.answer(told, coefficients)), coefficients)
+    found = wire.read_answer(sent(wire.answer(told, coefficients)), coefficients, asked=3)
     assert (found.round, found.failures) == (4, {2: "OSError: no disk"})
     for update, same in zip(updates, found.updates, strict=True):
         which = "coefficients" if coefficients else "delta"
@@ -158,7 +158,8 @@ def test_answer(dtype, coefficients):
 
 
 def test_answer_of_nobody():
-    found = wire.read_answer(sent(wire.answer(wire.Answer(0, (), {1: "no"}), True)), True)
+    nobody = wire.Answer(0, (), {1: "no"})
+    found = wire.read_answer(sent(wire.answer(nobody, True)), True, asked=1)
     assert found == (0, (), {1: "no"})
 
 
@@ -173,6 +174,11 @@ def test_answer_of_nobody():
         ({"steps": 0}, "not those of 2 devices"),
         ({"dtype": "object"}, "not float32 or float64"),
         ({"queries": ["many", "more"]}, "'queries' is"),
+        ({"devices": [1, 1]}, "names a device twice"),
+        ({"failed": [2], "reasons": ["no"]}, "names a device twice"),
+        ({"devices": [1, 2, 3, 4]}, "about more devices than the 3 that were asked"),
+        ({"reasons": ["no"] * 10**5}, "about more devices than the 3 that were asked"),
+        ({"devices": 7}, "'devices' is '7'"),
     ],
 )
 def test_malformed_answer(changes, reason):
@@ -180,7 +186,7 @@ def test_malformed_answer(changes, reason):
     content = wire.answer(wire.Answer(0, (one, one._replace(device=2)), {}), True)
     content["answer"] = ConfigRecord({**content["answer"], **changes})
     with pytest.raises((Malformed, ValueError), match=reason):
-        wire.read_answer(content, True)
+        wire.read_answer(content, True, asked=3)
 
 
 def test_hello():
@@ -192,6 +198,8 @@ def test_hello():
         told._replace(sizes=(1,)),
         told._replace(sizes=(1, -1)),
         told._replace(dim=0),
+        told._replace(held=(1, 1)),
+        told._replace(cost=-1),
     ):
         with pytest.raises(Malformed, match="contradicts itself"):
             wire.read_hello(sent(wire.hello(wrong)))
@@ -199,10 +207,47 @@ def test_hello():
 
 def test_losses():
     content = wire.losses({1: 0.5, 2: np.nan}, {3: "no"}, {"accuracy": 0.25})
-    found, failures, metrics = wire.read_losses(sent(content))
+    found, failures, metrics = wire.read_losses(sent(content), asked=3)
     assert found[1] == 0.5
     assert np.isnan(found[2])
     assert (failures, metrics) == ({3: "no"}, {"accuracy": 0.25})
+    with pytest.raises(Malformed, match="more devices than the 1 that were asked"):
+        wire.read_losses(sent(content), asked=1)
+
+
+def test_metrics_that_the_history_can_keep():
+    told = {"top 1": 0.5, "nan": np.nan, "inf": np.inf, "red\x1b[31m": 1.0, "x" * 65: 1.0}
+    *_, metrics = wire.read_losses(sent(wire.losses({0: 1.0}, {}, told)), asked=1)
+    assert metrics == {"top 1": 0.5}
+    many = {f"m{i}": 1.0 for i in range(1000)}
+    *_, metrics = wire.read_losses(sent(wire.losses({0: 1.0}, {}, many)), asked=1)
+    assert len(metrics) == 64
+
+
+def npy(shape):
+    """Return the head of an array's file that promises more than it has."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        head, {"descr": "<f8", "fortran_order": False, "shape": shape}
+    )
+    return head.getvalue()
+
+
+def archive():
+    content = io.BytesIO()
+    np.savez(content, x=X)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [npy((10**13,)), npy((6,)), archive(), pickle.dumps(X), b""],
+    ids=["vast", "cut off", "archive", "pickle", "empty"],
+)
+def test_bytes_that_are_no_array(data):
+    array = Array(dtype="float64", shape=(6,), stype="numpy.ndarray", data=data)
+    with pytest.raises(Malformed, match="the array 'x'"):
+        wire.read_vector(RecordDict({"arrays": ArrayRecord({"x": array})}))
 
 
 def test_model():

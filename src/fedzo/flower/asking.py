@@ -13,7 +13,7 @@ from fedzo.config import FlowerSettings
 from fedzo.errors import Halted
 from fedzo.federation import LeftOut
 from fedzo.flower import wire
-from fedzo.flower.roll import Roll, log, lost
+from fedzo.flower.roll import Roll, line, log, lost
 
 # Answers by device: what was found, or the reason why it was not, as a string.
 Found = Mapping[int, Any]
@@ -41,18 +41,25 @@ class Asking:
         self.roll = Roll(grid, self._ttl)
 
     def gather(self) -> wire.Hello:
-        """Wait for the nodes: for all devices, or a quorum of them and ``grace`` seconds more."""
+        """Wait for all nodes that are connected, and a quorum of the devices.
+
+        Once the quorum is there, the others are waited for ``grace`` seconds more.
+        """
         wait = _Wait(self.settings)
         while True:
             self.roll.look()
-            problem, there, enough = self.roll.problem, 0, False
-            if problem is not None:
-                homes = self.roll.homes(range(problem.devices))
-                there = sum(map(len, homes.values()))
+            elected, there, enough = self.roll.elected(), 0, False
+            if elected is not None:
+                problem, there = elected
                 enough = there >= self.settings.needed(problem.devices)
-                if there == problem.devices or (enough and wait.over()):
+                everyone = there == problem.devices and self.roll.complete
+                if everyone or (enough and wait.over()):
+                    self.roll.settle(problem)
                     return problem
-            wait.a_moment(enough, f"{there} of the devices are there")
+            state = f"{there} of the devices are there"
+            for node, reason in list(self.roll.refused.items())[:1]:
+                state += f", and node {node} is not taken: {reason}"
+            wait.a_moment(enough, state)
 
     def ask(
         self,
@@ -68,7 +75,7 @@ class Asking:
         that come back in the meantime are asked (again).
         """
         found: dict[int, Any] = {}
-        missing, under_way = dict.fromkeys(devices, "its node is not connected"), _UnderWay()
+        missing, under_way = dict.fromkeys(devices, "no connected node holds it"), _UnderWay()
         need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
         while missing:
             if wait.time_to_look():
@@ -85,14 +92,14 @@ class Asking:
                         continue
                     del missing[device]
                     if isinstance(told[device], str):
-                        self.left_out.append(LeftOut(device, _line(told[device])))
+                        self.left_out.append(LeftOut(device, line(told[device])))
                     else:
                         found[device] = told[device]
             enough = len(devices) - len(missing) >= need
             if not missing or (enough and (not under_way.asked or wait.over())):
                 break
             answered = f"{len(devices) - len(missing)} of {len(devices)} devices have answered"
-            wait.a_moment(enough, answered)
+            wait.a_moment(enough, answered, at_work=bool(under_way.asked))
         for node, asked in under_way.asked.values():
             self.roll.strike(node, f"it was silent for the {self.settings.grace:g} s of grace")
             missing.update(dict.fromkeys(asked, "its node did not answer in time"))
@@ -120,9 +127,10 @@ class Asking:
         if not under_way.asked:
             return
         for reply in self.grid.pull_messages(list(under_way.asked)):
-            node, asked = under_way.asked.pop(reply.metadata.reply_to_message_id)
-            self.received += [reply] if kind == wire.TRAIN else []
-            yield node, asked, reply
+            known = under_way.asked.pop(reply.metadata.reply_to_message_id, None)
+            if known is not None:  # else it is late, or comes a second time
+                self.received += [reply] if kind == wire.TRAIN else []
+                yield *known, reply
 
     def _told(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:
         """Return what a reply says of each device that was asked; nothing, if the node is lost."""
@@ -136,11 +144,6 @@ class Asking:
         except Exception as error:  # whatever a stranger's bytes can make a decoder raise
             return dict.fromkeys(asked, f"its node's answer is malformed: {error}")
         return {i: told.get(i, "its node did not answer for it") for i in asked}
-
-
-def _line(reason: str) -> str:
-    """Return what somebody else wrote as one line of bounded length."""
-    return " ".join(reason.split())[:200]
 
 
 class _UnderWay:
@@ -165,8 +168,7 @@ class _Wait:
     def __init__(self, settings: FlowerSettings) -> None:
         self._settings, self._began = settings, time.monotonic()
         self._enough_since: float | None = None
-        self._look_at = self._tell_at = self._began
-        self._tell_at += 10
+        self._look_at = self._told_at = self._began
         self._pause = 0.002
 
     def time_to_look(self) -> bool:
@@ -183,17 +185,20 @@ class _Wait:
             self._enough_since = time.monotonic()
         return time.monotonic() - self._enough_since >= self._settings.grace
 
-    def a_moment(self, enough: bool, state: str) -> None:
-        """Sleep a little, longer and longer; without a quorum, tell so, and halt in the end."""
+    def a_moment(self, enough: bool, state: str, at_work: bool = False) -> None:
+        """Sleep a little, longer and longer; without a quorum, tell so, and halt in the end.
+
+        While nodes are at work on an answer there is less to tell: a round takes its time.
+        """
         now = time.monotonic()
         if not enough:
             self._enough_since = None
             limit = self._settings.patience
             if now - self._began >= limit:
                 raise Halted(f"no quorum within {limit:g} s: {state}")
-            if now >= self._tell_at:
+            if now - self._told_at >= (60 if at_work else 10):
                 left = limit - (now - self._began)
                 log.warning("waiting for a quorum, %.0f s at most: %s", left, state)
-                self._tell_at = now + 10
+                self._told_at = now
         time.sleep(self._pause)
         self._pause = min(1.3 * self._pause, 0.2)

@@ -10,11 +10,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fedzo.errors import NoAnswer, UsageError
+from fedzo.errors import NoAnswer, UsageError, require
 from fedzo.federation import LocalFederation, Update
 from fedzo.flower import wire
 from fedzo.flower.app_config import problem_of
-from fedzo.objective import Objective, initial_of, metrics_of, size_of
+from fedzo.objective import Objective, initial_of, metrics_of, missing, size_of
 
 Array = NDArray[Any]
 
@@ -47,29 +47,40 @@ def make_client_app(objective_factory: Callable[[Context], Objective] = problem_
     >>> len(grid.get_node_ids())
     2
     """
+    allowed = "a function that is given Flower's context and returns an objective"
+    require(callable(objective_factory), "objective_factory", objective_factory, allowed)
     app = ClientApp()
+
+    def made(context: Context) -> Objective:
+        objective: object = objective_factory(context)
+        if not isinstance(objective, Objective):
+            kind = type(objective).__name__
+            raise UsageError(
+                f"objective_factory returned a {kind}, which is no Objective{missing(objective)}"
+            )
+        return objective
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        objective = objective_factory(context)
+        objective = made(context)
         held = held_devices(context.node_config, objective.devices)
         return wire.reply(wire.hello(_introduction(objective, held)), message)
 
     @app.query("initial")
     def initial(message: Message, context: Context) -> Message:
-        x = initial_of(objective_factory(context))
+        x = initial_of(made(context))
         return wire.reply(RecordDict({"arrays": wire.vector(x)}), message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        objective = objective_factory(context)
+        objective = made(context)
         work, devices, coefficients = wire.read_task(message.content)
         found = _work(work, objective, devices, context)
         return wire.reply(wire.answer(found, coefficients), message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        objective = objective_factory(context)
+        objective = made(context)
         x, devices, wanted = wire.read_model(message.content)
         with LocalFederation(objective, seed=0, workers=1):  # as fedzo evaluates elsewhere
             found, failures = _losses(objective, x, devices, context)
@@ -89,10 +100,10 @@ def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
     """
     listed, part = node_config.get("devices"), node_config.get("partition-id")
     if listed is not None:
-        held = sorted({i for piece in str(listed).split(",") for i in _range(piece)})
-        if held and held[-1] >= devices:
+        pieces = [_range(piece) for piece in str(listed).split(",")]
+        if any(piece.stop > devices for piece in pieces):
             raise UsageError(f"devices = {listed!r}: must be below {devices}, the problem's number")
-        return held
+        return sorted({i for piece in pieces for i in piece})
     parts = node_config.get("num-partitions")
     if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
         raise UsageError(
@@ -103,11 +114,14 @@ def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
 
 
 def _range(piece: str) -> range:
-    first, _, last = piece.strip().partition("-")
+    first, dash, last = piece.strip().partition("-")
     try:
-        return range(int(first), int(last or first) + 1)
-    except ValueError as error:
-        raise UsageError(f"devices: {piece!r} is neither a number nor a range like 0-3") from error
+        found = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        found = range(0)
+    if not found:
+        raise UsageError(f"devices: {piece!r} is neither a number nor a range like 0-3")
+    return found
 
 
 def _introduction(objective: Any, held: list[int]) -> wire.Hello:
@@ -128,18 +142,14 @@ def _work(work: Any, objective: Objective, devices: list[int], context: Context)
     def careful(objective: Objective, device: int) -> Update:
         try:
             _require_held(device, held)
-            return _update(work, objective, device)
+            found: Update = work(objective, device)
         except Exception as error:
             raise NoAnswer(_reason(error)) from error
+        return found
 
     with LocalFederation(objective, seed=0) as here:
         updates = tuple(here.map(careful, devices))
         return wire.Answer(work.round, updates, {o.device: o.reason for o in here.left_out})
-
-
-def _update(work: Any, objective: Objective, device: int) -> Update:
-    found: Update = work(objective, device)
-    return found
 
 
 def _losses(

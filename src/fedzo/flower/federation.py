@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -20,10 +21,13 @@ from fedzo.flower import wire
 from fedzo.flower.asking import Asking, Found
 from fedzo.flower.schema import Malformed
 from fedzo.loop import RESERVED
-from fedzo.random import Draws, Stream
+from fedzo.random import Draws, Stream, check_seed
 from fedzo.uplink import Uplink
 
 Array = NDArray[Any]
+
+_LONGEST = 1e150  # of an update, if nothing else is said: what is longer has no square
+_MOST_QUERIES = 10**12  # of a device in a round: who claims more would spoil the count
 
 
 class FlowerFederation:
@@ -69,6 +73,7 @@ class FlowerFederation:
     def __init__(
         self, grid: Grid, seed: int, uplink: Uplink, settings: FlowerSettings | None = None
     ) -> None:
+        check_seed("seed", seed)
         self.settings, self.seed = settings or FlowerSettings(), seed
         self.coefficients = uplink.wants_coefficients
         self.meter: Meter | None = None  # each node counts for itself
@@ -100,15 +105,19 @@ class FlowerFederation:
         return self._roll.offers(method)
 
     def initial(self) -> Array:
-        """Return where the problem starts, as the node of its first device says."""
-        first = self._first()
+        """Return where the problem starts: what most nodes say, of two the first device's."""
+        nodes = self._roll.homes(range(self.devices)).values()
         found = self._nodes.ask(
-            wire.INITIAL, [first], lambda _: RecordDict(), lambda c, _: {first: wire.read_vector(c)}
+            wire.INITIAL,
+            sorted(devices[0] for devices in nodes),
+            lambda _: RecordDict(),
+            lambda content, asked: dict.fromkeys(asked, wire.read_vector(content, self.dim)),
         )
-        x0 = found.get(first)
-        if x0 is None or x0.shape != (self.dim,):
-            raise Halted(f"the node of device {first} told no start of {self.dim} numbers")
-        return np.asarray(x0)
+        if not found:
+            raise Halted(f"no node told a start of {self.dim} numbers")
+        votes = Counter((x.dtype.str, x.tobytes()) for _, x in sorted(found.items()))
+        kind, numbers = max(votes, key=votes.__getitem__)
+        return np.frombuffer(numbers, kind).copy()
 
     def map(self, work: Any, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
@@ -119,7 +128,7 @@ class FlowerFederation:
         self._metrics, first = {}, self._first()
 
         def read(content: RecordDict, asked: list[int]) -> Found:
-            found, failures, metrics = wire.read_losses(content)
+            found, failures, metrics = wire.read_losses(content, len(asked))
             if first in asked:  # a node that was not asked has no say in it
                 self._metrics = metrics
             return {**failures, **found}
@@ -133,7 +142,7 @@ class FlowerFederation:
         losses = np.full(self.devices, np.nan)
         for device, loss in found.items():
             losses[device] = loss
-        finite = np.isfinite(losses)
+        finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]
             self.left_out += [LeftOut(i, "its loss is not finite") for i in wrong]
@@ -163,7 +172,7 @@ class FlowerFederation:
             wire.TRAIN,
             devices,
             lambda own: wire.task(packed or wire.pack(work.only(own)), own, short),
-            lambda content, _: self._read_updates(content, work, short),
+            lambda content, asked: self._read_updates(content, asked, work, short),
         )
         heard = 0
         for device in sorted(found):
@@ -179,8 +188,8 @@ class FlowerFederation:
         if diverged and not heard:
             raise NonFinite("the loss", work.round + 1, diverged[0])
 
-    def _read_updates(self, content: RecordDict, work: Any, short: bool) -> Found:
-        told = wire.read_answer(content, short)
+    def _read_updates(self, content: RecordDict, asked: list[int], work: Any, short: bool) -> Found:
+        told = wire.read_answer(content, short, len(asked))
         if told.round != work.round:
             raise Malformed(f"its answer is of round {told.round + 1}")
         return {**told.failures, **{update.device: update for update in told.updates}}
@@ -203,13 +212,16 @@ class FlowerFederation:
             raise _Refused(f"its update has the shape {got}, not ({self.dim},) of {right}")
         if not np.isfinite(delta).all():
             raise _Refused("its update is not finite")
-        norm, limit = float(np.linalg.norm(delta.astype(np.float64))), self.settings.max_norm
-        if limit is not None and norm > limit:
-            raise _Refused(f"its update has the length {norm:.4g}, more than max_norm = {limit:g}")
+        with np.errstate(over="ignore"):
+            norm = float(np.linalg.norm(delta.astype(np.float64)))
+        limit = self.settings.max_norm
+        if norm > (limit or _LONGEST):
+            most = f"max_norm = {limit:g}" if limit else f"{_LONGEST:g}"
+            raise _Refused(f"its update has the length {norm:.4g}, more than {most}")
         share = self._roll.sizes[update.device] if _by_size(work) else 1
         if update.weight != share:
             raise _Refused(f"its weight is {update.weight:g}, not {share}")
-        if update.queries < 0:
+        if not 0 <= update.queries <= _MOST_QUERIES:
             raise _Refused(f"it claims to have asked {update.queries} queries")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,8 +20,8 @@ class Roll:
     """The nodes that have introduced themselves and kept answering.
 
     A node that connects is greeted, and is on the roll once it has answered. One that
-    vanishes or stays silent is struck off and greeted anew: its answer brings it back. The
-    first introduction says what problem this is; a node with another one is not taken.
+    vanishes or stays silent is struck off and greeted anew: its answer brings it back. What
+    problem this is, most nodes' introductions say; a node with another one is not taken.
     Where two nodes claim a device, it is the earlier one's until that one is struck off.
     """
 
@@ -28,45 +29,71 @@ class Roll:
         self._grid, self._ttl = grid, ttl
         self._nodes: dict[int, wire.Hello] = {}
         self._greeted: dict[str, int] = {}
-        self._strangers: set[int] = set()
-        self.problem: wire.Hello | None = None  # as the first node told it
-        self.sizes: dict[int, int] = {}  # of every device heard of so far
+        self.refused: dict[int, str] = {}  # the nodes that were not taken, and why
+        self._owners: dict[int, int] = {}  # the node of each device that has one
+        self.problem: wire.Hello | None = None  # once it is settled
+        self.sizes: dict[int, int] = {}  # of every device heard of so far, as its owner told it
 
     def look(self) -> None:
         """Bring the roll up to date."""
         present = set(self._grid.get_node_ids())
         for gone in [node for node in self._nodes if node not in present]:
             self.strike(gone, "it has disconnected")
-        self._strangers &= present
-        known = self._nodes.keys() | set(self._greeted.values()) | self._strangers
+        for gone in self.refused.keys() - present:
+            del self.refused[gone]
+        known = self._nodes.keys() | set(self._greeted.values()) | self.refused.keys()
         self._greet(sorted(present - known))
         if self._greeted:
             for reply in self._grid.pull_messages(list(self._greeted)):
-                self._admit(self._greeted.pop(reply.metadata.reply_to_message_id), reply)
+                node = self._greeted.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:  # else it comes a second time
+                    self._admit(node, reply)
 
     def __contains__(self, node: int) -> bool:
         return node in self._nodes
 
+    @property
+    def complete(self) -> bool:
+        """Whether everybody who was greeted has answered."""
+        return not self._greeted
+
+    def elected(self) -> tuple[wire.Hello, int] | None:
+        """Return the problem that most nodes tell, the earlier of two, and how many hold it.
+
+        How many is in devices.
+        """
+        votes = Counter(told.shape for told in self._nodes.values())
+        wanted = max(votes, key=votes.__getitem__, default=None)
+        agreed = [told for told in self._nodes.values() if told.shape == wanted]
+        return (agreed[0], len(set().union(*(t.held for t in agreed)))) if agreed else None
+
+    def settle(self, problem: wire.Hello) -> None:
+        """Take only nodes with this problem from now on."""
+        self.problem = problem
+        for node, told in list(self._nodes.items()):
+            if told.shape != problem.shape:
+                del self._nodes[node]
+                self._refuse(node, _another(told, problem))
+        self.sizes.clear()
+        self._deal()
+
     def strike(self, node: int, reason: str) -> None:
         """Take a node off the roll until it answers a greeting again."""
         if self._nodes.pop(node, None) is not None:
-            log.warning("node %d is off the roll: %s", node, reason)
+            self._deal()
+            log.warning("node %d is off the roll: %s", node, line(reason))
 
     def homes(self, devices: Iterable[int]) -> dict[int, list[int]]:
         """Return the nodes that these devices live on, with the devices of each, in order."""
-        owner: dict[int, int] = {}
-        for node, told in self._nodes.items():
-            for device in told.held:
-                owner.setdefault(device, node)
         found: dict[int, list[int]] = {}
         for device in sorted(devices):
-            if device in owner:
-                found.setdefault(owner[device], []).append(device)
+            if device in self._owners:
+                found.setdefault(self._owners[device], []).append(device)
         return found
 
     def offers(self, method: str) -> bool:
-        """Tell whether every node's objective has this optional method."""
-        return all(method in told.offers for told in self._nodes.values())
+        """Tell whether most nodes' objectives have this optional method."""
+        return 2 * sum(method in told.offers for told in self._nodes.values()) > len(self._nodes)
 
     def _greet(self, nodes: list[int]) -> None:
         messages = [Message(RecordDict(), node, wire.HELLO, ttl=self._ttl) for node in nodes]
@@ -79,21 +106,41 @@ class Roll:
             if reply.has_error():
                 raise Malformed(f"it answered with an error: {reply.error.reason}")
             told = wire.read_hello(reply.content)
-            problem = self.problem or told
-            if (told.dim, told.devices) != (problem.dim, problem.devices):
-                raise Malformed(
-                    f"its problem has dim={told.dim} and devices={told.devices}, not "
-                    f"{problem.dim} and {problem.devices}"
-                )
+            if self.problem is not None and told.shape != self.problem.shape:
+                raise Malformed(_another(told, self.problem))
         except Malformed as error:
-            log.warning("node %d is not taken: %s", node, error)
-            if not lost(reply):
-                self._strangers.add(node)
+            self._refuse(node, str(error))
+            if lost(reply):  # it may come back
+                del self.refused[node]
             return
-        self.problem = problem
-        self._nodes[node] = told
-        self.sizes.update(zip(told.held, told.sizes, strict=True))
         log.info("node %d is on the roll with devices %s", node, shown(told.held))
+        taken = self._owners.keys() & told.held
+        if taken:
+            log.warning("node %d: devices %s are another node's already", node, shown(taken))
+        self._nodes[node] = told
+        self._claim(node, told)
+
+    def _claim(self, node: int, told: wire.Hello) -> None:
+        for device, size in zip(told.held, told.sizes, strict=True):
+            if self._owners.setdefault(device, node) == node:
+                self.sizes[device] = size
+
+    def _deal(self) -> None:
+        """Say anew which device is whose."""
+        self._owners.clear()
+        for node, told in self._nodes.items():
+            self._claim(node, told)
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self.refused[node] = line(reason)
+        log.warning("node %d is not taken: %s", node, self.refused[node])
+
+
+def _another(told: wire.Hello, right: wire.Hello) -> str:
+    return (
+        f"its problem has dim={told.dim} and devices={told.devices}, not {right.dim} and "
+        f"{right.devices}"
+    )
 
 
 def lost(reply: Any) -> bool:
@@ -106,6 +153,16 @@ def lost(reply: Any) -> bool:
         ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     )
     return bool(reply.has_error() and reply.error.code in gone)
+
+
+def line(reason: str) -> str:
+    r"""Return what somebody else wrote as one printable line of bounded length.
+
+    >>> line("no\n more\x1b[31m")
+    'no more?[31m'
+    """
+    words = " ".join(reason[:1000].split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:200]
 
 
 def shown(devices: Iterable[int]) -> str:

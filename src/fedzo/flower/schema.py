@@ -40,12 +40,12 @@ def numpy_of(arrays: dict[str, Any], name: str) -> Array:
     if name not in arrays:
         raise Malformed(f"the message has no array {name!r}")
     try:
-        found = arrays.pop(name).numpy()
+        found = np.asarray(arrays.pop(name).numpy())
     except Exception as error:  # NumPy refuses what is pickled, cut off or no array
         raise Malformed(f"the array {name!r} cannot be read: {error}") from error
     if found.dtype not in (np.float32, np.float64):
         raise Malformed(f"the array {name!r} is of type {found.dtype}, not float32 or float64")
-    return np.asarray(found)
+    return found
 
 
 def take(plain: dict[str, Any], name: str, hint: Any) -> Any:

@@ -61,10 +61,11 @@ def run_on(
     federation = FlowerFederation(
         grid, experiment.settings.seed, experiment.uplink, experiment.flower
     )
-    return experiment.run_over(federation, federation.initial(), run_dir, resume, _told)
+    return experiment.run_over(federation, federation.initial(), run_dir, resume, tell)
 
 
-def _told(progress: Progress) -> None:
+def tell(progress: Progress) -> None:
+    """Log how far a run has come, and who was left out."""
     record = progress.record
     loss = "" if record is None else f", f(x) = {record['train_loss']:.6g}"
     log.info("round %d of %d%s", progress.round, progress.rounds, loss)

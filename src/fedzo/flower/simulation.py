@@ -21,20 +21,34 @@ from numpy.typing import NDArray
 from fedzo.config import Experiment
 from fedzo.errors import FedzoError
 from fedzo.federation import cores
+from fedzo.flower import wire
 from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
+from fedzo.flower.roll import line
 from fedzo.folder import plain
-from fedzo.result import Callback, Result
+from fedzo.result import Callback, Progress, Result, listed
 
 Array = NDArray[Any]
 
+log = logging.getLogger("fedzo")
+
 _NO_HURRY = 1e6  # seconds: a virtual node does not die, it only waits for its turn
 
-# One core for a node, and no port open to anybody but this machine.
+# Ray reads these when it is imported, which is when the engine starts.
+_RAY_ENVIRONMENT = {
+    # Ray's ports ask for no password, and whoever reaches one can run code. Where it makes no
+    # clusters, as on some systems, it listens on 127.0.0.1 only, and so it shall on all.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # the workers are the run, not its background
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a warning asks for
+}
+
+# One core for a node.
 _RAY: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-    "init_args": {"_node_ip_address": "127.0.0.1", "log_to_driver": False},
+    "init_args": {"log_to_driver": False},
 }
 
 
@@ -44,12 +58,14 @@ def simulate(
     run_dir: Path | None = None,
     resume: bool = False,
     callback: Callback | Sequence[Callback] | None = None,
+    probed: int = 0,
 ) -> Result:
     """Run an experiment on Flower's simulation engine, from x0.
 
     The devices are dealt out to ``experiment.flower.nodes`` virtual nodes, all of which are
     waited for, whatever ``quorum``, ``grace`` and ``patience`` say. The engine runs
-    the server's part on a thread of its own; an interrupt of this one ends it in order.
+    the server's part on a thread of its own; an interrupt of this one ends it in order. Who is
+    left out is told by a warning of the logger ``fedzo``, each for the first time.
     """
     interrupted = threading.Event()
     outcome: list[Result | BaseException] = []
@@ -59,12 +75,13 @@ def simulate(
     def main(grid: Grid, context: Context) -> None:
         try:
             federation = FlowerFederation(
-                _Interruptible(grid, interrupted),
+                _Watched(grid, interrupted),
                 experiment.settings.seed,
                 experiment.uplink,
                 replace(experiment.flower, quorum=1.0, patience=_NO_HURRY),
             )
-            outcome.append(experiment.run_over(federation, x0, run_dir, resume, callback))
+            callbacks: list[Callback] = [_LeftOut(), *listed(callback)]
+            outcome.append(experiment.run_over(federation, x0, run_dir, resume, callbacks, probed))
         except BaseException as error:  # to be raised where the caller is
             outcome.append(error)
 
@@ -79,8 +96,11 @@ def simulate(
             )
         except KeyboardInterrupt:
             interrupted.set()
-            while not outcome:
-                time.sleep(0.05)
+            _wait_for(outcome)
+        except Exception as error:
+            if not outcome:
+                why = line(str(error.__cause__ or error))
+                raise FedzoError(f"Flower's simulation engine failed: {why}") from error
     if not outcome:
         raise FedzoError("Flower's simulation engine ended before the run did")
     if isinstance(outcome[0], BaseException):
@@ -88,8 +108,39 @@ def simulate(
     return outcome[0]
 
 
-class _Interruptible(Grid):
-    """A grid whose user is interrupted when the main thread was."""
+def _wait_for(outcome: list[Any]) -> None:
+    """Wait for the end of the run, which has been told to end.
+
+    The engine starts the run some seconds after itself: if not even that has happened, then
+    an interrupt has come before.
+    """
+    deadline = time.monotonic() + 20
+    while not outcome:
+        if time.monotonic() > deadline:
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+
+
+class _LeftOut:
+    """A callback that tells who is left out and why, each once."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[int, str]] = set()
+
+    def __call__(self, progress: Progress) -> None:
+        for one in (progress.record or {}).get("left_out", ()):
+            known = (one["device"], one["reason"])
+            if known not in self._told:
+                self._told.add(known)
+                log.warning("device %(device)d is left out of round %(round)d: %(reason)s", one)
+
+
+class _Watched(Grid):
+    """A grid whose user is interrupted when the main thread was, or when a node cannot begin.
+
+    The virtual nodes are all there will ever be: one that cannot even make the problem is not
+    worth waiting for.
+    """
 
     def __init__(self, grid: Grid, interrupted: threading.Event) -> None:
         self._grid, self._interrupted = grid, interrupted
@@ -114,7 +165,13 @@ class _Interruptible(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self._check()
-        return self._grid.pull_messages(message_ids)
+        replies = list(self._grid.pull_messages(message_ids))
+        for reply in replies:
+            if reply.has_error() and reply.metadata.message_type == wire.HELLO:
+                _, _, cause = str(reply.error.reason).rpartition("Message: ")  # after a traceback
+                why = line(cause.removesuffix("'>"))
+                raise FedzoError(f"a virtual node cannot begin: {why}")
+        return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -129,14 +186,16 @@ class _Interruptible(Grid):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the engine's chatter off the terminal, and Ray's statistics on this machine."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # the workers are the run, not its background
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what a warning asks for
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Keep the engine's chatter off the terminal.
+
+    Its errors too, which are tracebacks: what they mean is told in the run's own words.
+    """
+    for name, value in _RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    engine = logging.getLogger("flwr")
+    before = engine.level
+    engine.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        engine.setLevel(before)

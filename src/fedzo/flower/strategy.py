@@ -10,12 +10,15 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
 from fedzo.config import FlowerSettings
+from fedzo.errors import Halted, InvalidValue
 from fedzo.flower import wire
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import log
+from fedzo.flower.server import tell
 from fedzo.objective import checked_start
 from fedzo.result import Progress
 from fedzo.run import describe, drive
@@ -43,6 +46,8 @@ class FedzoStrategy:
         Whom to wait for, and for how long.
     evaluate_every : int
         f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
+    checkpoint_every : int
+        With a ``run_dir``, a checkpoint is written every so many rounds, and at the end.
     run_dir : path, optional
         A folder on the server for the run's files.
     resume : bool
@@ -68,6 +73,7 @@ class FedzoStrategy:
     seed: int = 0
     settings: FlowerSettings = field(default_factory=FlowerSettings)
     evaluate_every: int = 1
+    checkpoint_every: int = 1
     run_dir: str | os.PathLike[str] | None = None
     resume: bool = False
 
@@ -90,16 +96,23 @@ class FedzoStrategy:
             How many rounds to run.
         evaluate_fn : callable, optional
             Evaluates a model on the server, after each evaluation by the nodes.
+
+        Raises
+        ------
+        Halted
+            The run could not be finished, so that Flower lists it as failed; ``run_dir`` has
+            a checkpoint.
         """
         self.summary()
         federation = FlowerFederation(grid, self.seed, self.uplink, self.settings)
-        if initial_arrays is None:
-            x0 = federation.initial()
-        else:
-            x0 = checked_start(initial_arrays.to_numpy_ndarrays()[0])
+        x0 = federation.initial() if initial_arrays is None else _start(initial_arrays)
+        if x0.shape != (federation.dim,):
+            right = f"a vector of {federation.dim} numbers, as the nodes' problem has"
+            raise InvalidValue("initial_arrays", f"{x0.size} numbers", right)
         result = Result()
 
         def told(progress: Progress) -> None:
+            tell(progress)
             if progress.record is not None:
                 numbers: dict[str, Any] = {
                     k: v for k, v in progress.record.items() if isinstance(v, int | float)
@@ -116,6 +129,7 @@ class FedzoStrategy:
             uplink=self.uplink,
             rounds=num_rounds,
             evaluate_every=self.evaluate_every,
+            checkpoint_every=self.checkpoint_every,
             callback=told,
             run_dir=self.run_dir,
             resume=self.resume,
@@ -127,10 +141,18 @@ class FedzoStrategy:
                 "flower": asdict(self.settings),
             },
         )
+        if not run.success:
+            raise Halted(run.message)
         log.info("%s", run.message)
         result.arrays = wire.vector(run.x)
         return result
 
     def summary(self) -> None:
         """Log what will be run."""
-        log.info("fedzo: %s over %s, seed %d", self.algorithm, self.uplink, self.seed)
+        log.info("fedzo: %s over %s, seed %s", self.algorithm, self.uplink, self.seed)
+
+
+def _start(arrays: ArrayRecord) -> NDArray[Any]:
+    if len(arrays) != 1:
+        raise InvalidValue("initial_arrays", f"{len(arrays)} arrays", "one vector")
+    return checked_start(arrays.to_numpy_ndarrays()[0])

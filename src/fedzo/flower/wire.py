@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,6 +39,9 @@ WORKS: dict[str, Any] = {
     work.__name__: work for work in (LocalSteps, LocalGradientSteps, PooledSteps, OwnSteps)
 }
 
+# A problem has a few metrics, each with a short name; the history keeps no more.
+MOST_METRICS, LONGEST_NAME = 64, 64
+
 # The types of messages, by Flower's scheme "category.action".
 HELLO, INITIAL, TRAIN, EVALUATE = "query.hello", "query.initial", "train", "evaluate"
 
@@ -50,6 +55,11 @@ class Hello(NamedTuple):
     sizes: tuple[int, ...]  # how many samples each of those has
     offers: tuple[str, ...]  # the objective's optional methods
     cost: int  # of an evaluation, if the objective tells it, else 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """In what all nodes must agree: the dimension and the number of devices."""
+        return self.dim, self.devices
 
 
 class Answer(NamedTuple):
@@ -168,26 +178,27 @@ def answer(found: Answer, coefficients: bool) -> RecordDict:
         "failed": list(found.failures),
         "reasons": list(found.failures.values()),
     }
-    records = RecordDict({"answer": ConfigRecord(plain)})
-    if coefficients:
-        numbers = np.stack([np.asarray(u.coefficients) for u in updates]) if updates else None
-        if numbers is not None:
-            plain["steps"], plain["dtype"] = numbers.shape[1], numbers.dtype.name
-            plain["coefficients"] = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
-            records["answer"] = ConfigRecord(plain)
+    records = RecordDict()
+    if updates and coefficients:
+        numbers = np.stack([np.asarray(u.coefficients) for u in updates])
+        plain["steps"], plain["dtype"] = numbers.shape[1], numbers.dtype.name
+        plain["coefficients"] = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
     elif updates:
         deltas = FlowerArray(np.stack([u.delta for u in updates]))
         records["arrays"] = ArrayRecord({"deltas": deltas})
+    records["answer"] = ConfigRecord(plain)
     return records
 
 
-def read_answer(content: RecordDict, coefficients: bool) -> Answer:
-    """Return what a node's devices found; raise :class:`Malformed` if it is not an answer."""
+def read_answer(content: RecordDict, coefficients: bool, asked: int) -> Answer:
+    """Return what a node's devices found; raise :class:`Malformed` if it is not an answer.
+
+    ``asked`` is how many devices were asked: more cannot answer.
+    """
     plain = dict(config(content, "answer"))
-    devices, failed = take(plain, "devices", list[int]), take(plain, "failed", list[int])
+    devices, failures = _devices(plain, asked)
     weights, queries = take(plain, "weights", list[float]), take(plain, "queries", list[int])
-    reasons = take(plain, "reasons", list[str])
-    if len(reasons) != len(failed) or not len(devices) == len(weights) == len(queries):
+    if not len(devices) == len(weights) == len(queries):
         raise Malformed("the answer's lists differ in length")
     empty = np.empty(0)
     if not devices:
@@ -203,7 +214,21 @@ def read_answer(content: RecordDict, coefficients: bool) -> Answer:
         Update(device, delta, weight, asked, own)
         for device, (delta, own), weight, asked in zip(devices, rows, weights, queries, strict=True)
     )
-    return Answer(take(plain, "round", int), updates, dict(zip(failed, reasons, strict=True)))
+    return Answer(take(plain, "round", int), updates, failures)
+
+
+def _devices(plain: dict[str, Any], asked: int) -> tuple[list[int], dict[int, str]]:
+    """Return whose answers these are, and who failed why: each device once, none of the others."""
+    for name in ("devices", "failed", "reasons"):  # before anything looks at each of a million
+        if isinstance(plain.get(name), list) and len(plain[name]) > asked:
+            raise Malformed(f"the answer is about more devices than the {asked} that were asked")
+    devices, failed = take(plain, "devices", list[int]), take(plain, "failed", list[int])
+    reasons = take(plain, "reasons", list[str])
+    if len({*devices, *failed}) != len(devices) + len(failed):
+        raise Malformed("the answer names a device twice")
+    if len(reasons) != len(failed):
+        raise Malformed("the answer's lists differ in length")
+    return devices, dict(zip(failed, reasons, strict=True))
 
 
 def _coefficients(plain: dict[str, Any], devices: int) -> Array:
@@ -237,8 +262,9 @@ def read_hello(content: RecordDict) -> Hello:
         tuple(take(plain, "offers", list[str])),
         take(plain, "cost", int),
     )
-    sound = told.dim > 0 and all(0 <= i < told.devices for i in told.held)
-    if not sound or len(told.held) != len(told.sizes) or any(s < 0 for s in told.sizes):
+    whose = all(0 <= i < told.devices for i in told.held) and len(told.held) == len(told.sizes)
+    once = len(set(told.held)) == len(told.held)
+    if not (whose and once and told.dim > 0 and min(told.cost, *told.sizes, 0) == 0):
         raise Malformed("the node's introduction contradicts itself")
     return told
 
@@ -273,18 +299,27 @@ def losses(
 
 
 def read_losses(
-    content: RecordDict,
+    content: RecordDict, asked: int
 ) -> tuple[dict[int, float], dict[int, str], dict[str, float]]:
-    """Return losses and failures by device, and metrics by name."""
+    """Return losses and failures by device, and metrics by name; ``asked``: how many devices."""
     plain = dict(config(content, "answer"))
-    devices, values = take(plain, "devices", list[int]), take(plain, "losses", list[float])
-    failed, reasons = take(plain, "failed", list[int]), take(plain, "reasons", list[str])
-    if len(devices) != len(values) or len(failed) != len(reasons):
+    devices, failures = _devices(plain, asked)
+    values = take(plain, "losses", list[float])
+    if len(devices) != len(values):
         raise Malformed("the answer's lists differ in length")
-    told: Mapping[str, Any] = content.metric_records.get("metrics") or {}
-    metrics = {k: float(v) for k, v in told.items() if isinstance(v, int | float)}
     found = dict(zip(devices, values, strict=True))
-    return found, dict(zip(failed, reasons, strict=True)), metrics
+    return found, failures, _metrics(content.metric_records.get("metrics") or {})
+
+
+def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers among a few metrics whose names can be shown."""
+    few = itertools.islice(told.items(), MOST_METRICS)
+    return {
+        name: float(value)
+        for name, value in few
+        if len(name) <= LONGEST_NAME and name.isprintable()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def vector(x: Array) -> ArrayRecord:
@@ -292,11 +327,13 @@ def vector(x: Array) -> ArrayRecord:
     return ArrayRecord({"x": FlowerArray(np.ascontiguousarray(x))})
 
 
-def read_vector(content: RecordDict) -> Array:
-    """Return the vector of a message: one-dimensional, finite, float32 or float64."""
+def read_vector(content: RecordDict, dim: int | None = None) -> Array:
+    """Return the vector of a message: finite, float32 or float64, of ``dim`` numbers if given."""
     x = numpy_of(dict(array_record(content)), "x")
     if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all():
         raise Malformed("the vector is not one of finite numbers")
+    if dim is not None and x.size != dim:
+        raise Malformed(f"the vector has {x.size} numbers, not {dim}")
     return x
 
 

@@ -1,0 +1,71 @@
+"""What the tests of real processes share: each process is ended by its own id.
+
+They are slow, since Flower starts a process for each message: ``pytest -m processes`` runs them.
+"""
+
+import contextlib
+import os
+import time
+import tomllib
+from pathlib import Path
+
+from flower_federation import children
+
+from fedzo.flower.app_config import experiment_of
+from fedzo.folder import RunFolder
+
+HERE = Path(__file__).parents[2]
+
+APP = HERE / "examples" / "flower-app"
+LIMIT = 900  # seconds that anything may take at most: a machine may be busy
+PATIENT = {"flower.grace": 900.0, "flower.patience": 900.0}  # where nobody is to be left out
+WIRE = ("wire_up_bytes", "wire_down_bytes")
+
+
+def here(settings):
+    """Return the run of the same settings in this process."""
+    return experiment_of(settings).run()
+
+
+def until(what, seconds=LIMIT):
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.2)
+    return found
+
+
+def rounds_done(folder):
+    checkpoint = RunFolder(folder).load()
+    return -1 if checkpoint is None else checkpoint.round
+
+
+def open_to_others(process):
+    """Return the addresses beyond this machine that a process or one below it listens on."""
+    sockets = set()
+    for pid in (process, *children(process)):
+        with contextlib.suppress(OSError):  # it has ended in the meantime
+            sockets |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = row.split()
+            address, state, inode = fields[1], fields[3], fields[9]
+            here = address.partition(":")[0].endswith("0100007F")  # 127.0.0.1, of IPv6 too
+            if state == "0A" and f"socket:[{inode}]" in sockets and not here:
+                found.add(address)
+    return found
+
+
+def without(record):
+    return {k: v for k, v in record.items() if k not in ("seconds", *WIRE)}
+
+
+def settings_of(**changes):
+    """Return the app's run configuration with changes, flat as Flower has it."""
+    config = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    flat = {}
+    for key, value in config.items():
+        inner = value.items() if isinstance(value, dict) else ()
+        flat.update({f"{key}.{k}": v for k, v in inner} or {key: value})
+    return {**flat, **changes}
