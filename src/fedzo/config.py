@@ -8,9 +8,7 @@ factory, and ``[run]`` those of :class:`RunSettings`. There is no second list of
 from __future__ import annotations
 
 import inspect
-import math
 import tomllib
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,100 +19,27 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm
-from fedzo.auto import settled
 from fedzo.errors import (
     InvalidValue,
     UsageError,
-    check_count,
-    check_counts,
-    check_positive,
     nearest,
     one_of,
     require,
 )
 from fedzo.federation import Federation
 from fedzo.importing import named
-from fedzo.objective import Objective, missing, posed
+from fedzo.objective import Objective, missing
 from fedzo.problems import PROBLEMS
-from fedzo.random import check_seed
-from fedzo.result import Callback, Result, closing
-from fedzo.run import describe, drive, minimize
+from fedzo.result import Callback, Result
+from fedzo.run import drive, minimize
+from fedzo.settings import FlowerSettings, RunSettings
+from fedzo.signature import arguments_of, made_by, parameters_of
 from fedzo.uplink import UPLINKS, Uplink
 
 Array = NDArray[Any]
 Tables = dict[str, dict[str, Any]]
 
 ENGINES = ("local", "flower")
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """The ``[run]`` table; ``data_seed`` names the problem's randomness, ``seed`` the rest."""
-
-    rounds: int = 100
-    seed: int = 0
-    data_seed: int = 0
-    evaluate_every: int = 10
-    checkpoint_every: int = 10
-    workers: int | None = None
-    target: float | None = None
-
-    def __post_init__(self) -> None:
-        check_counts(self, "evaluate_every", "checkpoint_every")
-        check_count("rounds", self.rounds, least=0)
-        if self.workers is not None:
-            check_counts(self, "workers")
-        for key in ("seed", "data_seed"):
-            check_seed(key, getattr(self, key))
-        wanted = self.target is None or not math.isnan(self.target)
-        require(wanted, "target", self.target, "a number")
-
-
-@dataclass(frozen=True)
-class FlowerSettings:
-    """The ``[flower]`` table: how long a federation of real nodes waits for whom.
-
-    Parameters
-    ----------
-    quorum : float
-        The share of a round's devices, in (0, 1], whose answers the round cannot do without.
-    grace : float
-        Seconds that the others are waited for once the quorum is there. Who has not answered
-        by then is left out of the round, and asked again when it has shown that it is alive.
-    patience : float
-        Seconds that a quorum is waited for; then the run stops, with a checkpoint.
-    max_norm : float, optional
-        An update that is longer than this is left out; None: any finite one is taken.
-    nodes : int, optional
-        How many nodes a simulation has; as many as this machine has cores by default. A real
-        federation has those that connect.
-
-    Examples
-    --------
-    >>> FlowerSettings(quorum=1.5)
-    Traceback (most recent call last):
-    fedzo.errors.InvalidValue: quorum = 1.5: must be a number in (0, 1]
-    >>> FlowerSettings().needed(20)
-    10
-    """
-
-    quorum: float = 0.5
-    grace: float = 30.0
-    patience: float = 600.0
-    max_norm: float | None = None
-    nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        check_positive(self, "quorum", "grace", "patience")
-        require(self.quorum <= 1, "quorum", self.quorum, "a number in (0, 1]")
-        if self.max_norm is not None:
-            check_positive(self, "max_norm")
-        if self.nodes is not None:
-            check_counts(self, "nodes")
-
-    def needed(self, devices: int) -> int:
-        """Return how many of so many devices are a quorum."""
-        return math.ceil(self.quorum * devices)
 
 
 @dataclass(frozen=True)
@@ -139,7 +64,7 @@ class Experiment:
     algorithm: Algorithm
     uplink: Uplink
     settings: RunSettings
-    flower: FlowerSettings = FlowerSettings()
+    flower: FlowerSettings
 
     @classmethod
     def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -174,19 +99,19 @@ class Experiment:
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
         run = dict(tables.get("run", {}))
-        settings, run = _make("run", RunSettings, run)
+        settings, run = made_by("run", RunSettings, run)
         problem = dict(tables.get("problem", {}))
         problem_name = _choice("problem", problem, *_CHOICES["problem"], own=True)
         factory = _factory(problem_name)
-        arguments = _arguments("problem", factory, problem, hidden=("seed",))
+        arguments = arguments_of("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, settings.data_seed)}
         algorithm = dict(tables.get("algorithm", {}))
         algorithm_name = _choice("algorithm", algorithm, *_CHOICES["algorithm"])
-        made, algorithm = _make("algorithm", ALGORITHMS[algorithm_name], algorithm)
+        made, algorithm = made_by("algorithm", ALGORITHMS[algorithm_name], algorithm)
         uplink = dict(tables.get("uplink", {}))
         kind = _choice("uplink", uplink, *_CHOICES["uplink"])
-        heard, uplink = _make("uplink", UPLINKS[kind], uplink)
-        made_flower, flower = _make("flower", FlowerSettings, tables.get("flower", {}))
+        heard, uplink = made_by("uplink", UPLINKS[kind], uplink)
+        made_flower, flower = made_by("flower", FlowerSettings, tables.get("flower", {}))
         resolved = {
             "problem": {"name": problem_name, **arguments},
             "algorithm": {"name": algorithm_name, **algorithm},
@@ -223,48 +148,18 @@ class Experiment:
         if engine not in ENGINES:
             raise InvalidValue("engine", engine, one_of(ENGINES) + nearest(engine, ENGINES))
         if engine == "flower":
-            return self._simulate(run_dir, resume, callback)
+            try:
+                from fedzo.flower.simulation import simulate
+            except ModuleNotFoundError as error:
+                advice = "pip install 'fedzo[flower]'"
+                raise UsageError(f"--engine flower: {error}: {advice}") from error
+            return simulate(self, run_dir, resume, callback)
         objective, settings = self.problem(), self.settings
         loop = self._loop(run_dir, resume, callback)
         try:
             return minimize(objective, seed=settings.seed, workers=settings.workers, **loop)
         except InvalidValue as error:  # a hyper-parameter that does not fit this problem
             raise error.under("algorithm") from error
-
-    def _simulate(
-        self,
-        run_dir: Path | None,
-        resume: bool,
-        callback: Callback | Sequence[Callback] | None,
-    ) -> Result:
-        try:
-            from fedzo.flower.simulation import simulate
-        except ModuleNotFoundError as error:
-            raise UsageError(f"--engine flower: {error}: pip install 'fedzo[flower]'") from error
-
-        objective, start = posed(self.problem(), None, None, {})
-        meter = getattr(objective, "meter", None)
-        if meter is not None and meter.budget is not None:
-            raise UsageError(
-                f"a budget of {meter.budget:,} queries is kept within one process, and Flower's "
-                "nodes are several: limit run.rounds instead"
-            )
-        with closing(objective):
-            algorithm, probed = settled(
-                self.algorithm,
-                objective,
-                start,
-                rounds=self.settings.rounds,
-                seed=self.settings.seed,
-                workers=self.settings.workers,
-                folder=run_dir,
-            )
-            chosen = {"algorithm": describe(algorithm, "name", ALGORITHMS)}
-            experiment = replace(self, algorithm=algorithm, tables=self.tables | chosen)
-            result = simulate(experiment, start, run_dir, resume, callback, probed)
-        if run_dir is not None and hasattr(objective, "leave"):
-            objective.leave(run_dir, result)
-        return result
 
     def run_over(
         self,
@@ -362,13 +257,9 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
             was, now = str(old.get(key, default)), str(keys.get(key))
             if was in known and now in known:
                 makers = [_factory(c) if table == "problem" else known[c] for c in (was, now)]
-                for gone in _parameters(makers[0]) - _parameters(makers[1]):
+                for gone in parameters_of(makers[0]) - parameters_of(makers[1]):
                     old.pop(gone, None)
         old.update(keys)
-
-
-def _parameters(factory: Callable[..., Any]) -> set[str]:
-    return set(inspect.signature(factory).parameters)
 
 
 def _choice(
@@ -415,101 +306,3 @@ def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, A
 
 def _takes_seed(factory: Callable[..., Any], seed: int) -> dict[str, int]:
     return {"seed": seed} if "seed" in inspect.signature(factory).parameters else {}
-
-
-def _make(table: str, factory: Callable[..., Any], keys: Mapping[str, Any]) -> Any:
-    """Return what a table makes, and its keys with the defaults filled in."""
-    arguments = _arguments(table, factory, keys)
-    try:
-        return factory(**arguments), arguments
-    except InvalidValue as error:
-        raise error.under(table) from error
-
-
-def _arguments(
-    table: str, factory: Callable[..., Any], keys: Mapping[str, Any], hidden: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Check keys against a factory's parameters, by name and type; fill in the defaults."""
-    parameters = inspect.signature(factory).parameters
-    known = [
-        p.name
-        for p in parameters.values()
-        if p.name not in hidden and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
-    takes_any = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
-    hints = _hints(factory)
-    for key, value in keys.items():
-        if key not in known and not takes_any:
-            whose = f" for {factory.__name__}" if table in _CHOICES else ""
-            raise UsageError(
-                f"{table}.{key} = {value!r}: unknown key{nearest(key, known)}; "
-                f"[{table}] takes {', '.join(known) or 'nothing else'}{whose}"
-            )
-        hint = hints.get(key, Any)
-        if not _fits(value, hint):
-            raise InvalidValue(f"{table}.{key}", value, _worded(hint))
-    arguments = {}
-    for name in known:
-        default = parameters[name].default
-        if name not in keys and default is inspect.Parameter.empty:
-            raise UsageError(
-                f"{table}.{name} is missing: {_worded(hints.get(name, Any))} is needed"
-            )
-        value = keys.get(name, default)
-        # 1 is a fine learning rate, and 1 and 1.0 are the same one.
-        is_float = float in _options(hints.get(name)) and type(value) is int
-        arguments[name] = float(value) if is_float else value
-    return {**arguments, **{k: v for k, v in keys.items() if k not in known}}
-
-
-def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    except (NameError, TypeError):  # hints for a type checker only, or on what takes none
-        return {}
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if union else (hint,)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Tell whether a TOML value may stand for a parameter of this type."""
-    for option in _options(hint):
-        if typing.get_origin(option) is typing.Literal:
-            if value in typing.get_args(option):
-                return True
-        elif option is Any or (option is type(None) and value is None):
-            return True
-        elif isinstance(value, bool) or option is bool:
-            if isinstance(value, bool) and option is bool:
-                return True
-        elif option is float:
-            if isinstance(value, int | float):
-                return True
-        elif _is_instance(value, typing.get_origin(option) or option):
-            return True
-    return False
-
-
-def _is_instance(value: Any, kind: Any) -> bool:
-    if kind is tuple:
-        return isinstance(value, list | tuple)  # TOML has lists only
-    return isinstance(value, kind) if inspect.isclass(kind) else True
-
-
-def _choose_from(known: Sequence[str]) -> str:
-    return one_of(known) if len(known) > 1 else repr(known[0])
-
-
-def _worded(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    names |= {list: "a list", tuple: "a list", Any: "a value"}
-    words = []
-    for option in _options(hint):
-        if typing.get_origin(option) is typing.Literal:
-            words.append(_choose_from([str(o) for o in typing.get_args(option)]))
-        elif option is not type(None):
-            words.append(names.get(typing.get_origin(option) or option, str(option)))
-    return " or ".join(words)

@@ -8,12 +8,12 @@ import os
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
 
-from fedzo.config import FlowerSettings
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.grid import InProcessGrid
 from fedzo.flower.server import make_server_app
 from fedzo.flower.strategy import FedzoStrategy
+from fedzo.settings import FlowerSettings
 
 __all__ = [
     "FedzoStrategy",

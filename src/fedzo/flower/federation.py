@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms.fedzo import LocalSteps, rebuild
 from fedzo.budget import Meter
-from fedzo.config import FlowerSettings
 from fedzo.errors import FedzoError, Halted, NonFinite
 from fedzo.federation import LeftOut, Replies, Update
 from fedzo.flower import wire
@@ -22,6 +21,7 @@ from fedzo.flower.asking import Asking, Found
 from fedzo.flower.schema import Malformed
 from fedzo.loop import RESERVED
 from fedzo.random import Draws, Stream, check_seed
+from fedzo.settings import FlowerSettings
 from fedzo.uplink import Uplink
 
 Array = NDArray[Any]

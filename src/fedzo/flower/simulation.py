@@ -18,8 +18,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from numpy.typing import NDArray
 
+from fedzo.algorithms import ALGORITHMS
+from fedzo.auto import settled
 from fedzo.config import Experiment
-from fedzo.errors import FedzoError
+from fedzo.errors import FedzoError, UsageError
 from fedzo.federation import cores
 from fedzo.flower import wire
 from fedzo.flower.app_config import ProblemOf
@@ -27,7 +29,9 @@ from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import line
 from fedzo.folder import plain
-from fedzo.result import Callback, Progress, Result, listed
+from fedzo.objective import posed
+from fedzo.result import Callback, Progress, Result, closing, listed
+from fedzo.run import describe
 
 Array = NDArray[Any]
 
@@ -54,18 +58,53 @@ _RAY: dict[str, Any] = {
 
 def simulate(
     experiment: Experiment,
-    x0: Array,
     run_dir: Path | None = None,
     resume: bool = False,
     callback: Callback | Sequence[Callback] | None = None,
-    probed: int = 0,
 ) -> Result:
-    """Run an experiment on Flower's simulation engine, from x0.
+    """Run an experiment on Flower's simulation engine.
 
     The devices are dealt out to ``experiment.flower.nodes`` virtual nodes, all of which are
-    waited for, whatever ``quorum``, ``grace`` and ``patience`` say. The engine runs
-    the server's part on a thread of its own; an interrupt of this one ends it in order. Who is
-    left out is told by a warning of the logger ``fedzo``, each for the first time.
+    waited for, whatever ``quorum``, ``grace`` and ``patience`` say. Who is left out is told by a
+    warning of the logger ``fedzo``, each for the first time.
+    """
+    settings = experiment.settings
+    objective, start = posed(experiment.problem(), None, None, {})
+    meter = getattr(objective, "meter", None)
+    if meter is not None and meter.budget is not None:
+        raise UsageError(
+            f"a budget of {meter.budget:,} queries is kept within one process, and Flower's "
+            "nodes are several: limit run.rounds instead"
+        )
+    with closing(objective):
+        algorithm, probed = settled(
+            experiment.algorithm,
+            objective,
+            start,
+            rounds=settings.rounds,
+            seed=settings.seed,
+            workers=settings.workers,
+            folder=run_dir,
+        )
+        table = {"algorithm": describe(algorithm, "name", ALGORITHMS)}
+        chosen = replace(experiment, algorithm=algorithm, tables=experiment.tables | table)
+        result = _on_ray(chosen, start, run_dir, resume, callback, probed)
+    if run_dir is not None and hasattr(objective, "leave"):
+        objective.leave(run_dir, result)
+    return result
+
+
+def _on_ray(
+    experiment: Experiment,
+    x0: Array,
+    run_dir: Path | None,
+    resume: bool,
+    callback: Callback | Sequence[Callback] | None,
+    probed: int,
+) -> Result:
+    """Run it from x0; the engine has the server's part on a thread of its own.
+
+    An interrupt of this one ends it in order.
     """
     interrupted = threading.Event()
     outcome: list[Result | BaseException] = []

@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
-from fedzo.config import FlowerSettings
 from fedzo.errors import Halted, InvalidValue
 from fedzo.flower import wire
 from fedzo.flower.federation import FlowerFederation
@@ -22,6 +21,7 @@ from fedzo.flower.server import tell
 from fedzo.objective import checked_start
 from fedzo.result import Progress
 from fedzo.run import describe, drive
+from fedzo.settings import FlowerSettings
 from fedzo.uplink import UPLINKS, Ideal, Uplink
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
