@@ -495,3 +495,27 @@ def test_help_does_not_import_what_is_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.endswith("set()\n")
+
+
+LEAVES_OUT = """
+from fedzo.objective import FunctionObjective
+
+
+def f(x, device):
+    if device == 2:
+        raise OSError("the line is dead")
+    return x @ x
+
+
+def make():
+    return FunctionObjective(f, dim=2, devices=3, on_failure="leave_out")
+"""
+
+
+def test_says_who_was_left_out(here, capsys):
+    (here / "mine.py").write_text(LEAVES_OUT)
+    (here / "mine.toml").write_text('[problem]\nname = "mine:make"\n[run]\nrounds = 2\n')
+    assert main(["run", "mine.toml", "--quiet", "--out", "run"]) == 0
+    # Once in each of two rounds and of two evaluations.
+    told = "left out      4 times, device 2: history.jsonl has why"
+    assert told in capsys.readouterr().out.splitlines()

@@ -244,6 +244,12 @@ def _summary(result: Result, out: Path) -> str:
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
         ("files", f"{out}/: {' '.join(_files(out))}"),
     ]
+    if left_out := [one for record in result.history for one in record.get("left_out", ())]:
+        devices = sorted({one["device"] for one in left_out})
+        named = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
+        rows.insert(
+            1, ("left out", f"{len(left_out)} times, device {named}: history.jsonl has why")
+        )
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)
 

@@ -287,3 +287,8 @@ def test_budget_is_refused_where_it_could_not_be_kept():
     experiment = fedzo.config.Experiment.load("tuning", ["problem.max_queries=100"])
     with pytest.raises(UsageError, match="a budget of 100 queries is kept within one process"):
         experiment.run(engine="flower")
+
+
+def test_resume_is_true_or_false():
+    with pytest.raises(InvalidValue, match="resume = 'false': must be true or false"):
+        start({**QUADRATIC, "resume": "false"})

@@ -8,7 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedzo.config import Experiment
-from fedzo.errors import Halted
+from fedzo.errors import Halted, InvalidValue
 from fedzo.flower.app_config import experiment_of
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import log
@@ -41,11 +41,14 @@ def make_server_app(config: Experiment | None = None) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         experiment = config or experiment_of(context.run_config)
         folder = str(context.run_config.get("run-dir", ""))
+        resume = context.run_config.get("resume", False)
+        if not isinstance(resume, bool):
+            raise InvalidValue("resume", resume, "true or false")
         result = run_on(
             grid,
             experiment,
             Path(folder) if folder else None,
-            resume=bool(context.run_config.get("resume", False)),
+            resume=resume,
         )
         log.info("%s: f(x) = %.6g", result.message, result.fun)
         if not result.success:
