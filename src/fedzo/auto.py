@@ -137,18 +137,18 @@ def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: i
     for _ in range(tries):
         probe, smoothing = _Probe(algorithm, federation, x0), algorithm.estimator.smoothing
         length = float(np.linalg.norm(probe.direction))
-        if not length:
+        if not length:  # no two values differ
             break
         low = _lowest(probe.look, smoothing / length)
         queries += probe.queries
         if low is not None and low.change < lowest:
             found, lowest = replace(algorithm, learning_rate=low.step / 2), low.change
-        elif found is not None:
+        elif found is not None:  # the μ before was better
             break
-        else:
+        else:  # nothing falls: to go half of μ far in a round does little harm
             careful = replace(algorithm, learning_rate=smoothing / length / 2)
         reach = smoothing if low is None else low.step * length
-        if low is not None and reach > smoothing:
+        if low is not None and reach > smoothing:  # μ is small beside what a round does
             break
         algorithm = replace(algorithm, smoothing=reach / 16)
     found = found or careful
