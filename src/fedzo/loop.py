@@ -322,7 +322,8 @@ class Loop:
         first, last = (self.history[i]["train_loss"] for i in (0, -1))
         if self.position.round and not self.position.queries:
             return ", in which no device took part"
-        return f", but the loss rose from {first:.4g} to {last:.4g}" if last > first else ""
+        rose = last - first > 0.01 * abs(first)  # less than that is noise around a good start
+        return f", but the loss rose from {first:.4g} to {last:.4g}" if rose else ""
 
     def _note_left_out(self, t: int) -> None:
         """Take down who was left out in round t, for the next record of the history."""
