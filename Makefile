@@ -16,7 +16,7 @@ test: $(VENV)/.dev
 
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
-	$(BIN)/python -m pytest -m processes -n 3 --dist loadfile tests/flower
+	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile tests/flower
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

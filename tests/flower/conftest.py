@@ -20,3 +20,14 @@ def _found_by_its_children():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(fedzo.__file__).parents[1]))
         yield
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Return a federation of three nodes on loopback, not secured."""
+    from flower_federation import Federation
+
+    with Federation(tmp_path_factory.mktemp("plain")) as made:
+        for i in range(3):
+            made.start_node(f"node-{i}", f"partition-id={i} num-partitions=3")
+        yield made

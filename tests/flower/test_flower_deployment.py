@@ -1,34 +1,12 @@
-"""A federation of real processes on loopback: one SuperLink, three SuperNodes."""
-
-import os
-import signal
-from pathlib import Path
+"""The same run in one process and on a SuperLink with three SuperNodes, on loopback."""
 
 import numpy as np
 import pytest
-from flower_federation import NAME, Federation, children
-from processes import APP, LIMIT, PATIENT, here, rounds_done, settings_of, until, without
+from processes import APP, LIMIT, PATIENT, here, settings_of, without
 
 from fedzo.folder import read_history
 
 pytestmark = pytest.mark.processes
-
-SMALL = {  # nine devices, of which a round has all, and steps that take no time
-    "config": "",
-    "problem.name": "quadratic",
-    "problem.devices": 9,
-    "algorithm.participants": "",
-    "algorithm.learning-rate": 0.01,
-}
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    """Return a federation of three nodes, not secured."""
-    with Federation(tmp_path_factory.mktemp("plain")) as made:
-        for i in range(3):
-            made.start_node(f"node-{i}", f"partition-id={i} num-partitions=3")
-        yield made
 
 
 def test_same_run_as_in_one_process(federation, tmp_path):
@@ -50,61 +28,3 @@ def test_same_run_as_in_one_process(federation, tmp_path):
         list(read_history(tmp_path / name / "history.jsonl"))[-1] for name in ("ideal", "seeds")
     )
     assert ideal["wire_up_bytes"] > 50 * seeds["wire_up_bytes"]
-
-
-def command(pid):
-    try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().decode()
-    except OSError:
-        return ""
-
-
-def test_killed_server_resumes_to_the_same_model(federation, tmp_path):
-    settings = {**SMALL, **PATIENT, "run.rounds": 6, "run-dir": str(tmp_path / "run")}
-    first = federation.run(APP, settings)
-    until(lambda: rounds_done(tmp_path / "run") >= 2)
-    below = children(federation.processes["superlink"].pid)
-    (server,) = [pid for pid in below if "flwr-serverapp" in command(pid)]
-    os.kill(server, signal.SIGKILL)
-    assert federation.wait(first, LIMIT) == "finished:failed"
-    assert rounds_done(tmp_path / "run") < 6
-    second = federation.run(APP, {**settings, "resume": True})
-    assert federation.wait(second, LIMIT) == "finished:completed", federation.log(second)
-    result = here(settings_of(**SMALL, **{"run.rounds": 6}))
-    x = np.load(tmp_path / "run" / "model.npy")
-    assert np.abs(x - result.x).max() <= 1e-6 * np.abs(result.x).max()
-
-
-def test_killed_node_costs_its_updates_and_comes_back(federation, tmp_path):
-    folder = tmp_path / "run"
-    settings = {"run.rounds": 40, "run.evaluate-every": 1, "flower.grace": 30.0}
-    run = federation.run(APP, {**SMALL, **settings, "run-dir": str(folder)})
-
-    def history():
-        return list(read_history(folder / "history.jsonl"))
-
-    until(lambda: len(history()) > 2)
-    federation.end("node-2", signal.SIGKILL)
-    until(lambda: history()[-1]["participants"] == 6)
-    federation.start_node("node-2", "partition-id=2 num-partitions=3")
-    gone = len(history())
-    until(lambda: any(r["participants"] == 9 for r in history()[gone:]))
-    federation.flwr("stop", run, NAME)
-    without_it = [r for r in history() if r["participants"] == 6]
-    assert without_it
-    assert {r["participants"] for r in history()[1:]} == {6, 9}
-    named = [one for r in history() for one in r.get("left_out", ())]
-    assert {one["device"] for one in named} == {6, 7, 8}
-    assert all(np.isfinite(r["train_loss"]) for r in history())
-    assert history()[-1]["train_loss"] < history()[0]["train_loss"]
-
-
-def test_no_quorum_ends_with_a_checkpoint(federation, tmp_path):
-    folder = tmp_path / "run"
-    settings = {"run.rounds": 50, "flower.quorum": 1.0, "flower.patience": 60.0}
-    run = federation.run(APP, {**SMALL, **settings, "run-dir": str(folder)})
-    until(lambda: rounds_done(folder) >= 1)
-    federation.end("node-1", signal.SIGKILL)
-    assert federation.wait(run, LIMIT) == "finished:failed"
-    assert "no quorum within 60 s: 6 of 9 devices have answered after round" in federation.log(run)
-    assert 1 <= rounds_done(folder) < 50
