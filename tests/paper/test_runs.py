@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from toys import FAST, LOST, SLOW, toy
+from toys import toy
 
 from fedzo.config import Experiment
 from fedzo.errors import UsageError
 from fedzo.folder import RunFolder, read_history
-from fedzo.paper.runs import Run, do, run_of
+from fedzo.paper.runs import do, run_of
 from fedzo.paper.worker import OUTCOME
 
 SCRIPT = Path(__file__).with_name("toys.py")
@@ -191,9 +191,9 @@ def test_run_that_cannot_be(tmp_path):
         do([run_of(experiment, 0, tmp_path)], 1)
 
 
-def test_largest_first(tmp_path):
-    runs = runs_of(toy(), tmp_path)
-    work = {run.experiment.algorithm.local_steps: run.work for run in runs}
-    assert work[5] == 5 * work[1]
-    assert isinstance(runs[0], Run)
-    assert {SLOW, FAST, LOST} == {curve.label for curve in toy(lost=True).curves}
+def test_work_goes_with_queries_and_with_what_one_takes(tmp_path):
+    work = {run.experiment.algorithm.local_steps: run.work for run in runs_of(toy(), tmp_path)}
+    assert work[5] == pytest.approx(5 * work[1])
+    attack = run_of(Experiment.load("attack", ["run.rounds=1"]), 0, tmp_path)
+    softmax = run_of(Experiment.load("softmax", ["run.rounds=10"]), 0, tmp_path)
+    assert attack.work > softmax.work  # 16,800 answers of a network, and 525,000 products
