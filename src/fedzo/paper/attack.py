@@ -1,7 +1,7 @@
 """What the attack figures share: their scales, and what they cost.
 
-A query is a forward pass, about 0.2 ms of one core. A local step asks for b1 (b2 + 1) of
-them: 0.1 s in the paper's setting, 4 ms at the quick scale, with b1 = 2 and b2 = 10.
+A query is a forward pass, about 0.3 ms of one core. A local step asks for b1 (b2 + 1) of
+them: 0.15 s in the paper's setting, 6 ms at the quick scale, with b1 = 2 and b2 = 10.
 """
 
 from __future__ import annotations

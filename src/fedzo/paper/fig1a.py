@@ -46,8 +46,8 @@ CURVES = (
         dashed=True,
     ),
 )
-# Quick: a round of all four H is 85 steps x 5 devices x 4 ms, with three seeds 5 s of one core.
-SCALES = {"quick": quick(5, rounds=40, about="N = 5"), "paper": paper(10)}
+# Quick: a round of all four H is 85 steps x 10 devices x 6 ms, with three seeds 15 s of one core.
+SCALES = {"quick": quick(10, rounds=40), "paper": paper(10)}
 
 FIGURE = Figure(
     name="fig1a",
