@@ -36,7 +36,7 @@ FIGURE = Figure(
             lambda runs: growing_speed(runs, [fedzo(m) for m in DEVICES]),
         ),
     ),
-    # Quick: a round of all four M is 90 devices x 5 steps x 4 ms, with three seeds 5.4 s.
+    # Quick: a round of all four M is 90 devices x 5 steps x 6 ms, with three seeds 8 s.
     scales={
         "quick": quick(50, rounds=60, changes=("algorithm.local_steps=5",), about="H = 5"),
         "paper": paper(50, ("algorithm.local_steps=20",)),

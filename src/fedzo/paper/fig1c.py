@@ -32,7 +32,7 @@ FIGURE = Figure(
             "5 % that is asked about: it takes more of them to tell.",
         ),
     ),
-    # Quick: a round of all four is 4 x 26 devices x 5 steps x 4 ms, with three seeds 7 s.
+    # Quick: a round of all four is 4 x 26 devices x 5 steps x 6 ms, with three seeds 9 s.
     scales={
         "quick": quick(50, rounds=40, changes=("algorithm.local_steps=5",), about="H = 5"),
         "paper": paper(50, ("algorithm.local_steps=20",)),
