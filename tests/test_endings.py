@@ -124,6 +124,16 @@ def test_a_silent_device_is_left_out_and_named(tmp_path, workers):
     assert result.queries == 2 * (A_ROUND * 3 // 4 + 1)  # one that was not answered
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_who_was_left_out_is_still_named_after_a_resume(tmp_path, rounds):
+    """Between two evaluations: at the end of the first part there is one that is then dropped."""
+    run = {**OPTIONS, "workers": 1}
+    fedzo.minimize(Silent(), rounds=rounds, run_dir=tmp_path / "a", **run)
+    fedzo.minimize(Silent(), rounds=4, run_dir=tmp_path / "a", resume=True, **run)
+    fedzo.minimize(Silent(), rounds=4, run_dir=tmp_path / "b", **run)
+    assert history(tmp_path / "a") == history(tmp_path / "b")
+
+
 def test_nobody_there_is_a_clean_end(tmp_path):
     class Nobody(Metered):
         def answer(self, x, device):

@@ -37,6 +37,7 @@ CHECKPOINT = Checkpoint(
         "downlink_bytes": 0,
         "metrics": {"snr": 0.1},
     },
+    left_out=[{"round": 7, "device": 1, "reason": "the line is dead"}],
     seconds=1.25,
     config=CONFIG,
     start="0123456789abcdef",

@@ -48,6 +48,7 @@ class Checkpoint(NamedTuple):
     spent: int  # queries that the problem's own meter had counted
     best: Best
     last: Mapping[str, Any]  # what the last round told of itself
+    left_out: list[dict[str, Any]]  # who was left out since the last evaluation
     seconds: float
     config: Config
     start: str  # a fingerprint of x0

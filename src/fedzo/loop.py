@@ -160,7 +160,7 @@ class Loop:
         last = RoundInfo(**checkpoint.last)
         state = type(self.position.state)(*checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
-        self.best = checkpoint.best
+        self.best, self.left_out = checkpoint.best, checkpoint.left_out
         self.history = files.keep_history(checkpoint.round, self.evaluate_every)
         self.began -= checkpoint.seconds
         if self.federation.meter is not None:
@@ -235,7 +235,7 @@ class Loop:
         at = self.position
         if self._recorded():
             return
-        before = self._metered()
+        before, pending = self._metered(), list(self.left_out)
         losses = self.federation.losses(self.x)
         absent = [one.device for one in self.federation.left_out]
         self._note_left_out(at.round)
@@ -261,10 +261,12 @@ class Loop:
             "seconds": round(self.seconds, 3),
         }
         if self.left_out:
-            record["left_out"], self.left_out = self.left_out, []
+            record["left_out"] = self.left_out
         self.history.append(record)
+        # A resumed run has no evaluation off the schedule: its next one names who is named here.
+        self.left_out = pending
         if at.round % self.evaluate_every == 0:
-            self.best = self._better()
+            self.left_out, self.best = [], self._better()
         if self.files is not None:
             self.files.append(record)
 
@@ -283,6 +285,7 @@ class Loop:
                 spent=self._metered(),
                 best=self.best,
                 last=at.last._asdict(),
+                left_out=self.left_out,
                 seconds=self.seconds,
                 config=self.config,
                 start=self.start,
