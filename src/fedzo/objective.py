@@ -50,6 +50,9 @@ class Objective(Protocol):
         how many values one evaluation takes, if not one for each sample that a device holds;
     ``meter``
         a :class:`~fedzo.budget.Meter` that counts every query, and may end the run;
+    ``reach``
+        about how far x should go in a round, where the problem knows the scale of its x: what
+        ``learning_rate = "auto"`` then goes by;
     ``point(x)``
         what the optimiser's x is to a person, where that is not x itself: it is what a
         result, a callback and ``model.npy`` get;

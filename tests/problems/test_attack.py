@@ -208,3 +208,19 @@ def test_a_model_that_fails_later_ends_the_run_in_order_and_leaves_the_best(tmp_
     assert result.best.round > 0
     saved = Perturbation.load(tmp_path / "perturbation.npz")
     assert saved.noise.ravel().tobytes() == result.best.x.tobytes()
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_auto_goes_as_far_in_a_round_whatever_the_units_of_the_scores(unit):
+    """By 0.02 a number in the root of the mean square; c = 0, so that only the scores count."""
+    rng = np.random.default_rng(5)
+    weights = rng.normal(size=(48, 3))
+    inputs = [rng.uniform(0.3, 0.7, (6, 48)) for _ in range(4)]
+    labels = [(part @ weights).argmax(axis=1) for part in inputs]
+    model = FunctionModel(lambda batch: unit * batch @ weights, outputs="logits")
+    algorithm = fedzo.FedZO(learning_rate="auto", batch_size=6, directions=40, local_steps=3)
+    result = fedzo.minimize(
+        Attack(model, inputs, labels, c=0.0), rounds=1, algorithm=algorithm, workers=1
+    )
+    # The run's directions are other ones than the measurement's: the lengths differ a little.
+    assert np.sqrt(np.mean(result.x**2)) == pytest.approx(0.02, rel=0.3)

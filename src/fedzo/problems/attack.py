@@ -13,6 +13,7 @@ model's answers are all that is used.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,9 @@ Array = NDArray[Any]
 
 MARGINS = ("logits", "confidences")
 _SHOWN = 12  # inputs in the picture
+# How far a round should move each number of x, in the root of the mean square. In the middle of
+# the range an input moves by half of that: a hundredth of the range.
+_REACH = 0.02
 
 
 class Seen(NamedTuple):
@@ -123,6 +127,7 @@ class Attack:
         self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
         self._held_out = None if held_out is None else self._apart(held_out)
         self.dim, self.devices = self._own.angles.shape[1], len(parts)
+        self.reach = _REACH * math.sqrt(self.dim)
         self.failure: ModelError | None = None  # what ended the run, if the model did
         self._seen: dict[int, tuple[str, Seen]] = {}  # by device, of the last evaluation
         self._shown: dict[str, Array] = {}  # predictions for the picture, by perturbation
