@@ -18,9 +18,9 @@ If f does not fall at all, as at a minimum or on the steps of an accuracy, a rou
 the measured one goes half of μ far.
 A function in other units, c f for f, gets the rate η/c, and so the same run.
 
-A problem may know better how far a round should go, and say so by its ``reach``: then the rate
-is that over the length of D, and no line is looked along. An attack does: its loss is often
-lowest close to x⁰ on any line, and low only where a line from x⁰ does not lead.
+A problem may know how far a round should go at least, and say so by its ``reach``: then the rate
+is no less than that over the length of D. An attack does: its loss is often lowest close
+to x⁰ on any line, and low only where a line from x⁰ does not lead.
 
 All draws are addressed by rounds that no run gets to. The same seed chooses the same numbers,
 and they are what ``config.toml`` of a run holds.
@@ -143,9 +143,6 @@ def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: i
         length = float(np.linalg.norm(probe.direction))
         if not length:  # no two values differ
             break
-        if (known := getattr(federation.objective, "reach", None)) is not None:
-            found, queries = replace(algorithm, learning_rate=known / length), probe.queries
-            break
         low = _lowest(probe.look, smoothing / length)
         queries += probe.queries
         if low is not None and low.change < lowest:
@@ -161,6 +158,8 @@ def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: i
     found = found or careful
     if found is None:
         raise UsageError(_FLAT)
+    least = getattr(federation.objective, "reach", 0.0) / length
+    found = replace(found, learning_rate=max(found.learning_rate, least))
     if federation.meter is not None:  # it has seen retries, too
         queries = federation.meter.queries - before
     return Chosen(found, queries)

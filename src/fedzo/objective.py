@@ -51,8 +51,8 @@ class Objective(Protocol):
     ``meter``
         a :class:`~fedzo.budget.Meter` that counts every query, and may end the run;
     ``reach``
-        about how far x should go in a round, where the problem knows the scale of its x: what
-        ``learning_rate = "auto"`` then goes by;
+        how far x should go in a round at least, where the problem knows the scale of its x:
+        ``learning_rate = "auto"`` goes by it;
     ``point(x)``
         what the optimiser's x is to a person, where that is not x itself: it is what a
         result, a callback and ``model.npy`` get;

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.auto import _Probe, choose
 from fedzo.errors import InvalidValue, ModelError
+from fedzo.federation import LocalFederation
 from fedzo.models import FunctionModel
 from fedzo.perturbation import Perturbation
 from fedzo.problems.attack import Attack
@@ -211,16 +213,17 @@ def test_a_model_that_fails_later_ends_the_run_in_order_and_leaves_the_best(tmp_
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
-def test_auto_goes_as_far_in_a_round_whatever_the_units_of_the_scores(unit):
-    """By 0.02 a number in the root of the mean square; c = 0, so that only the scores count."""
-    rng = np.random.default_rng(5)
-    weights = rng.normal(size=(48, 3))
-    inputs = [rng.uniform(0.3, 0.7, (6, 48)) for _ in range(4)]
+@pytest.mark.parametrize(("c", "longer"), [(1e4, False), (0.0, True)])
+def test_auto_goes_far_enough_in_a_round_whatever_the_units_of_the_scores(unit, c, longer):
+    """By 0.02 a number in the root of the mean square; farther where the loss falls farther."""
+    weights = np.random.default_rng(9).normal(size=(48, 3))
+    inputs = [np.random.default_rng(i).uniform(0.3, 0.7, (6, 48)) for i in range(4)]
     labels = [(part @ weights).argmax(axis=1) for part in inputs]
     model = FunctionModel(lambda batch: unit * batch @ weights, outputs="logits")
     algorithm = fedzo.FedZO(learning_rate="auto", batch_size=6, directions=40, local_steps=3)
-    result = fedzo.minimize(
-        Attack(model, inputs, labels, c=0.0), rounds=1, algorithm=algorithm, workers=1
-    )
-    # The run's directions are other ones than the measurement's: the lengths differ a little.
-    assert np.sqrt(np.mean(result.x**2)) == pytest.approx(0.02, rel=0.3)
+    with LocalFederation(Attack(model, inputs, labels, c=unit * c), seed=0) as federation:
+        x0 = np.zeros(48)
+        rate = choose(algorithm, federation, x0, rounds=10).algorithm.learning_rate
+        length = np.linalg.norm(_Probe(algorithm, federation, x0).direction)
+    least = 0.02 * np.sqrt(48)
+    assert rate * length > 2 * least if longer else rate * length == pytest.approx(least)

@@ -53,8 +53,8 @@ Array = NDArray[Any]
 
 MARGINS = ("logits", "confidences")
 _SHOWN = 12  # inputs in the picture
-# How far a round should move each number of x, in the root of the mean square. In the middle of
-# the range an input moves by half of that: a hundredth of the range.
+# How far a round should move each number of x at least, in the root of the mean square. In the
+# middle of the range an input moves by half of that: a hundredth of the range.
 _REACH = 0.02
 
 
