@@ -8,13 +8,13 @@ import statistics
 import time
 
 import fedzo
-from fedzo.federation import Federation, LocalFederation
+from fedzo.core.federation import Federation, LocalFederation
+from fedzo.core.objective import Objective
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
-from fedzo.objective import Objective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.run import drive
-from fedzo.uplink import Uplink
+from fedzo.runs.minimize import drive
+from fedzo.uplinks import Uplink
 
 ROUNDS = 40
 

@@ -13,7 +13,7 @@ import torch
 
 import torch_batched
 import torch_textbook
-from fedzo.bench import PAPER, medians, one_round, paper_problem, run_benchmarks
+from fedzo.cli.measure import PAPER, medians, one_round, paper_problem, run_benchmarks
 
 
 def main() -> None:

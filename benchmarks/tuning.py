@@ -17,8 +17,8 @@ import optuna
 from threadpoolctl import threadpool_limits
 
 import fedzo
-from fedzo.problems.tuning_softmax import SPACE, tuning
-from fedzo.tuner import TUNER
+from fedzo.api.tune import TUNER
+from fedzo.problems.tuning.softmax import SPACE, tuning
 
 DEVICES, FRESH_SEEDS = 10, 5
 PROBLEM = tuning(devices=DEVICES)

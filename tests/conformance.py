@@ -8,9 +8,9 @@ import inspect
 
 import numpy as np
 
-from fedzo.federation import LocalFederation
+from fedzo.core.federation import LocalFederation
 from fedzo.problems.quadratic import Quadratic
-from fedzo.uplink import Ideal
+from fedzo.uplinks import Ideal
 
 PROBLEM = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 
 from fedzo.cli import _parser, main
-from fedzo.config import Experiment, shipped
+from fedzo.config.experiment import Experiment, shipped
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.bench import PAPER, Synthetic, medians
-from fedzo.estimator import Estimator
+from fedzo.cli.measure import PAPER, Synthetic, medians
+from fedzo.core.estimator import Estimator
+from fedzo.core.random import Draws, Stream
 from fedzo.problems.softmax import softmax
-from fedzo.random import Draws, Stream
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

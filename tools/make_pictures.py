@@ -19,12 +19,12 @@ from matplotlib.ticker import EngFormatter
 
 import fedzo
 from fedzo import data
-from fedzo.estimator import Estimator
-from fedzo.objective import FunctionObjective
-from fedzo.plot import COLOURS
+from fedzo.core.estimator import Estimator
+from fedzo.core.random import Draws, Stream
+from fedzo.plots.curves import COLOURS
+from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.random import Draws, Stream
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 # Smaller than the paper's setting, so that a run takes a second or two.

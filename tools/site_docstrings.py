@@ -33,8 +33,8 @@ class Docstrings(griffe.Extension):
 def markdown(text: str, obj: griffe.Object | None = None) -> str:
     """Return a docstring in Markdown; names are looked up where ``obj`` stands.
 
-    >>> print(markdown("A :math:`x^2` of :class:`~fedzo.result.Result`."))
-    A $x^2$ of <autoref identifier="fedzo.result.Result" optional>`Result`</autoref>.
+    >>> print(markdown("A :math:`x^2` of :class:`~fedzo.runs.result.Result`."))
+    A $x^2$ of <autoref identifier="fedzo.runs.result.Result" optional>`Result`</autoref>.
     """
     text = _MATH.sub(_formula, text)
     text = _TABLE.sub(_table, text)

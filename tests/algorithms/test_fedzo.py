@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.directions import Frame
+from fedzo.core.directions import Frame
+from fedzo.core.federation import LocalFederation
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.federation import LocalFederation
 from fedzo.problems.quadratic import Quadratic
-from fedzo.random import Draws, Stream
-from fedzo.uplink import Ideal
+from fedzo.uplinks import Ideal
 
 
 def one_round(problem, algorithm, t=0, seed=3):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import KINDS, _log_gammas, _random_sizes, partition
 from fedzo.errors import InvalidValue
-from fedzo.random import Draws, Stream
 
 HERE = Draws(seed=0, stream=Stream.PARTITION)
 BALANCED = np.arange(60_000) * 7 % 10  # labels in no particular order, 6,000 of each

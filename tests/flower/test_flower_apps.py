@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 
 import fedzo
+from fedzo.config.experiment import Experiment
 from fedzo.errors import FedzoError, Halted, InvalidValue, UsageError
 from fedzo.flower import (
     FedzoStrategy,
@@ -23,9 +24,9 @@ from fedzo.flower import (
 )
 from fedzo.flower.app_config import experiment_of, problem_of
 from fedzo.flower.client import held_devices
-from fedzo.objective import FunctionObjective
+from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
-from fedzo.result import Progress
+from fedzo.runs.result import Progress
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
 QUADRATIC = {"config": "quadratic", "run.rounds": 6, "run.evaluate-every": 3}
@@ -46,9 +47,7 @@ def history(folder):
 
 def test_leaves_the_folder_that_fedzo_run_leaves(tmp_path):
     start({**QUADRATIC, "run-dir": str(tmp_path / "there")})
-    fedzo.config.Experiment.load("quadratic", ["run.rounds=6", "run.evaluate_every=3"]).run(
-        tmp_path / "here"
-    )
+    Experiment.load("quadratic", ["run.rounds=6", "run.evaluate_every=3"]).run(tmp_path / "here")
     there, here = tmp_path / "there", tmp_path / "here"
     assert sorted(p.name for p in there.iterdir()) == sorted(p.name for p in here.iterdir())
     assert (there / "config.toml").read_bytes() == (here / "config.toml").read_bytes()
@@ -284,7 +283,7 @@ def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
 
 
 def test_budget_is_refused_where_it_could_not_be_kept():
-    experiment = fedzo.config.Experiment.load("tuning", ["problem.max_queries=100"])
+    experiment = Experiment.load("tuning", ["problem.max_queries=100"])
     with pytest.raises(UsageError, match="a budget of 100 queries is kept within one process"):
         experiment.run(engine="flower")
 

@@ -9,15 +9,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
-from fedzo.config import Experiment
+from fedzo.config.experiment import Experiment
+from fedzo.core.federation import LocalFederation
 from fedzo.errors import Halted
-from fedzo.federation import LocalFederation
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.result import Status
-from fedzo.run import drive
-from fedzo.uplink import UPLINKS
+from fedzo.runs.minimize import drive
+from fedzo.runs.result import Status
+from fedzo.uplinks import UPLINKS
 
 PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
 ALGORITHM = fedzo.FedZO(learning_rate=0.05, directions=4, local_steps=2, participants=4)

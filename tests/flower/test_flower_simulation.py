@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from processes import LIMIT, open_to_others, rounds_done, until, without
 
-from fedzo.config import Experiment
-from fedzo.folder import read_history
+from fedzo.config.experiment import Experiment
+from fedzo.runs.folder import read_history
 
 pytestmark = pytest.mark.processes
 

@@ -12,9 +12,9 @@ from fedzo.algorithms.dzopa import OwnSteps
 from fedzo.algorithms.fedavg import LocalGradientSteps
 from fedzo.algorithms.fedzo import LocalSteps
 from fedzo.algorithms.zo_sgd import PooledSteps
+from fedzo.core.estimator import Estimator
+from fedzo.core.federation import Update
 from fedzo.errors import UsageError
-from fedzo.estimator import Estimator
-from fedzo.federation import Update
 from fedzo.flower import InProcessGrid, make_client_app, wire
 from fedzo.flower.grid import travelled
 from fedzo.flower.schema import Malformed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from histories import runs
 
-from fedzo.config import shipped
+from fedzo.config.experiment import shipped
 from fedzo.errors import UsageError
 from fedzo.paper import FIGURES, find_figure
 from fedzo.paper.claims import Verdict, judge

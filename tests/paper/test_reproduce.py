@@ -12,11 +12,11 @@ from toys import FAST, LOST, SLOW, toy
 
 from fedzo.cli import main
 from fedzo.paper.claims import interval, reached
-from fedzo.paper.draw import draw
 from fedzo.paper.figure import Points
 from fedzo.paper.picture import axes_of, series
 from fedzo.paper.reproduce import figures_in, markdown, reproduce
 from fedzo.paper.runs import run_of
+from fedzo.plots.figures import draw
 
 
 @pytest.fixture(scope="module")

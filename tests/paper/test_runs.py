@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from toys import toy
 
-from fedzo.config import Experiment
+from fedzo.config.experiment import Experiment
 from fedzo.errors import UsageError
-from fedzo.folder import RunFolder, read_history
 from fedzo.paper.runs import do, run_of
 from fedzo.paper.worker import OUTCOME
+from fedzo.runs.folder import RunFolder, read_history
 
 SCRIPT = Path(__file__).with_name("toys.py")
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.auto import _Probe, choose
+from fedzo.core.federation import LocalFederation
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, ModelError
-from fedzo.federation import LocalFederation
 from fedzo.models import FunctionModel
-from fedzo.perturbation import Perturbation
-from fedzo.problems.attack import Attack
-from fedzo.random import Draws, Stream
-from fedzo.result import Status
+from fedzo.problems.attack.problem import Attack
+from fedzo.runs.auto import _Probe, choose
+from fedzo.runs.result import Status
+from fedzo.variables.perturbation import Perturbation
 
 RNG = np.random.default_rng(11)
 SHAPE, CLASSES = (3, 4, 4), 5

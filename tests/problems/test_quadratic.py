@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
-from fedzo.random import Draws, Stream
 
 HERE = Draws(seed=1, stream=Stream.BATCHES)
 

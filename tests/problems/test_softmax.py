@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fedzo import data
+from fedzo.core.estimator import Estimator
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.estimator import Estimator
 from fedzo.problems.softmax import Softmax, softmax
-from fedzo.random import Draws, Stream
 
 HERE = Draws(seed=2, stream=Stream.BATCHES, round=1, device=3, step=4)
 MINI = data.load("fashion-mnist-mini")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.config import Experiment
+from fedzo.api.tune import TUNER
+from fedzo.config.experiment import Experiment
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, NoAnswer, UsageError
-from fedzo.problems.tuning import Tuning
-from fedzo.problems.tuning_softmax import tuning
-from fedzo.random import Draws, Stream
-from fedzo.tuner import TUNER
+from fedzo.problems.tuning.problem import Tuning
+from fedzo.problems.tuning.softmax import tuning
 
 SPACE = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
 HERE = Draws(seed=1, stream=Stream.BATCHES, round=2, device=3)

@@ -4,7 +4,7 @@ What happens inside is nobody's business: here a small simulation of a heater, w
 each site wants tuned to its own building. No gradients, no data that leave the site.
 """
 
-from fedzo.objective import FunctionObjective
+from fedzo.problems.function import FunctionObjective
 
 
 def comfort(x, device):

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
+from fedzo.core.federation import Federation
 from fedzo.errors import InvalidValue, nearest, one_of, require
-from fedzo.federation import Federation
-from fedzo.uplink.base import Uplink
-from fedzo.uplink.ideal import Ideal
+from fedzo.uplinks.base import Uplink
+from fedzo.uplinks.ideal import Ideal
 
 Array = NDArray[Any]
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms.base import RoundInfo, check_no_uplink
 from fedzo.algorithms.fedzo import LocalSteps
-from fedzo.directions import check_directions
+from fedzo.core.directions import check_directions
+from fedzo.core.estimator import Estimator
+from fedzo.core.federation import Federation, Update
+from fedzo.core.objective import Objective
 from fedzo.errors import InvalidValue, check_counts, check_positive, nearest, one_of
-from fedzo.estimator import Estimator
-from fedzo.federation import Federation, Update
-from fedzo.objective import Objective
-from fedzo.uplink.base import Uplink
+from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
 
@@ -61,7 +61,7 @@ class DZOPA:
         ``complete`` (the paper's comparison), ``ring``, or a symmetric N x N matrix of
         weights >= 0, as a list of lists, whose Laplacian is L.
     direction_kind : str
-        See :mod:`fedzo.directions`.
+        See :mod:`fedzo.core.directions`.
     difference : str
         ``forward`` or ``central``.
 

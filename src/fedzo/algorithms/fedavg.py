@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import ModelState, RoundInfo, check_participants, check_weighting
+from fedzo.core.federation import Federation, Update
+from fedzo.core.objective import size_of
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, NonFinite, check_counts, check_positive
-from fedzo.federation import Federation, Update
-from fedzo.objective import size_of
-from fedzo.random import Draws, Stream
-from fedzo.uplink.base import Uplink
+from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
 

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import ModelState, RoundInfo, check_participants, check_weighting
-from fedzo.directions import Frame, check_directions
+from fedzo.core.directions import Frame, check_directions
+from fedzo.core.estimator import Estimator
+from fedzo.core.federation import Federation, Update
+from fedzo.core.objective import Objective, size_of
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import UsageError, check_counts, check_positive
-from fedzo.estimator import Estimator
-from fedzo.federation import Federation, Update
-from fedzo.objective import Objective, size_of
-from fedzo.random import Draws, Stream
-from fedzo.uplink.base import Uplink
+from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
 
@@ -37,7 +37,7 @@ class FedZO:
     Parameters
     ----------
     learning_rate : float or "auto"
-        η, the length of a local step; "auto" measures it before the run: :mod:`fedzo.auto`.
+        η, the length of a local step; "auto" measures it before the run: :mod:`fedzo.runs.auto`.
     smoothing : float or "auto"
         μ, how far from x the values are taken; "auto" is the corollaries'.
     batch_size : int
@@ -51,9 +51,9 @@ class FedZO:
         channel instead.
     direction_kind : str
         ``sphere`` (the paper's), ``gaussian``, ``rademacher``, ``orthogonal`` or
-        ``coordinate``: see :mod:`fedzo.directions`.
+        ``coordinate``: see :mod:`fedzo.core.directions`.
     difference : str
-        ``forward`` (the paper's) or ``central``: see :mod:`fedzo.estimator`.
+        ``forward`` (the paper's) or ``central``: see :mod:`fedzo.core.estimator`.
     weighting : str
         ``uniform`` (the paper's 1/M), or ``size``: devices count by the number of their
         samples.

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms.base import RoundInfo, check_no_uplink
 from fedzo.algorithms.fedzo import LocalSteps
-from fedzo.directions import check_directions
+from fedzo.core.directions import check_directions
+from fedzo.core.estimator import Estimator
+from fedzo.core.federation import Federation
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import check_counts, check_positive
-from fedzo.estimator import Estimator
-from fedzo.federation import Federation
-from fedzo.random import Draws, Stream
-from fedzo.uplink.base import Uplink
+from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
 
@@ -63,7 +63,7 @@ class ZoneS:
     directions : int
         b2, directions v in an estimate.
     direction_kind : str
-        See :mod:`fedzo.directions`.
+        See :mod:`fedzo.core.directions`.
     difference : str
         ``forward`` or ``central``.
 

@@ -29,10 +29,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedzo.core.random import Draws, Stream
 from fedzo.data import load
 from fedzo.data.dataset import Dataset
 from fedzo.errors import InvalidValue, nearest, one_of, require
-from fedzo.random import Draws, Stream
 
 KINDS = ("shards", "dirichlet", "iid", "sizes")
 
@@ -97,7 +97,7 @@ def partition(
 
     Examples
     --------
-    >>> from fedzo.random import Stream
+    >>> from fedzo.core.random import Stream
     >>> draws = Draws(seed=0, stream=Stream.PARTITION)
     >>> partition([2, 0, 1, 1, 2, 0, 0, 1], 2, "shards", draws)
     [array([1, 2, 5, 6]), array([0, 3, 4, 7])]

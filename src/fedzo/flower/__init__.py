@@ -13,7 +13,7 @@ from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.grid import InProcessGrid
 from fedzo.flower.server import make_server_app
 from fedzo.flower.strategy import FedzoStrategy
-from fedzo.settings import FlowerSettings
+from fedzo.runs.options import FlowerSettings
 
 __all__ = [
     "FedzoStrategy",

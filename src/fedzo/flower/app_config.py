@@ -15,9 +15,9 @@ from typing import Any
 
 from flwr.app import Context
 
-from fedzo.config import Experiment
+from fedzo.config.experiment import Experiment
+from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
-from fedzo.objective import Objective
 
 OWN = ("config", "run-dir", "resume")  # what is for the app, not for the experiment
 

@@ -9,11 +9,11 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedzo.core.federation import LeftOut
 from fedzo.errors import Halted
-from fedzo.federation import LeftOut
 from fedzo.flower import wire
 from fedzo.flower.roll import Roll, line, log, lost
-from fedzo.settings import FlowerSettings
+from fedzo.runs.options import FlowerSettings
 
 # Answers by device: what was found, or the reason why it was not, as a string.
 Found = Mapping[int, Any]

@@ -10,11 +10,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from fedzo.core.federation import LocalFederation, Update
+from fedzo.core.objective import Objective, initial_of, metrics_of, missing, size_of
 from fedzo.errors import NoAnswer, UsageError, require
-from fedzo.federation import LocalFederation, Update
 from fedzo.flower import wire
 from fedzo.flower.app_config import problem_of
-from fedzo.objective import Objective, initial_of, metrics_of, missing, size_of
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ def make_client_app(objective_factory: Callable[[Context], Objective] = problem_
     Examples
     --------
     >>> from fedzo.flower import InProcessGrid, make_client_app
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.problems.function import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: float(x @ x), dim=2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
     >>> len(grid.get_node_ids())

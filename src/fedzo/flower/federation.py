@@ -13,16 +13,16 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedzo.algorithms.fedzo import LocalSteps, rebuild
-from fedzo.budget import Meter
+from fedzo.core.budget import Meter
+from fedzo.core.federation import LeftOut, Replies, Update
+from fedzo.core.random import Draws, Stream, check_seed
 from fedzo.errors import FedzoError, Halted, NonFinite
-from fedzo.federation import LeftOut, Replies, Update
 from fedzo.flower import wire
 from fedzo.flower.asking import Asking, Found
 from fedzo.flower.schema import Malformed
-from fedzo.loop import RESERVED
-from fedzo.random import Draws, Stream, check_seed
-from fedzo.settings import FlowerSettings
-from fedzo.uplink import Uplink
+from fedzo.runs.loop import RESERVED
+from fedzo.runs.options import FlowerSettings
+from fedzo.uplinks import Uplink
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ class FlowerFederation:
     >>> import numpy as np
     >>> from fedzo import Ideal
     >>> from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.problems.function import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: float(x @ x) + device, 2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
     >>> federation = FlowerFederation(grid, seed=0, uplink=Ideal())

@@ -7,12 +7,12 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedzo.config import Experiment
+from fedzo.config.experiment import Experiment
 from fedzo.errors import Halted, InvalidValue
 from fedzo.flower.app_config import experiment_of
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import log
-from fedzo.result import Progress, Result
+from fedzo.runs.result import Progress, Result
 
 
 def make_server_app(config: Experiment | None = None) -> ServerApp:

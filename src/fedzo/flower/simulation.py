@@ -19,19 +19,19 @@ from flwr.simulation import run_simulation
 from numpy.typing import NDArray
 
 from fedzo.algorithms import ALGORITHMS
-from fedzo.auto import settled
-from fedzo.config import Experiment
+from fedzo.config.experiment import Experiment
+from fedzo.core.federation import cores
 from fedzo.errors import FedzoError, UsageError
-from fedzo.federation import cores
 from fedzo.flower import wire
 from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import line
-from fedzo.folder import plain
-from fedzo.objective import posed
-from fedzo.result import Callback, Progress, Result, closing, listed
-from fedzo.run import describe
+from fedzo.runs.auto import settled
+from fedzo.runs.folder import plain
+from fedzo.runs.inputs import as_objective
+from fedzo.runs.minimize import describe
+from fedzo.runs.result import Callback, Progress, Result, closing, listed
 
 Array = NDArray[Any]
 
@@ -69,7 +69,7 @@ def simulate(
     warning of the logger ``fedzo``, each for the first time.
     """
     settings = experiment.settings
-    objective, start = posed(experiment.problem(), None, None, {})
+    objective, start = as_objective(experiment.problem(), None, None, {})
     meter = getattr(objective, "meter", None)
     if meter is not None and meter.budget is not None:
         raise UsageError(
@@ -89,8 +89,8 @@ def simulate(
         table = {"algorithm": describe(algorithm, "name", ALGORITHMS)}
         chosen = replace(experiment, algorithm=algorithm, tables=experiment.tables | table)
         result = _on_ray(chosen, start, run_dir, resume, callback, probed)
-    if run_dir is not None and hasattr(objective, "leave"):
-        objective.leave(run_dir, result)
+    if run_dir is not None and hasattr(objective, "write_files"):
+        objective.write_files(run_dir, result.best)
     return result
 
 

@@ -18,11 +18,11 @@ from fedzo.flower import wire
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import log
 from fedzo.flower.server import tell
-from fedzo.objective import checked_start
-from fedzo.result import Progress
-from fedzo.run import describe, drive
-from fedzo.settings import FlowerSettings
-from fedzo.uplink import UPLINKS, Ideal, Uplink
+from fedzo.runs.inputs import checked_start
+from fedzo.runs.minimize import describe, drive
+from fedzo.runs.options import FlowerSettings
+from fedzo.runs.result import Progress
+from fedzo.uplinks import UPLINKS, Ideal, Uplink
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -58,7 +58,7 @@ class FedzoStrategy:
     >>> import numpy as np
     >>> from fedzo import FedZO
     >>> from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app
-    >>> from fedzo.objective import FunctionObjective
+    >>> from fedzo.problems.function import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: np.sum((x - device) ** 2), 2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=3)
     >>> strategy = FedzoStrategy(FedZO(learning_rate=0.05, direction_kind="orthogonal",

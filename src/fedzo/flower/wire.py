@@ -29,8 +29,8 @@ from fedzo.algorithms.dzopa import OwnSteps
 from fedzo.algorithms.fedavg import LocalGradientSteps
 from fedzo.algorithms.fedzo import LocalSteps
 from fedzo.algorithms.zo_sgd import PooledSteps
+from fedzo.core.federation import Update
 from fedzo.errors import UsageError
-from fedzo.federation import Update
 from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
 
 Array = NDArray[Any]
@@ -105,7 +105,7 @@ def task(work: Packed, devices: Sequence[int], coefficients: bool) -> RecordDict
 
     Examples
     --------
-    >>> from fedzo.estimator import Estimator
+    >>> from fedzo.core.estimator import Estimator
     >>> work = LocalSteps(Estimator(1e-3, 2), 0.1, 5, np.zeros(3), round=7, seed=1)
     >>> content = task(pack(work), [2, 4], coefficients=True)
     >>> content["work"]["work"], content["work"]["work.estimator.smoothing"]

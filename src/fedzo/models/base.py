@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.budget import Meter
+from fedzo.core.budget import Meter
 from fedzo.errors import InvalidValue, ModelError, check_count, first_line, one_of, require
 
 Array = NDArray[Any]

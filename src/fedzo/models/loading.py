@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedzo.core.importing import named
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
-from fedzo.importing import named
 from fedzo.models.base import Common, Model
 
 KINDS = ("onnx", "http", "torch", "sklearn", "function", "own")

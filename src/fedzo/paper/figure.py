@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedzo.paper.claims import Claim
 
 if TYPE_CHECKING:
-    from fedzo.config import Experiment
+    from fedzo.config.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Curve:
         >>> settings.rounds, settings.evaluate_every, settings.workers
         (100, 5, 1)
         """
-        from fedzo.config import Experiment
+        from fedzo.config.experiment import Experiment
 
         rounds = max(1, round(self.rounds * scale.rounds))
         every = max(1, rounds // scale.points)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from fedzo._version import __version__
+from fedzo.core.federation import cores
+from fedzo.core.files import write_atomic
 from fedzo.errors import UsageError
-from fedzo.folder import replace as write
 from fedzo.paper import FIGURES
 from fedzo.paper.claims import Claim, Comparison, Verdict, judge
-from fedzo.paper.draw import draw
 from fedzo.paper.figure import Figure, Scale
 from fedzo.paper.picture import axes_of
 from fedzo.paper.runs import Report, Run, do, run_of
+from fedzo.plots.figures import draw
 
 
 def reproduce(
@@ -61,7 +61,7 @@ def reproduce(
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror}") from error
     runs = [run for plan in plans for seeds_ in plan.runs.values() for run in seeds_]
-    do(runs, workers or _cores(), report)
+    do(runs, workers or cores(), report)
     judged = {plan.figure.name: plan.write() for plan in plans}
     write_claims(out)
     return judged
@@ -69,10 +69,6 @@ def reproduce(
 
 def _seeded(scale: Scale, seeds: int | None) -> Scale:
     return scale if seeds is None else replace(scale, seeds=seeds)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Plan:
@@ -115,7 +111,7 @@ class _Plan:
             "environment": environment(),
         }
         text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
-        write(self.out / f"{self.figure.name}.json", text.encode())
+        write_atomic(self.out / f"{self.figure.name}.json", text.encode())
         return claims
 
     def _row(self, claim: Claim, comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -161,7 +157,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         **packages,
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": str(_cores()),
+        "cores": str(cores()),
         "date": datetime.now(UTC).date().isoformat(),
     }
 
@@ -183,8 +179,8 @@ def write_claims(out: Path) -> None:
     """Write ``claims.json`` and ``claims.md`` from the figures in a folder."""
     found = figures_in(out)
     claims = {each["name"]: each["claims"] for each in found}
-    write(out / "claims.json", json.dumps(claims, ensure_ascii=False, indent=1).encode())
-    write(out / "claims.md", markdown(found).encode())
+    write_atomic(out / "claims.json", json.dumps(claims, ensure_ascii=False, indent=1).encode())
+    write_atomic(out / "claims.md", markdown(found).encode())
 
 
 def markdown(found: Sequence[Mapping[str, Any]]) -> str:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from fedzo._version import __version__
-from fedzo.config import Experiment
+from fedzo.config.experiment import Experiment
 from fedzo.errors import UsageError
-from fedzo.folder import RunFolder, plain, read_history
 from fedzo.paper.worker import OUTCOME, serve
-from fedzo.result import Status
+from fedzo.runs.folder import RunFolder, plain, read_history
+from fedzo.runs.result import Status
 
 # Seconds of one core for a value, in orders of magnitude: an attack asks a neural network.
 _VALUE = {"attack": 3e-4, "softmax": 1e-6, "quadratic": 1e-6}

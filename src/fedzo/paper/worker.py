@@ -13,10 +13,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedzo.config import Experiment, Tables
+from fedzo.config.experiment import Experiment, Tables
+from fedzo.core.files import write_atomic
 from fedzo.errors import FedzoError
-from fedzo.folder import RunFolder, replace
-from fedzo.result import Progress, Status
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.result import Progress, Status
 
 OUTCOME = "outcome.json"  # what a run's folder holds once the run is over
 
@@ -59,7 +60,7 @@ def do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> N
     if result.status not in (Status.FINISHED, Status.NON_FINITE):
         raise FedzoError(result.message)
     outcome = {"status": int(result.status), "message": result.message}
-    replace(folder / OUTCOME, json.dumps(outcome).encode())
+    write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
 
 
 def _end(_signal: int, _frame: Any) -> None:

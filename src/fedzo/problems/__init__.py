@@ -4,7 +4,7 @@
 # parameters are the keys of the [problem] table; ``seed`` receives run.data_seed.
 PROBLEMS: dict[str, str] = {
     "softmax": "fedzo.problems.softmax:softmax",
-    "attack": "fedzo.problems.attack:attack",
+    "attack": "fedzo.problems.attack.problem:attack",
     "quadratic": "fedzo.problems.quadratic:Quadratic",
-    "tuning": "fedzo.problems.tuning_softmax:tuning",
+    "tuning": "fedzo.problems.tuning.softmax:tuning",
 }

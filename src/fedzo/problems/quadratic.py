@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import check_count, require
-from fedzo.random import Draws, Stream
 
 Array = NDArray[Any]
 

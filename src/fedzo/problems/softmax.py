@@ -21,12 +21,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo._simd import aligned_rows, dot_products, exp, use_wide_vectors
+from fedzo.core.directions import Frame, advance_kernel
+from fedzo.core.estimator import scale_slopes
+from fedzo.core.random import Draws, Stream, integers_kernel, normals_kernel
+from fedzo.core.simd import aligned_rows, dot_products, exp, use_wide_vectors
 from fedzo.data import Dataset
 from fedzo.data.partition import deal
-from fedzo.directions import Frame, advance_kernel
-from fedzo.estimator import scale_slopes
-from fedzo.random import Draws, Stream, integers_kernel, normals_kernel
 
 Array = NDArray[Any]
 
@@ -57,7 +57,7 @@ class Softmax:
     --------
     >>> import numpy as np
     >>> from fedzo import data
-    >>> from fedzo.random import Draws, Stream
+    >>> from fedzo.core.random import Draws, Stream
     >>> mini = data.load("fashion-mnist-mini")
     >>> parts = np.array_split(np.arange(4000), 50)
     >>> problem = Softmax(mini, parts)
@@ -124,7 +124,7 @@ class Softmax:
         delta: Array,
         start: Array,
     ) -> tuple[Array, Array, int]:
-        """Take one step on the sphere: see :class:`fedzo.objective.Objective`."""
+        """Take one step on the sphere: see :class:`fedzo.core.objective.Objective`."""
         device, count = at.device, len(frame.rows)
         moves, new_x = np.empty(count, x.dtype), np.empty_like(x)
         _step(

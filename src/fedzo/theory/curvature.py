@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.directions import Frame
+from fedzo.core.directions import Frame
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.random import Draws, Stream
 from fedzo.theory.probe import Probe
 
 Array = NDArray[Any]

@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedzo.directions import Frame
+from fedzo.core.directions import Frame
+from fedzo.core.objective import Objective, initial_of, size_of
+from fedzo.core.random import Stream
 from fedzo.errors import UsageError, require
-from fedzo.objective import Objective, initial_of, size_of
-from fedzo.random import Stream
 from fedzo.theory.bounds import Constants
 from fedzo.theory.curvature import climb
 from fedzo.theory.probe import HALVINGS, Plan, Probe, plan_for

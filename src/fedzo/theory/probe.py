@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.objective import Objective
-from fedzo.random import Draws, Stream
 
 Array = NDArray[Any]
 

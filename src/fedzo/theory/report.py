@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from fedzo.algorithms import Algorithm, FedZO
+from fedzo.core.federation import Federation
 from fedzo.errors import UsageError, require
-from fedzo.federation import Federation
 from fedzo.theory.advice import (
     LocalSteps,
     Steps,
@@ -24,7 +24,7 @@ from fedzo.theory.advice import (
 from fedzo.theory.bounds import Bound, Constants, Limit, Setting, bound, limit
 from fedzo.theory.estimate import Estimate
 from fedzo.theory.table import table_one
-from fedzo.uplink import AirComp, Uplink
+from fedzo.uplinks import AirComp, Uplink
 
 _WHO = {1: "all devices", 2: "some of the devices", 3: "over the air"}
 _COVERED = ("sphere", "orthogonal")  # both have the moments that the proofs use, or smaller

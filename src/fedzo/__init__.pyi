@@ -1,0 +1,33 @@
+# The public names, each with the room it lives in; lazy_loader and type checkers read this list.
+
+from . import data as data
+from . import errors as errors
+from . import flower as flower
+from . import models as models
+from . import theory as theory
+from ._version import __version__ as __version__
+from .algorithms import DZOPA as DZOPA
+from .algorithms import ZOSGD as ZOSGD
+from .algorithms import FedAvg as FedAvg
+from .algorithms import FedZO as FedZO
+from .algorithms import ZoneS as ZoneS
+from .api.asktell import AskTell as AskTell
+from .api.attack import UniversalAttack as UniversalAttack
+from .api.scipy import scipy_method as scipy_method
+from .api.tune import Tuned as Tuned
+from .api.tune import tune as tune
+from .core.objective import Objective as Objective
+from .problems.function import FunctionObjective as FunctionObjective
+from .runs import callbacks as callbacks
+from .runs.minimize import minimize as minimize
+from .runs.progress import ProgressLine as ProgressLine
+from .runs.result import Progress as Progress
+from .runs.result import Result as Result
+from .runs.result import Status as Status
+from .uplinks import AirComp as AirComp
+from .uplinks import Ideal as Ideal
+from .uplinks import Seeds as Seeds
+from .variables.perturbation import Perturbation as Perturbation
+from .variables.space import Float as Float
+from .variables.space import Int as Int
+from .variables.space import Space as Space

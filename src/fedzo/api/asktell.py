@@ -1,0 +1,324 @@
+"""Ask and tell: for those who own the loop, because a value is an experiment in a laboratory.
+
+A round is a pure function of the state before it and of the values it asks for. So it can be
+begun again, with the values that were told meanwhile, until nothing is missing: what is
+computed is what :func:`fedzo.minimize` computes, to the bit. And all that a file has to hold
+is how the run was set up and the values, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
+from fedzo.core.federation import LocalFederation, Replies, Update, Work
+from fedzo.core.files import write_atomic
+from fedzo.core.random import check_seed
+from fedzo.errors import InvalidValue, UsageError, require
+from fedzo.problems.function import FunctionObjective
+from fedzo.runs.auto import choose
+from fedzo.runs.inputs import checked_start
+from fedzo.runs.loop import Loop
+from fedzo.runs.minimize import describe
+from fedzo.runs.result import Result, Status
+from fedzo.uplinks import UPLINKS, Ideal, Uplink
+from fedzo.variables.bounds import Bounds
+
+Array = NDArray[Any]
+
+
+class Query(NamedTuple):
+    """A value that is wanted: f_device(x)."""
+
+    x: Array
+    device: int
+
+
+class AskTell:
+    """A run that asks for values in batches and goes on when it is told them.
+
+    Parameters are those of :func:`fedzo.minimize`, and so is what comes out: the same seed and
+    the same values give the same run, to the bit. Evaluations are asked for like anything
+    else; ``evaluate_every`` says how often.
+
+    Examples
+    --------
+    >>> import numpy as np, fedzo
+    >>> opt = fedzo.AskTell(np.ones(2), devices=3, rounds=50,
+    ...                     algorithm=fedzo.FedZO(learning_rate=0.05, local_steps=1))
+    >>> while batch := opt.ask():
+    ...     opt.tell([float(np.sum((x - device) ** 2)) for x, device in batch])
+    >>> opt.x.round(1), opt.result().message
+    (array([1., 1.]), 'finished 50 rounds')
+    """
+
+    def __init__(
+        self,
+        x0: ArrayLike,
+        *,
+        devices: int,
+        algorithm: Algorithm | None = None,
+        uplink: Uplink | None = None,
+        rounds: int = 100,
+        seed: int = 0,
+        evaluate_every: int = 10,
+        target: float | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        check_seed("seed", seed)
+        algorithm, uplink = algorithm or FedZO(), uplink or Ideal()
+        start = checked_start(x0)
+        self._settings = {
+            "x0": start.tolist(),
+            "dtype": start.dtype.name,
+            "devices": devices,
+            "algorithm": describe(algorithm, "name", ALGORITHMS),
+            "uplink": describe(uplink, "kind", UPLINKS),
+            "rounds": rounds,
+            "seed": seed,
+            "evaluate_every": evaluate_every,
+            "target": target,
+        }
+        notes = _Notes()
+        objective = FunctionObjective(
+            notes.answer,
+            start.size,
+            devices,
+            vectorized=True,
+            bounds=bounds,
+            on_failure="leave_out",
+        )
+        u0 = objective.encode(start)
+        box = objective.box
+        self._settings["bounds"] = None if box is None else box.pairs()
+        self._notes, self._told = notes, list[float]()
+        automatic = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
+        self._loop = _AskingLoop.begin(
+            _AskingFederation(objective, seed, notes),
+            u0,
+            algorithm if automatic is None else _stand_in(automatic),
+            uplink,
+            automatic=automatic,
+            rounds=rounds,
+            evaluate_every=evaluate_every,
+            target=target,
+            point=objective.point,
+        )
+        self._end: tuple[Status, str] | None = None
+        self._wanted: list[Query] = []
+        self._go_on()
+
+    def ask(self) -> list[Query]:
+        """Return what is wanted now: points and devices, none when the run has ended.
+
+        It is the same batch until its values are told. The values may be taken in any order
+        or all at once.
+        """
+        return [Query(x.copy(), device) for x, device in self._wanted]
+
+    def tell(self, values: Sequence[float]) -> None:
+        """Tell the values of the batch, in its order; nan for one that could not be had.
+
+        A device with a value that could not be had is left out of the round.
+        """
+        found = _numbers(values)
+        allowed = f"{len(self._wanted)}, one for each query of the batch"
+        require(len(found) == len(self._wanted), "values", f"{len(found)} numbers", allowed)
+        if found:
+            self._told += found
+            self._notes.write(self._wanted, found)
+            self._go_on()
+
+    @property
+    def x(self) -> Array:
+        """The model after the last whole round."""
+        return self._loop.shown(self._loop.x)
+
+    def result(self) -> Result:
+        """Return what came of the run; of one that waits for values, what came of it so far."""
+        at = self._loop.position.round
+        waiting = Status.INTERRUPTED, f"waiting for {len(self._wanted)} values after round {at}"
+        return self._loop.close(*(self._end or waiting))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that is needed to go on, as JSON."""
+        write_atomic(Path(path), (json.dumps(self.__getstate__(), indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the run that was saved in a file, where it was.
+
+        >>> import tempfile
+        >>> opt = AskTell([1.0], devices=1)
+        >>> opt.tell([2.5])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     opt.save(f"{folder}/run.json")
+        ...     again = AskTell.load(f"{folder}/run.json")
+        >>> [q.x for q in again.ask()] == [q.x for q in opt.ask()]
+        True
+        """
+        opt = cls.__new__(cls)
+        try:
+            opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+            raise UsageError(f"{path} holds no run to go on with: {error!r}") from error
+        return opt
+
+    def __getstate__(self) -> dict[str, Any]:
+        values = [None if np.isnan(value) else value for value in self._told]
+        return {**self._settings, "values": values}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        settings = dict(state)
+        values = [np.nan if value is None else value for value in settings.pop("values")]
+        x0 = np.array(settings.pop("x0"), settings.pop("dtype"))
+        settings["algorithm"] = _made(settings["algorithm"], "name", ALGORITHMS)
+        settings["uplink"] = _made(settings["uplink"], "kind", UPLINKS)
+        self.__init__(x0, **settings)  # type: ignore[misc]
+        while values:  # of whole batches: tell takes no others
+            count = len(self._wanted)
+            self.tell(values[:count])
+            del values[:count]
+
+    def _go_on(self) -> None:
+        """Begin again from the last whole round, or the evaluation after it."""
+        self._wanted = []
+        try:
+            with self._loop.federation as federation:
+                federation.begin_again()
+                self._end = self._loop.go()
+        except _Waiting as waiting:
+            self._wanted = waiting.queries
+
+
+class _Waiting(BaseException):  # not an Exception: nobody on the way has to do with it
+    def __init__(self, queries: list[Query]) -> None:
+        super().__init__(queries)
+        self.queries = queries
+
+
+class _Notes:
+    """The values told since the last whole round, as each device's work asks for them."""
+
+    def __init__(self) -> None:
+        self.told: defaultdict[int, list[Array]] = defaultdict(list)
+        self.read: Counter[int] = Counter()
+
+    def answer(self, points: Array, device: int) -> Array:
+        """Return the values of a device's next points, or say that they are wanted."""
+        if self.read[device] == len(self.told[device]):
+            raise _Waiting([Query(x, device) for x in points])
+        self.read[device] += 1
+        return self.told[device][self.read[device] - 1]
+
+    def write(self, queries: Sequence[Query], values: Sequence[float]) -> None:
+        """Take down the values of a batch, in which a device's queries lie side by side."""
+        pairs = zip(queries, values, strict=True)
+        for device, block in groupby(pairs, key=lambda pair: pair[0].device):
+            self.told[device].append(np.array([value for _, value in block]))
+
+
+class _AskingFederation(LocalFederation):
+    """Lets every device get as far as the values go, and then says what all of them want."""
+
+    def __init__(self, objective: FunctionObjective, seed: int, notes: _Notes) -> None:
+        super().__init__(objective, seed, workers=1)
+        self.notes, self._count, self._asked = notes, objective.meter, 0
+
+    def begin_again(self) -> None:
+        """Go back to where the last round, or whatever it was, was done."""
+        self.notes.read.clear()
+        self._count.queries = self._asked  # what is asked again is one query
+
+    def done(self) -> None:
+        """Forget the values that have been made use of."""
+        self.notes.told.clear()
+        self.notes.read.clear()
+        self._asked = self._count.queries
+
+    def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
+        """Have each device do the work."""
+        answers: list[Update | None] = self._each(lambda i: self._answer(work, i), devices)
+        return Replies(answer for answer in answers if answer is not None)
+
+    def losses(self, x: Array) -> Array:
+        """Return f_i(x) of all N devices."""
+        every = range(self.devices)
+        return np.concatenate(self._each(lambda i: self._losses(x, np.array([i])), every))
+
+    def _each(self, function: Any, devices: Sequence[int] | Array) -> list[Any]:
+        answers, wanted = [], []
+        for device in devices:
+            try:
+                answers.append(function(int(device)))
+            except _Waiting as waiting:
+                wanted += waiting.queries
+        if wanted:
+            self.left_out.clear()  # they will be again
+            raise _Waiting(wanted)
+        return answers
+
+
+@dataclass
+class _AskingLoop(Loop):
+    """A run that forgets the values told for what is done."""
+
+    federation: _AskingFederation
+    automatic: FedZO | None = None  # while its numbers have still to be chosen
+
+    def go(self) -> tuple[Status, str]:
+        """Choose numbers in place of "auto", and run to the end."""
+        if self.automatic is not None:
+            self.algorithm, probed = choose(self.automatic, self.federation, self.x, self.rounds)
+            self.position = self.position._replace(queries=probed)
+            self.automatic = None
+            self.federation.left_out.clear()  # of no round
+            self.federation.done()
+        return super().go()
+
+    def step(self) -> None:
+        """Do one round."""
+        super().step()
+        self.federation.done()
+
+    def evaluate(self) -> None:
+        """Evaluate, once a round."""
+        if not self._recorded():
+            super().evaluate()
+            self.federation.done()
+
+
+def _stand_in(algorithm: FedZO) -> FedZO:
+    """Return the algorithm with any numbers in place of "auto", until they are chosen."""
+    return replace(algorithm, learning_rate=1.0, smoothing=1.0)
+
+
+def _numbers(values: Sequence[float]) -> list[float]:
+    """Return the values as numbers, checked to be some."""
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError) as error:
+        allowed = "numbers, nan for one that could not be had"
+        raise InvalidValue("values", values, allowed) from error
+
+
+def _made(table: Mapping[str, Any], key: str, known: Mapping[str, type]) -> Any:
+    """Return the algorithm or uplink that :func:`fedzo.runs.minimize.describe` has described."""
+    fields = dict(table)
+    name = fields.pop(key)
+    module, _, attribute = name.partition(":")
+    kind = known[name] if name in known else getattr(import_module(module), attribute)
+    return kind(**fields)

@@ -1,0 +1,229 @@
+"""The library call of a robustness tester: one perturbation against a model known by answers."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo import models
+from fedzo.algorithms import Algorithm, FedZO
+from fedzo.errors import UsageError, require
+from fedzo.models import Model
+from fedzo.models.base import check_columns
+from fedzo.problems.attack.inputs import columns_of, listed
+from fedzo.problems.attack.problem import Attack
+from fedzo.runs.minimize import minimize
+from fedzo.runs.result import Callback, Result
+from fedzo.variables.perturbation import Distortion, Perturbation
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+# Those of `fedzo run attack`, but for the rate: it has the units of the model's scores.
+DEFAULT = FedZO(learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20)
+
+
+class UniversalAttack:
+    """One perturbation that makes a classifier err on many inputs, from its answers only.
+
+    Parameters
+    ----------
+    model
+        A :class:`~fedzo.models.Model`; a fitted scikit-learn classifier, a torch module that
+        answers logits, or what :func:`fedzo.models.load` takes are made into one.
+    c : float
+        What distortion costs, against the margin by which the model is right.
+    margin : str
+        ``logits`` or ``confidences``: see :mod:`fedzo.problems.attack.problem`.
+    algorithm : Algorithm, optional
+        How to look for it; FedZO with the settings of ``fedzo run attack`` and a measured
+        learning rate by default.
+    rounds, seed, workers, evaluate_every, callback, run_dir, resume
+        As in :func:`fedzo.minimize`.
+
+    Attributes
+    ----------
+    noise : array
+        The perturbation, of an input's shape, in the variables of
+        :mod:`fedzo.variables.perturbation`.
+    distortion : Distortion
+        How far it moves the inputs that it was made from.
+    queries : int
+        What it has cost: how many inputs the model has answered in all.
+    result : Result
+        What came of the run.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> weights = rng.normal(size=(16, 3))
+    >>> class Linear:
+    ...     def predict_proba(self, inputs):
+    ...         powers = np.exp(inputs @ weights)
+    ...         return powers / powers.sum(axis=1, keepdims=True)
+    >>> inputs = rng.uniform(size=(60, 16))
+    >>> labels = Linear().predict_proba(inputs).argmax(axis=1)
+    >>> label = np.bincount(labels).argmax()
+    >>> of_one_class = inputs[labels == label]
+    >>> parties = np.array_split(of_one_class, 3)
+    >>> attack = UniversalAttack(Linear(), rounds=5).fit(parties, label)
+    >>> attack.success_rate(of_one_class, label) > 0.5
+    True
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        c: float = 1.0,
+        margin: str = "logits",
+        algorithm: Algorithm | None = None,
+        rounds: int = 20,
+        seed: int = 0,
+        workers: int | None = None,
+        evaluate_every: int = 1,
+        callback: Callback | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.model = _model(model)
+        self.c, self.margin = c, margin
+        self._options: dict[str, Any] = {
+            "algorithm": DEFAULT if algorithm is None else algorithm,
+            "rounds": rounds,
+            "seed": seed,
+            "workers": workers,
+            "evaluate_every": evaluate_every,
+            "callback": callback,
+            "run_dir": run_dir,
+            "resume": resume,
+        }
+        self._perturbation: Perturbation | None = None
+        self._distortion: Distortion | None = None
+        self._result: Result | None = None
+
+    def fit(
+        self,
+        images_per_device: Sequence[ArrayLike],
+        labels: Any,
+        held_out: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> UniversalAttack:
+        """Look for the perturbation; the best that was evaluated is kept.
+
+        Parameters
+        ----------
+        images_per_device
+            Each party's inputs, in the model's input range.
+        labels
+            Each party's labels, one for each input or one for all of them; a single label: that
+            of all inputs of all parties. A label is a column of the model's scores, or for
+            scikit-learn the estimator's own.
+        held_out
+            Inputs and labels that no party has, to measure success on as well.
+
+        Raises
+        ------
+        ModelError
+            The model failed, or answered what cannot be scores. If something was evaluated
+            before, the best so far is kept all the same: ``noise``, ``save`` and ``result`` work.
+        """
+        parts = listed("images_per_device", images_per_device)
+        of_all = np.isscalar(labels) or getattr(labels, "ndim", 1) == 0
+        problem = Attack(
+            self.model,
+            parts,
+            [labels] * len(parts) if of_all else labels,
+            held_out=held_out,
+            c=self.c,
+            margin=self.margin,
+        )
+        self._result = minimize(problem, **self._options)
+        self._perturbation = problem.perturbation(self._result.best.x)
+        self._distortion = problem.distortion(self._result.best.x)
+        if problem.failure is not None:
+            problem.failure.add_note("The best perturbation so far is kept: see noise and save().")
+            raise problem.failure
+        return self
+
+    @property
+    def result(self) -> Result:
+        """What came of the run."""
+        return _known(self._result, "fit() first: it makes a result")
+
+    @property
+    def distortion(self) -> Distortion:
+        """How far the perturbation moves the inputs that it was made from."""
+        advice = "fit() first, or ask perturbation.distortion(inputs) of one that was loaded"
+        return _known(self._distortion, advice)
+
+    @property
+    def perturbation(self) -> Perturbation:
+        """The perturbation, with the range of its inputs."""
+        return _known(self._perturbation, "there is no perturbation yet: fit() or load() one first")
+
+    @property
+    def noise(self) -> Array:
+        """The perturbation as an array of an input's shape."""
+        return self.perturbation.noise
+
+    @property
+    def queries(self) -> int:
+        """How many inputs the model has answered in all."""
+        return self.model.queries
+
+    def apply(self, inputs: ArrayLike) -> Array:
+        """Return the inputs under the perturbation, in the model's input range."""
+        return self.perturbation.apply(inputs)
+
+    def success_rate(self, inputs: ArrayLike, labels: ArrayLike) -> float:
+        """Return how often the model errs on the inputs under the perturbation.
+
+        One label may stand for all. It costs a query for each input.
+        """
+        moved = self.apply(inputs)
+        right = columns_of(self.model, labels, len(moved))
+        shape = self.model.input_shape or self.noise.shape
+        scores = self.model(moved.reshape(-1, *shape))
+        check_columns(right, scores.shape[1])  # which a model may not tell before it answers
+        return float(np.mean(scores.argmax(axis=1) != right))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the perturbation to one file."""
+        self.perturbation.save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> UniversalAttack:
+        """Take a saved perturbation, to try it on this model."""
+        saved, model = Perturbation.load(path), self.model
+        fits = model.input_shape is None or saved.noise.size == math.prod(model.input_shape)
+        of = f"for inputs of shape {saved.noise.shape} in {saved.input_range}"
+        allowed = f"for those of {model.name}: {model.input_shape} in {model.input_range}"
+        require(fits and saved.input_range == model.input_range, "perturbation", of, allowed)
+        self._perturbation, self._distortion, self._result = saved, None, None
+        return self
+
+
+def _known(value: T | None, advice: str) -> T:
+    if value is None:
+        raise UsageError(advice)
+    return value
+
+
+def _model(model: Any) -> Model:
+    """Return what a person brings as a black box, where it tells by itself what it answers."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return models.load(os.fspath(model))
+    if hasattr(model, "predict_proba"):
+        return models.SklearnModel(model)
+    if any(kind.__module__.startswith("torch.nn.") for kind in type(model).__mro__):
+        return models.TorchModel(model)
+    raise UsageError(
+        f"{type(model).__name__} does not tell what its scores are: wrap it, as in "
+        "fedzo.models.FunctionModel(function, outputs='logits')"
+    )

@@ -1,0 +1,98 @@
+"""As a method of ``scipy.optimize.minimize``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.errors import require
+from fedzo.runs.minimize import minimize
+from fedzo.runs.progress import ProgressLine
+from fedzo.runs.result import Callback, Progress, listed
+
+Array = NDArray[Any]
+
+_OURS = {"maxiter": "rounds", "maxfev": "max_queries"}  # options of SciPy's own methods
+
+
+def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., Any]:
+    """Return a ``method`` for :func:`scipy.optimize.minimize`.
+
+    SciPy's ``args``, ``bounds`` (pairs or ``scipy.optimize.Bounds``) and ``callback`` (of either
+    kind; it may raise StopIteration) do what they do for SciPy's own methods; an intermediate
+    result's ``fun`` is nan after rounds that were not evaluated. Derivatives, constraints and
+    ``tol`` are refused: nothing here would look at them.
+
+    Parameters
+    ----------
+    devices : int, optional
+        N. The function is then ``fun(x, device, *args)``. If it is left out, there is one
+        device and the function is SciPy's ``fun(x, *args)``.
+    **settings
+        Any other of :func:`fedzo.minimize`. SciPy's ``options`` may give them as well, and
+        go first; there ``maxiter``, ``maxfev`` and ``disp`` are known, too: ``rounds``,
+        ``max_queries`` and a :class:`~fedzo.ProgressLine`.
+
+    Examples
+    --------
+    >>> import fedzo, scipy.optimize
+    >>> method = fedzo.scipy_method(algorithm=fedzo.FedZO(learning_rate=0.05), rounds=50)
+    >>> found = scipy.optimize.minimize(
+    ...     lambda x, a: float((x[0] - a) ** 2 + x[1] ** 2), [2.0, 1.0], args=(3.0,),
+    ...     method=method, bounds=[(0, 2.5), (None, None)])
+    >>> found.x.round(2), found.success, found.nit
+    (array([2.5, 0. ]), True, 50)
+    """
+
+    def method(
+        fun: Callable[..., Any],
+        x0: Array,
+        args: Sequence[Any] = (),
+        bounds: Any = None,
+        callback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        from scipy.optimize import OptimizeResult
+
+        for key in ("jac", "hess", "hessp", "constraints", "tol"):
+            given = options.pop(key, None)
+            unused = given is None or (key == "constraints" and not np.size(given))
+            require(unused, key, given, "left out: only values of the function are used")
+        shown = [ProgressLine()] if options.pop("disp", False) else []
+        chosen = {**settings, **{_OURS.get(key, key): value for key, value in options.items()}}
+        if bounds is not None:
+            chosen["bounds"] = bounds
+        theirs = [] if callback is None else [_for_scipy(callback, OptimizeResult)]
+        chosen["callback"] = [*theirs, *listed(chosen.get("callback")), *shown]
+        if devices is None:
+            result = minimize(lambda x, _: fun(x, *args), x0, devices=1, **chosen)
+        else:
+            result = minimize(lambda x, i: fun(x, i, *args), x0, devices=devices, **chosen)
+        return OptimizeResult(**vars(result), nfev=result.nfev)
+
+    return method
+
+
+def _for_scipy(callback: Callable[..., Any], kind: Any) -> Callback:
+    """Call it as SciPy does: with x, or with an intermediate result if it is so named."""
+    by_name = set(inspect.signature(callback).parameters) == {"intermediate_result"}
+
+    def call(progress: Progress) -> bool:
+        if progress.round == 0:
+            return False  # SciPy calls after each iteration only
+        try:
+            if by_name:
+                loss = (progress.record or {}).get("train_loss", np.nan)
+                told = kind(x=progress.x, fun=loss, nit=progress.round, nfev=progress.queries)
+                callback(intermediate_result=told)
+            else:
+                callback(progress.x)
+        except StopIteration:
+            return True
+        return False
+
+    return call

@@ -1,0 +1,185 @@
+"""``fedzo.tune``: good hyper-parameters for a federation, without moving its data."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedzo.algorithms import FedZO
+from fedzo.core.objective import name_of
+from fedzo.errors import InvalidValue, check_count, require
+from fedzo.problems.function import OnFailure
+from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Tuning
+from fedzo.runs.auto import settled
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.loop import RESERVED
+from fedzo.runs.minimize import minimize
+from fedzo.runs.result import Callback, Result, closing
+from fedzo.variables.space import Float, Int, Space, Value
+
+# Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.
+TUNER = FedZO(
+    learning_rate="auto",
+    smoothing=0.3,
+    batch_size=1,
+    directions=1,
+    local_steps=1,
+    difference="central",
+)
+
+
+@dataclass
+class Tuned:
+    """The best parameters that were evaluated, and how they were found.
+
+    ``score`` is their mean over all devices and the evaluation's seeds; ``queries`` counts all
+    trainings, evaluations among them; ``history`` has the parameters of each evaluation.
+    """
+
+    params: dict[str, Value]
+    score: float
+    queries: int
+    history: list[dict[str, Any]] = field(repr=False)
+    result: Result = field(repr=False)
+
+
+def tune(
+    train_and_score: TrainAndScore,
+    space: Space | Mapping[str, Float | Int],
+    *,
+    devices: int,
+    max_queries: int = 400,
+    start: Mapping[str, Value] | None = None,
+    worst: float | None = None,
+    on_failure: OnFailure = "raise",
+    evaluation_seeds: int = 1,
+    evaluate_every: int = 3,
+    algorithm: FedZO = TUNER,
+    parallel: Parallel = "threads",
+    workers: int | None = None,
+    seed: int = 0,
+    target: float | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+) -> Tuned:
+    """Find hyper-parameters that do well on all devices, each of which trains on its own data.
+
+    Parameters
+    ----------
+    train_and_score : callable
+        ``train_and_score(params, device, rng) -> float``, **lower is better**; ``params`` is a
+        dict, ``device`` in 0, ..., N-1, and all randomness comes from ``rng``.
+    space : mapping
+        ``{"rate": fedzo.Float(1e-4, 1, log=True), "layers": fedzo.Int(1, 8), ...}``.
+    devices : int
+        N.
+    max_queries : int
+        How many trainings there may be, evaluations and the choice of a learning rate
+        included: as many whole rounds are run as these allow, and the last is evaluated.
+    start, worst, on_failure, evaluation_seeds, parallel
+        See :class:`~fedzo.problems.tuning.problem.Tuning`.
+    algorithm : FedZO
+        The default is for noisy problems of few dimensions: see ``docs/black-box.md``.
+    evaluate_every, workers, seed, target, callback, run_dir, resume
+        See :func:`fedzo.minimize`. ``workers`` is the number of processes, too.
+
+    Examples
+    --------
+    >>> import numpy as np, fedzo
+    >>> def score(params, device, rng):  # best at a rate of 0.1, and 3 layers
+    ...     away = np.log10(params["rate"]) + 1, (params["layers"] - 3) / 4
+    ...     return float(np.sum(np.square(away)) + 0.1 * rng.normal() + device)
+    >>> space = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
+    >>> tuned = fedzo.tune(score, space, devices=5, max_queries=300)
+    >>> tuned.params["layers"], round(float(np.log10(tuned.params["rate"])), 1), tuned.queries
+    (3, -1.0, 295)
+    """
+    for key, count in (("max_queries", max_queries), ("evaluate_every", evaluate_every)):
+        check_count(key, count)
+    require(isinstance(algorithm, FedZO), "algorithm", algorithm, "a fedzo.FedZO(...)")
+    space = space if isinstance(space, Space) else Space(space)
+    taken = sorted(RESERVED & space.parameters.keys())
+    require(not taken, "space", taken, "other names: the history has these")
+    problem = Tuning(
+        train_and_score,
+        space,
+        devices,
+        start=start,
+        worst=worst,
+        on_failure=on_failure,
+        evaluation_seeds=evaluation_seeds,
+        parallel=parallel,
+        workers=workers,
+        max_queries=max_queries,
+        seed=seed,
+    )
+    rounds = _rounds(algorithm, problem, max_queries, evaluate_every)
+    with closing(problem):
+        algorithm, probed = settled(
+            algorithm,
+            problem,
+            problem.initial(),
+            rounds=rounds,
+            seed=seed,
+            workers=workers,
+            folder=run_dir,
+        )
+    probed = probed or _probed(run_dir)
+    rounds = _rounds(algorithm, problem, max_queries, evaluate_every, probed)
+    described = {name: asdict(kind) for name, kind in space.parameters.items()}
+    result = minimize(
+        problem,
+        algorithm=algorithm,
+        rounds=rounds,
+        seed=seed,
+        workers=workers,
+        evaluate_every=evaluate_every,
+        target=target,
+        callback=callback,
+        run_dir=run_dir,
+        resume=resume,
+        config={
+            "problem": {
+                "name": name_of(train_and_score),
+                "devices": devices,
+                "evaluation_seeds": evaluation_seeds,
+                "worst": worst,
+                "max_queries": max_queries,
+                "probed": probed,
+            },
+            "space": described,
+        },
+    )
+    best = result.best
+    return Tuned(space.params(best.x), best.fun, problem.meter.queries, result.history, result)
+
+
+def _probed(run_dir: str | os.PathLike[str] | None) -> int:
+    """Return how many queries the run that has begun in a folder asked before its first round."""
+    if run_dir is None or not os.path.exists(config := RunFolder(run_dir).config):
+        return 0
+    told = tomllib.loads(config.read_text(encoding="utf-8"))
+    return int(told.get("problem", {}).get("probed", 0))
+
+
+def _rounds(algorithm: FedZO, problem: Tuning, budget: int, every: int, probed: int = 0) -> int:
+    """Return how many rounds a budget is enough for, with an evaluation after the last."""
+    points = algorithm.estimator.stencil[0].size
+    devices = algorithm.participants or problem.devices
+    cost = devices * algorithm.local_steps * algorithm.batch_size * points
+    rounds, evaluation = 0, problem.evaluation_cost
+    while probed + _evaluations(rounds + 1, every) * evaluation + (rounds + 1) * cost <= budget:
+        rounds += 1
+    if rounds == 0:
+        least = probed + 2 * evaluation + cost
+        allowed = f"at least {least}, for a round between two evaluations"
+        raise InvalidValue("max_queries", budget, allowed)
+    return rounds
+
+
+def _evaluations(rounds: int, every: int) -> int:
+    return rounds // every + 1 + (rounds % every > 0)

@@ -1,0 +1,57 @@
+"""``fedzo data``: list, fetch or show data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedzo.cli.common import add_config, draw_to
+from fedzo.errors import UsageError
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("data", help="list, fetch or show data")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    actions.add_parser("list", help="what there is, and where").set_defaults(command=list_data)
+    getter = actions.add_parser("get", help="fetch a data set into the cache")
+    getter.add_argument("name", metavar="NAME")
+    getter.set_defaults(command=get)
+    shower = actions.add_parser("show", help="draw which device holds what")
+    add_config(shower)
+    shower.add_argument("--out", type=Path, default=Path("split.png"), metavar="FILE")
+    shower.set_defaults(command=show)
+
+
+def list_data(_arguments: argparse.Namespace) -> int:
+    """Print what data sets there are, and where."""
+    from fedzo import data
+
+    for entry in data.catalogue():
+        where = entry.folder or f"not here: fedzo data get {entry.name}"
+        print(f"{entry.name:<20}{entry.about}\n{'':<20}{where}")
+    return 0
+
+
+def get(arguments: argparse.Namespace) -> int:
+    """Fetch a data set, and print where it is."""
+    from fedzo import data
+
+    print(f"{arguments.name}: {data.get(arguments.name)}")
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Draw which device holds what."""
+    from fedzo.config.experiment import Experiment
+    from fedzo.plots.partition import draw_partition
+
+    experiment = Experiment.load(arguments.config, arguments.set)
+    problem: Any = experiment.problem()
+    if not hasattr(problem, "parts"):
+        raise UsageError(f"{arguments.config}: this problem has no data to show")
+    labels, classes = problem.data.train_labels, problem.data.classes
+    draw = lambda: draw_partition(labels, problem.parts, classes, arguments.out)  # noqa: E731
+    draw_to(arguments.out, draw)
+    return 0

@@ -1,0 +1,306 @@
+"""Measure this machine: the kernels, a whole round against its floor, how cost grows.
+
+Times are medians over repeats; what is compared is measured in turns, in one process, so
+that a noisy machine is noisy for both.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from fedzo import data
+from fedzo.algorithms import FedZO
+from fedzo.algorithms.fedzo import LocalSteps, rebuild
+from fedzo.core.directions import Frame
+from fedzo.core.federation import LocalFederation, Replies
+from fedzo.core.objective import Objective, initial_of
+from fedzo.core.random import Draws, Stream
+from fedzo.core.simd import dot_products
+from fedzo.problems.attack.problem import attack
+from fedzo.problems.softmax import Softmax, softmax
+from fedzo.uplinks import AirComp, Ideal, Seeds
+
+Array = NDArray[Any]
+
+PAPER = FedZO(
+    learning_rate=0.001,
+    smoothing=0.001,
+    batch_size=25,
+    directions=20,
+    local_steps=5,
+    participants=20,
+)
+
+
+class Synthetic:
+    """f_i(x) = 1/2 |x - c_i|^2 with c_i made up on the spot: no memory grows with N."""
+
+    def __init__(self, dim: int, devices: int) -> None:
+        self.dim, self.devices = dim, devices
+
+    def initial(self) -> Array:
+        """Start at zero, in single precision."""
+        return np.zeros(self.dim, np.float32)
+
+    def batch(self, device: int, size: int, draws: Draws) -> float:
+        """Return the device's centre, the same number in all coordinates."""
+        return device / self.devices
+
+    def values(self, points: Array, batch: float) -> Array:
+        """Return the loss at each point, (k, 1)."""
+        return np.asarray(0.5 * np.sum((points - batch) ** 2, axis=1, keepdims=True))
+
+    def values_along(
+        self, x: Array, directions: Array, rows: Array, steps: Array, batch: float
+    ) -> Array:
+        """Expand the square: two products with the directions, no points."""
+        away = x - np.float32(batch)
+        linear = (directions @ away)[rows]
+        square = np.einsum("nd,nd->n", directions, directions)[rows]
+        values = 0.5 * away @ away + steps * linear + 0.5 * steps**2 * square
+        return np.asarray(values[:, None])
+
+    def losses(self, x: Array, devices: Array) -> Array:
+        """Return f_i(x), for many devices at once."""
+        centres = devices / self.devices
+        return np.asarray(
+            0.5 * (float(x @ x) - 2 * centres * float(x.sum()) + self.dim * centres**2)
+        )
+
+
+def medians(
+    actions: Mapping[str, Callable[[], object]], repeats: int, burst: int = 1
+) -> dict[str, float]:
+    """Return the median seconds of each action, all of them measured in turns.
+
+    A turn is ``burst`` calls: where an action is meant to find its data in the cache, the
+    others must not throw them out before each call.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for action in actions.values():
+        action()  # compile, load, warm the caches
+    for _ in range(repeats):
+        for name, action in actions.items():
+            for _ in range(burst):
+                began = time.perf_counter()
+                action()
+                seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def one_round(
+    objective: Objective, algorithm: FedZO, workers: int | None
+) -> tuple[LocalFederation, Callable[[], object]]:
+    """Return a federation (to be entered) and an action that does one round on it."""
+    federation = LocalFederation(objective, 0, workers)
+    state = algorithm.init(initial_of(objective), federation, Ideal())
+    return federation, lambda: algorithm.round(0, state, federation, Ideal())
+
+
+def paper_problem() -> Softmax:
+    """Return the softmax problem of the paper, on the whole data if this machine has them."""
+    here = {entry.name: entry.folder for entry in data.catalogue()}
+    return softmax("fashion-mnist" if here["fashion-mnist"] else "fashion-mnist-mini")
+
+
+def run_benchmarks(quick: bool = False) -> None:
+    """Print all measurements."""
+    problem = paper_problem()
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        kernels = _kernels(problem, 5 if quick else 60)
+    seconds = _round(problem, kernels, 5 if quick else 40)
+    _uplinks(problem, seconds, 3 if quick else 20)
+    _attack(1 if quick else 5)
+    _growth(3 if quick else 15)
+    _memory([100, 10_000] if quick else [100, 10_000, 1_000_000])
+
+
+def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
+    """Time the parts of a device's step, on one thread."""
+    count, dim = PAPER.directions, problem.dim
+    frame = Frame("sphere", count, dim, np.float32)
+    draws = Draws(0, Stream.DIRECTIONS)
+    numpy_rows, generator = np.empty((count, dim), np.float32), np.random.default_rng(0)
+    batch = problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES))
+    width = problem.features + 1
+    flat, tall = frame.rows.reshape(-1), frame.rows.reshape(-1, width)
+    wide = batch.inputs[:, :width].T
+    logits = np.empty((len(tall), PAPER.batch_size), np.float32)
+    left, right = np.ones((2, 1024, 1024), np.float32)
+    x, delta, weights = problem.initial(), problem.initial(), np.zeros(count)
+    frame.draw(draws)
+    times = medians(
+        {
+            "directions": lambda: frame.draw(draws),
+            "numpy": lambda: generator.standard_normal(out=numpy_rows, dtype=np.float32),
+            "batch": lambda: problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES)),
+            "whole step": lambda: PAPER.estimator.step(
+                problem, x, PAPER.batch_size, frame, draws, 1e-3, delta, x
+            ),
+            "our product": lambda: dot_products(flat, width, batch.inputs, logits),
+            "BLAS product": lambda: np.matmul(tall, wide, out=logits),
+            "update": lambda: frame.advance(weights, delta, x),
+            "large product": lambda: left @ right,
+        },
+        repeats,
+        burst=5,
+    )
+    numbers = count * dim
+    ns, numpy_ns = times["directions"] / numbers * 1e9, times["numpy"] / numbers * 1e9
+    print(f"one device step, one thread (b1={PAPER.batch_size}, b2={count}, d={dim})")
+    print(
+        f"  directions with their norms     {times['directions'] * 1e6:8.1f} us  {ns:.2f} ns each"
+    )
+    print(
+        f"  NumPy's standard_normal float32 {times['numpy'] * 1e6:8.1f} us  {numpy_ns:.2f} ns each"
+    )
+    print(f"  directions against NumPy        {numpy_ns / ns:8.1f} x")
+    for name in ("batch", "our product", "BLAS product", "update", "whole step"):
+        print(f"  {name:<31} {times[name] * 1e6:8.1f} us")
+    rate = 2 * 1024**3 / times["large product"]
+    print(f"  BLAS, 1024 x 1024 float32       {rate / 1e9:8.1f} GFlop/s")
+    return {"seconds_a_normal": times["directions"] / numbers, "flops": rate}
+
+
+def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> float:
+    """Time a round of the paper's setting against the least that it could take."""
+    federation, action = one_round(problem, PAPER, None)
+    with federation:
+        seconds = medians({"round": action}, repeats)["round"]
+    steps = PAPER.local_steps * (PAPER.participants or 0)
+    numbers = PAPER.directions * problem.dim
+    flops = 2 * PAPER.batch_size * numbers
+    floor = steps * (numbers * kernels["seconds_a_normal"] + flops / kernels["flops"])
+    floor /= federation.workers
+    setting = (
+        f"{problem.data.name}, N={problem.devices}, M={PAPER.participants}, H={PAPER.local_steps}"
+    )
+    print(f"\none round ({setting}, {federation.workers} workers)")
+    print(f"  round                           {seconds * 1e3:8.2f} ms")
+    print(f"  floor: normals + product        {floor * 1e3:8.2f} ms")
+    print(f"  floor / round                   {100 * floor / seconds:8.0f} %")
+    return seconds
+
+
+def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
+    """Time what an uplink does with a round's updates, and a server's rebuilding of them."""
+    x, seed = problem.initial(), 0
+    work = LocalSteps(PAPER.estimator, 1e-3, PAPER.batch_size, x, 0, seed, PAPER.local_steps)
+    with LocalFederation(problem, seed, None) as federation:
+        updates = list(federation.map(work, range(PAPER.participants or 0)))
+
+        def rebuild_all() -> None:
+            for update in updates:
+                assert update.coefficients is not None
+                at = Draws(seed, Stream.DIRECTIONS, 0, update.device)
+                rebuild(update.coefficients, "sphere", problem.dim, at)
+
+        uplinks = {"ideal": Ideal(), "aircomp": AirComp(), "seeds": Seeds()}
+        actions: dict[str, Callable[[], object]] = {
+            name: lambda uplink=uplink: uplink.aggregate(0, Replies(updates), federation)  # type: ignore[misc]
+            for name, uplink in uplinks.items()
+        }
+        times = medians({**actions, "rebuild": rebuild_all}, repeats)
+    print("\nwhat the server does with a round's updates, one thread")
+    for name in uplinks:
+        share = 100 * times[name] / round_seconds
+        print(f"  {name:<31} {times[name] * 1e3:8.2f} ms   {share:.1f} % of the round")
+    print(f"  a remote server's rebuilding    {times['rebuild'] * 1e3:8.2f} ms")
+
+
+def _attack(repeats: int) -> None:
+    """Time an attack's round, and the forward passes of the model within it."""
+    problem = attack(devices=10)
+    algorithm = FedZO(batch_size=25, directions=20, local_steps=2)
+    forward = problem.model._scores
+    calls: list[float] = []  # seconds in the model
+
+    def timed(batch: Array) -> Any:
+        began = time.perf_counter()
+        scores = forward(batch)
+        calls.append(time.perf_counter() - began)
+        return scores
+
+    problem.model._scores = timed  # type: ignore[method-assign]
+    federation, action = one_round(problem, algorithm, None)
+    shares = []
+    with federation:
+        action()
+        for _ in range(repeats):
+            calls.clear()
+            began = time.perf_counter()
+            action()
+            shares.append(sum(calls) / federation.workers / (time.perf_counter() - began))
+    overhead = 100 * (1 - statistics.median(shares))
+    images = 10 * 2 * 25 * 21
+    seconds = sum(calls) / images  # of the last round
+    print(f"\nan attack's round (cifar10-resnet8, N=10, H=2, {images:,} queries)")
+    print(f"  a forward pass                  {seconds * 1e3:8.3f} ms an image, one thread")
+    print(f"  all but forward passes          {overhead:8.1f} % of the time")
+
+
+def _growth(repeats: int) -> None:
+    """Print how a round's time grows: the slope of log time against log of each parameter."""
+    print("\nhow a round's time grows, d=2000, M=10, H=5, b2=20 but for what is named")
+    rows: dict[str, tuple[Sequence[int], Callable[[int], tuple[Objective, dict[str, int]]]]] = {
+        "devices N": ((100, 1000, 10_000, 100_000), lambda v: (Synthetic(2000, v), {})),
+        "participants M": (
+            (10, 20, 40, 80),
+            lambda v: (Synthetic(2000, 1000), {"participants": v}),
+        ),
+        "local steps H": ((5, 10, 20, 40), lambda v: (Synthetic(2000, 1000), {"local_steps": v})),
+        "directions b2": ((20, 40, 80, 160), lambda v: (Synthetic(2000, 1000), {"directions": v})),
+        "dimension d": ((2000, 8000, 32_000, 128_000), lambda v: (Synthetic(v, 1000), {})),
+    }
+    for name, (values, make) in rows.items():
+        seconds = []
+        for value in values:
+            objective, changes = make(value)
+            algorithm = FedZO(**{"participants": 10, "local_steps": 5, "directions": 20, **changes})  # type: ignore[arg-type]
+            federation, action = one_round(objective, algorithm, None)
+            with federation:
+                seconds.append(medians({"round": action}, repeats)["round"])
+        slope = np.polyfit(np.log(values), np.log(seconds), 1)[0]
+        times = "  ".join(f"{v:,}: {s * 1e3:.1f} ms" for v, s in zip(values, seconds, strict=True))
+        print(f"  {name:<16} slope {slope:5.2f}   {times}")
+
+
+def _memory(device_counts: Sequence[int]) -> None:
+    """Print the peak memory of a process that runs a few rounds with N devices."""
+    print("\npeak memory of a run, synthetic objective, d=10,000, M=20")
+    for devices in device_counts:
+        child = subprocess.run(
+            [sys.executable, "-m", "fedzo.cli.measure", str(devices)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        print(f"  N = {devices:>9,}   {float(child.stdout):8.0f} MB")
+
+
+def _peak_memory(devices: int) -> float:
+    """Run three rounds and an evaluation; return this process's peak memory in MB."""
+    federation, action = one_round(Synthetic(10_000, devices), PAPER, 2)
+    with federation:
+        for _ in range(3):
+            action()
+        mean = federation.losses(np.zeros(10_000, np.float32)).mean()
+    assert math.isfinite(mean)
+    # Not getrusage's ru_maxrss, which a child begins with its parent's.
+    status = Path("/proc/self/status").read_text()
+    return int(next(s for s in status.splitlines() if s.startswith("VmHWM")).split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    print(_peak_memory(int(sys.argv[1])))

@@ -1,0 +1,72 @@
+"""``fedzo reproduce``: figures of the paper, and its claims judged."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedzo.cli.common import check_seeds
+from fedzo.paper import FIGURES
+
+SCALES = ("quick", "paper")
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="reproduce figures of the paper, judge its claims",
+        description="Run what figures show, draw them and judge the paper's claims. What DIR has "
+        "of the runs is not done again, so an interrupted reproduction resumes where it stopped.",
+    )
+    parser.add_argument(
+        "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="quick",
+        help="minutes a figure (the default), or the paper's own size",
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="K", help="how many; the scale's own by default"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reproduction"),
+        metavar="DIR",
+        help="where runs, pictures, claims and the report go (reproduction by default)",
+    )
+    parser.set_defaults(command=reproduce)
+
+
+def reproduce(arguments: argparse.Namespace) -> int:
+    """Run what is missing, draw, judge, and write the report."""
+    from fedzo.paper import find_figure
+    from fedzo.paper.progress import Overall
+    from fedzo.paper.report import write_report
+    from fedzo.paper.reproduce import reproduce as run_figures
+    from fedzo.paper.reproduce import words
+    from fedzo.runs.signals import Interrupts
+
+    check_seeds(arguments.seeds)
+    names = FIGURES if "all" in arguments.figures else tuple(dict.fromkeys(arguments.figures))
+    figures = [find_figure(name) for name in names]
+    line = Overall(sys.stderr)
+    try:
+        with Interrupts():
+            judged = run_figures(
+                figures, arguments.scale, arguments.out, arguments.seeds, report=line
+            )
+    finally:
+        line.close()
+    for name, claims in judged.items():
+        for claim in claims:
+            print(f"{name:<11}{claim['verdict']:<15}{claim['text']}")
+            for measured in claim["measured"]:
+                print(f"{'':<26}{measured['what']}: {words(measured)}")
+    print(write_report(arguments.out))
+    return 0

@@ -1,0 +1,157 @@
+"""``fedzo run``: run a configuration."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedzo.cli.common import FAILED, INTERRUPTED, add_config, check_seeds
+from fedzo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedzo.config.experiment import Experiment
+    from fedzo.runs.result import Callback, Result
+    from fedzo.runs.signals import Interrupts
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("run", help="run a configuration")
+    add_config(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the run's files go")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in DIR")
+    parser.add_argument("--seeds", type=int, metavar="K", help="run K seeds, in DIR/seed-*")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "flower"),
+        default="local",
+        help="threads of this process, or Flower's simulation",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print the summary only")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one seed or several, and say how to resume what was interrupted."""
+    from fedzo.config.experiment import Experiment
+    from fedzo.runs.folder import RunFolder
+    from fedzo.runs.signals import Interrupts
+
+    experiment = Experiment.load(arguments.config, arguments.set)
+    out = _out(arguments, experiment.name)
+    several = arguments.seeds is not None
+    check_seeds(arguments.seeds)
+    try:
+        with Interrupts() as interrupts:
+            if several:
+                return _run_seeds(experiment, out, arguments, interrupts)
+            return _run_one(experiment, out, arguments.resume, arguments, interrupts)
+    except KeyboardInterrupt:
+        first = out / f"seed-{experiment.settings.seed}" if several else out
+        if RunFolder(first).has_run():
+            command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
+            command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
+            command += ["--engine", "flower"] if arguments.engine == "flower" else []
+            print(f"to go on: {shlex.join(command)}", file=sys.stderr)
+            return INTERRUPTED
+        raise
+
+
+def _out(arguments: argparse.Namespace, name: str) -> Path:
+    """Return the folder for a run: as given, or the first free one under runs/."""
+    if arguments.out is not None:
+        return Path(arguments.out)
+    if arguments.resume:
+        path = Path(arguments.config)
+        if (path / "config.toml").is_file():
+            return path
+        if path.name == "config.toml" and path.is_file():
+            return path.parent
+        raise UsageError("--resume needs --out DIR, the folder of the run to go on with")
+    folder, number = Path("runs") / name, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{name}-{number}", number + 1
+    return folder
+
+
+def _run_one(
+    experiment: Experiment,
+    out: Path,
+    resume: bool,
+    arguments: argparse.Namespace,
+    interrupts: Interrupts,
+) -> int:
+    from fedzo.runs.progress import ProgressLine
+    from fedzo.runs.result import Status
+
+    callbacks: list[Callback] = [] if arguments.quiet else [ProgressLine()]
+    result = experiment.run(out, resume, [*callbacks, interrupts], arguments.engine)
+    print(_summary(result, out))
+    if result.status == Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    return 0 if result.success else FAILED
+
+
+def _run_seeds(
+    experiment: Experiment, out: Path, arguments: argparse.Namespace, interrupts: Interrupts
+) -> int:
+    from fedzo.plots.curves import draw_curves
+    from fedzo.runs.folder import RunFolder, read_runs
+
+    first = experiment.settings.seed
+    seeds = range(first, first + arguments.seeds)
+    runs = {out / f"seed-{seed}": experiment.with_seed(seed) for seed in seeds}
+    begun = [folder for folder in runs if RunFolder(folder).has_run()]
+    if begun and not arguments.resume:
+        raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
+    if arguments.resume and not begun:
+        raise UsageError(f"{out} holds no run to resume")
+    failed = []
+    for folder, one in runs.items():
+        # Of several seeds some may be finished, some half done, some not begun.
+        if _run_one(one, folder, folder in begun, arguments, interrupts) != 0:
+            failed.append(folder.name)
+    # One band for all; a curve each where some have ended before the others.
+    drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
+    if drawn:
+        draw_curves(read_runs(drawn), out / "curves.png")
+        print(f"all seeds     {out / 'curves.png'}")
+    if failed:
+        print(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
+    return FAILED if failed else 0
+
+
+def _summary(result: Result, out: Path) -> str:
+    from fedzo.runs.progress import duration, headline
+
+    record = result.history[-1] if result.history else {}
+    rows = [("result", result.message)]
+    when = "" if record.get("round") == result.nit else f" (round {record.get('round')})"
+    told = headline(record) + [key for key in record if key.startswith("distortion_")]
+    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in told]
+    rows += [
+        ("queries", f"{result.queries:,} (and {result.evaluation_queries:,} for evaluation)"),
+        ("bytes up", f"{result.uplink_bytes:,}"),
+        ("bytes down", f"{result.downlink_bytes:,}"),
+        ("channel uses", f"{result.channel_uses:,}"),
+        ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
+        ("files", f"{out}/: {' '.join(_files(out))}"),
+    ]
+    if left_out := [one for record in result.history for one in record.get("left_out", ())]:
+        devices = sorted({one["device"] for one in left_out})
+        named = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
+        rows.insert(
+            1, ("left out", f"{len(left_out)} times, device {named}: history.jsonl has why")
+        )
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(name.ljust(width) + value for name, value in rows)
+
+
+def _files(out: Path) -> list[str]:
+    """Return the names of a run's files: those of every run first."""
+    usual = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
+    there = sorted(path.name for path in out.iterdir())
+    return [name for name in usual if name in there] + [n for n in there if n not in usual]

@@ -1,0 +1,59 @@
+"""``fedzo theory``: what the theorems say of a configuration."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fedzo.cli.common import add_config
+from fedzo.errors import UsageError
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("theory", help="what the theorems say of a configuration")
+    add_config(parser)
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument(
+        "--estimate",
+        type=int,
+        nargs="?",
+        const=500_000,
+        metavar="QUERIES",
+        help="measure the constants, by at most so many queries",
+    )
+    known.add_argument("--constants", metavar="L=...,gap=...", help="give the constants")
+    parser.set_defaults(command=theory)
+
+
+def theory(arguments: argparse.Namespace) -> int:
+    """Print bounds, limits and advice."""
+    from fedzo.config.experiment import Experiment
+    from fedzo.theory import Constants, Estimate, estimate, report
+
+    experiment = Experiment.load(arguments.config, arguments.set)
+    objective: Any = experiment.problem()
+    constants: Constants | Estimate
+    if arguments.constants is not None:
+        constants = Constants.parse(arguments.constants)
+    elif arguments.estimate is not None:
+        seed = experiment.settings.seed
+        constants = estimate(objective, queries=arguments.estimate, seed=seed)
+    elif hasattr(objective, "constants"):
+        constants = Constants(**objective.constants())
+    else:
+        raise UsageError(
+            f"{arguments.config}: the problem's constants are not known; --estimate measures "
+            "them, --constants L=...,gap=... gives them"
+        )
+    found = report(
+        experiment.algorithm,
+        constants,
+        devices=objective.devices,
+        dim=objective.dim,
+        rounds=experiment.settings.rounds,
+        uplink=experiment.uplink,
+        seed=experiment.settings.seed,
+    )
+    print(found.text())
+    return 0

@@ -1,0 +1,172 @@
+r"""Random directions v_1, ..., v_b2 along which an objective is probed.
+
+Whatever its kind, a direction has
+
+.. math:: E[v v^T] = I / d,
+
+so eq. (2) of the paper, with its factor d/μ, is right for all of them: for a linear
+function its expectation is the gradient exactly. It also makes μ mean the same for all of
+them, a step of length μ (for ``gaussian``: of root-mean-square length μ).
+
+================  ==========================================================================
+``sphere``        uniform on the unit sphere, independent: the paper's, the default
+``gaussian``      N(0, I/d), independent. Nesterov & Spokoiny's smoothing by N(0, I) with
+                  their parameter μ' is this one with μ = μ' sqrt(d)
+``rademacher``    entries ±1/sqrt(d), independent
+``orthogonal``    b2 <= d orthonormal vectors, uniform (Haar): each is uniform on the sphere
+``coordinate``    b2 <= d different unit vectors e_j, uniform: with b2 = d the estimate is the
+                  full finite difference (Kiefer & Wolfowitz 1952)
+================  ==========================================================================
+
+The last two are drawn without replacement, so an estimate over b2 = d of them has no
+variance from the directions at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, uint32, uint64
+from numpy.typing import DTypeLike, NDArray
+
+from fedzo.core.random import Draws, fill_normals, philox, unsigned
+from fedzo.core.simd import use_wide_vectors
+from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
+
+Array = NDArray[Any]
+
+
+class Frame:
+    """Memory for one estimate's directions, filled anew for each.
+
+    The directions are kept as ``rows`` that are not normalised and one ``scale`` for each:
+    v_n = scales[n] * rows[n]. The scales go into the steps and the coefficients, a few
+    numbers each, so that nobody ever divides b2 x d numbers by a norm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo.core.random import Draws, Stream
+    >>> frame = Frame("sphere", count=3, dim=1000, dtype=np.float32)
+    >>> frame.draw(Draws(seed=0, stream=Stream.DIRECTIONS, round=5, device=2, step=1))
+    >>> v = frame.vectors()
+    >>> v.shape, v.dtype, np.linalg.norm(v, axis=1).round(6).tolist()
+    ((3, 1000), dtype('float32'), [1.0, 1.0, 1.0])
+    """
+
+    def __init__(self, kind: str, count: int, dim: int, dtype: DTypeLike) -> None:
+        check_directions(kind, count, dim)
+        self.kind = kind
+        self.rows: Array = np.empty((count, dim), dtype)
+        self.scales: NDArray[np.float64] = np.ones(count)
+
+    def draw(self, draws: Draws) -> None:
+        """Fill the frame with the directions of one address."""
+        self.scales = KINDS[self.kind](self.rows, draws)
+
+    def advance(self, coefficients: Array, delta: Array, start: Array) -> Array:
+        """Add ``coefficients @ rows`` to ``delta`` in place; return ``start + delta``."""
+        x = np.empty_like(start)
+        advance_kernel(coefficients.astype(self.rows.dtype, copy=False), self.rows, delta, start, x)
+        return x
+
+    def vectors(self) -> Array:
+        """Return the directions themselves, (b2, d): a copy, for those who want to look."""
+        return np.asarray(self.rows * self.scales[:, None].astype(self.rows.dtype))
+
+
+def check_directions(kind: str, count: int, dim: int | None = None) -> None:
+    """Raise unless ``count`` directions of this kind exist in ``dim`` dimensions."""
+    if kind not in KINDS:
+        raise InvalidValue("direction_kind", kind, one_of(KINDS) + nearest(kind, KINDS))
+    check_count("directions", count)
+    if dim is not None and kind in WITHOUT_REPLACEMENT:
+        allowed = f"at most the problem's dimension, {dim}, for {kind} directions"
+        require(count <= dim, "directions", count, allowed)
+
+
+def _sphere(rows: Array, draws: Draws) -> NDArray[np.float64]:
+    return 1 / np.sqrt(fill_normals(rows, draws))
+
+
+def _gaussian(rows: Array, draws: Draws) -> NDArray[np.float64]:
+    fill_normals(rows, draws)
+    return np.full(len(rows), 1 / math.sqrt(rows.shape[1]))
+
+
+def _rademacher(rows: Array, draws: Draws) -> NDArray[np.float64]:
+    _fill_signs(rows, draws.address())
+    return np.full(len(rows), 1 / math.sqrt(rows.shape[1]))
+
+
+def _orthogonal(rows: Array, draws: Draws) -> NDArray[np.float64]:
+    fill_normals(rows, draws)
+    q, r = np.linalg.qr(rows.T)
+    # QR is unique up to signs; the factor with a positive diagonal makes Q Haar-distributed
+    # (Mezzadri, "How to generate random matrices from the classical compact groups", 2007).
+    rows[:] = (q * np.where(np.diagonal(r) < 0, -1, 1).astype(rows.dtype)).T
+    return np.ones(len(rows))
+
+
+def _coordinate(rows: Array, draws: Draws) -> NDArray[np.float64]:
+    count, dim = rows.shape
+    rows[:] = 0
+    rows[np.arange(count), draws.subset(dim, count)] = 1
+    return np.ones(count)
+
+
+KINDS: dict[str, Callable[[Array, Draws], NDArray[np.float64]]] = {
+    "sphere": _sphere,
+    "gaussian": _gaussian,
+    "rademacher": _rademacher,
+    "orthogonal": _orthogonal,
+    "coordinate": _coordinate,
+}
+WITHOUT_REPLACEMENT = ("orthogonal", "coordinate")
+
+
+@njit(nogil=True, cache=True)
+def _fill_signs(rows: Any, address: Any) -> None:
+    """Fill with ±1, a bit of a Philox block (128 of them) for each entry."""
+    count, dim = rows.shape
+    blocks = (dim + 127) // 128
+    k0, k1, c1, c2, c3 = unsigned(address)
+    flat = rows.reshape(-1)
+    for n in range(count):
+        for block in range(blocks):
+            words = philox(uint64(n * blocks + block), c1, c2, c3, k0, k1)
+            for i in range(4):
+                first = block * 128 + i * 32
+                out = flat[n * dim + first : n * dim + min(first + 32, dim)]
+                word = uint32(words[i])
+                for j in range(out.size):
+                    out[j] = 1 - 2 * int((word >> uint32(j)) & uint32(1))
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def advance_kernel(coefficients: Any, rows: Any, delta: Any, start: Any, x: Any) -> None:
+    """Go by 2048 columns, which stay in the first cache, and by four rows at a time."""
+    use_wide_vectors()
+    count, dim = rows.shape
+    flat = rows.reshape(-1)
+    for first in range(0, dim, 2048):
+        last = min(first + 2048, dim)
+        total = delta[first:last]
+        for n in range(0, count - 3, 4):
+            r0 = flat[n * dim + first : n * dim + last]
+            r1 = flat[(n + 1) * dim + first : (n + 1) * dim + last]
+            r2 = flat[(n + 2) * dim + first : (n + 2) * dim + last]
+            r3 = flat[(n + 3) * dim + first : (n + 3) * dim + last]
+            c0, c1 = coefficients[n], coefficients[n + 1]
+            c2, c3 = coefficients[n + 2], coefficients[n + 3]
+            for j in range(total.size):
+                total[j] += (c0 * r0[j] + c1 * r1[j]) + (c2 * r2[j] + c3 * r3[j])
+        for n in range(count - count % 4, count):
+            row = flat[n * dim + first : n * dim + last]
+            for j in range(total.size):
+                total[j] += coefficients[n] * row[j]
+        for j in range(first, last):
+            x[j] = start[j] + delta[j]

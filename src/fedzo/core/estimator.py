@@ -1,0 +1,189 @@
+r"""The gradient estimate from values, eq. (2) of the paper.
+
+.. math::
+
+    \tilde\nabla F_i(x) = \frac{1}{b_1 b_2} \sum_{m=1}^{b_1} \sum_{n=1}^{b_2}
+        \frac{d\, v_n}{\mu} \bigl( F_i(x + \mu v_n, \xi_m) - F_i(x, \xi_m) \bigr)
+
+It is a combination of the directions, so all that has to be computed from values, sent
+over a network or logged is b2 coefficients.
+
+What keeps precision, since values at x and x + μv agree in most of their digits:
+
+* the difference is taken sample by sample, on the same ξ, before any mean is;
+* it is taken in float64. Of two float32 values within a factor two of each other the
+  difference is then exact (Sterbenz), so float32 losses lose nothing *here*;
+* the mean over the batch and the factor d/μ are float64 too; only the b2 finished
+  coefficients are rounded to the model's precision.
+
+What float32 losses lost before they came here, about 1e-7 of their size, is multiplied by
+d/μ all the same: an objective that can should give float64 values (the softmax problem
+does: its matrix product is float32, its losses are float64). And where points are built,
+they have the model's precision: of a float32 model at 1000, a step of 1e-5 along an axis is
+rounded away. Use a float64 start for black boxes that can tell such points apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedzo.core.directions import Frame, check_directions
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws, Stream
+from fedzo.errors import InvalidValue, NonFinite, UsageError, check_positive, nearest, one_of
+
+Array = NDArray[Any]
+
+DIFFERENCES = ("forward", "central")
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Eq. (2): ``smoothing`` is μ, ``directions`` is b2, and b1 is the size of the batch.
+
+    ``difference = "central"`` takes (F(x + μv) - F(x - μv)) / 2μ in place of
+    (F(x + μv) - F(x)) / μ: no error of first order in μ, for 2 b2 instead of b2 + 1 values
+    a sample.
+
+    Examples
+    --------
+    The estimate of a linear function's gradient a has expectation a, exactly:
+
+    >>> import numpy as np
+    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.core.random import Draws, Stream
+    >>> a = np.array([1.0, -2.0, 3.0])
+    >>> objective = FunctionObjective(lambda x, device: a @ x, dim=3, devices=1)
+    >>> estimator = Estimator(smoothing=0.1, directions=3, kind="coordinate")
+    >>> frame = estimator.frame(dim=3, dtype=np.float64)
+    >>> at = Draws(seed=0, stream=Stream.DIRECTIONS)
+    >>> coefficients, queries = estimator.estimate(objective, np.zeros(3), 1, frame, at)
+    >>> (coefficients @ frame.rows).round(9), queries
+    (array([ 1., -2.,  3.]), 4)
+    """
+
+    smoothing: float
+    directions: int
+    kind: str = "sphere"
+    difference: str = "forward"
+
+    def __post_init__(self) -> None:
+        check_positive(self, "smoothing")
+        check_directions(self.kind, self.directions)
+        if self.difference not in DIFFERENCES:
+            allowed = one_of(DIFFERENCES) + nearest(self.difference, DIFFERENCES)
+            raise InvalidValue("difference", self.difference, allowed)
+
+    def frame(self, dim: int, dtype: Any) -> Frame:
+        """Return memory for the directions of one estimate after another."""
+        return Frame(self.kind, self.directions, dim, dtype)
+
+    def estimate(
+        self, objective: Objective, x: Array, batch_size: int, frame: Frame, at: Draws
+    ) -> tuple[NDArray[np.float64], int]:
+        """Estimate the gradient at x on the device and with the randomness of one address.
+
+        Returns coefficients c, with ``c @ frame.rows`` the estimate, and the number of
+        values asked for. Non-finite values give non-finite coefficients: it is for the
+        caller to say so.
+        """
+        values = self._values(objective, x, batch_size, frame, at)
+        coefficients = np.empty(self.directions)
+        factor, forward = self.factor(x.size, values.shape[1]), self.difference == "forward"
+        scale_slopes(values, forward, frame.scales, factor, coefficients)
+        return coefficients, values.size
+
+    def step(
+        self,
+        objective: Any,
+        x: Array,
+        batch_size: int,
+        frame: Frame,
+        at: Draws,
+        learning_rate: float,
+        delta: Array,
+        start: Array,
+    ) -> tuple[Array, Array, int]:
+        """Move ``delta`` by -η times the estimate at x; return what moved it, and start + delta.
+
+        What moved it are the coefficients of ``frame.rows``, in the model's precision. A
+        problem that does all of this in one compiled call, its own ``step``, is asked to.
+        Raises :class:`~fedzo.errors.NonFinite` where a value was not finite.
+        """
+        if frame.kind == "sphere" and hasattr(objective, "step"):
+            factor = -learning_rate * self.factor(x.size, batch_size)
+            rows, offsets = self.stencil[0], self.smoothing * self.stencil[1]
+            moves, new_x, asked = objective.step(
+                x, frame, rows, offsets, factor, at, batch_size, delta, start
+            )
+            _require_finite(moves, at)
+            return moves, new_x, asked
+        coefficients, asked = self.estimate(objective, x, batch_size, frame, at)
+        _require_finite(coefficients, at)
+        moves = (-learning_rate * coefficients).astype(x.dtype)
+        return moves, frame.advance(moves, delta, start), asked
+
+    def factor(self, dim: int, batch_size: int) -> float:
+        """D / (μ b1 b2), or half of it for two-sided differences: what eq. (2) has in front."""
+        sides = 1 if self.difference == "forward" else 2
+        return dim / (sides * self.smoothing * batch_size * self.directions)
+
+    def _values(
+        self, objective: Any, x: Array, batch_size: int, frame: Frame, at: Draws
+    ) -> NDArray[np.float64]:
+        """Fill the frame, and return the values at the stencil's points as float64, (k, b)."""
+        rows, signs = self.stencil
+        batch = objective.batch(at.device, batch_size, at.on(Stream.BATCHES))
+        frame.draw(at.on(Stream.DIRECTIONS))
+        # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
+        steps = self.smoothing * signs * frame.scales[rows]
+        if hasattr(objective, "values_along"):
+            values = objective.values_along(x, frame.rows, rows, steps, batch)
+        else:
+            points = x + steps[:, None].astype(x.dtype) * frame.rows[rows]
+            values = objective.values(points, batch)
+        values = np.asarray(values, np.float64)
+        if values.ndim != 2 or len(values) != len(rows):
+            name, shape = type(objective).__name__, f"({len(rows)}, samples)"
+            raise UsageError(f"{name} returned values of the shape {values.shape}, not {shape}")
+        return values
+
+    @cached_property
+    def stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Which direction each point uses, and with which sign.
+
+        The base point x of the forward difference comes first, with the sign 0: its value
+        F(x, ξ_m) is asked for once and shared by all directions.
+        """
+        each, one = np.arange(self.directions), np.ones(self.directions)
+        if self.difference == "forward":
+            return np.concatenate(([0], each)), np.concatenate(([0], one))
+        return np.concatenate((each, each)), np.concatenate((one, -one))
+
+
+def _require_finite(coefficients: Array, at: Draws) -> None:
+    if not np.isfinite(coefficients).all():
+        raise NonFinite("the loss", at.round + 1, at.device)
+
+
+@njit(cache=True)  # a few hundred numbers: too short to be worth giving up the GIL
+def scale_slopes(values: Any, forward: Any, scales: Any, factor: Any, out: Any) -> None:
+    """out[n] = factor * scales[n] * sum_m of the difference along direction n at sample m.
+
+    Of ``values``, (k, b), the first row is the base of forward differences; of central ones
+    the second half is the other side.
+    """
+    count, samples = out.size, values.shape[1]
+    for n in range(count):
+        ahead = n + 1 if forward else n
+        behind = 0 if forward else count + n
+        total = 0.0
+        for m in range(samples):
+            total += values[ahead, m] - values[behind, m]
+        out[n] = factor * scales[n] * total

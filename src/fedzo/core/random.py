@@ -1,0 +1,262 @@
+"""Randomness without state: every draw is a pure function of where it is used.
+
+A draw is addressed by ``(seed, stream, round, device, step)``. The address *is* the key and
+the counter of a counter-based generator, Philox 4x32-10 (Salmon et al., "Parallel random
+numbers: as easy as 1, 2, 3", SC 2011)::
+
+    key     = seed (64 bits)
+    counter = (block, step << 8 | stream, device, round)      four 32-bit words
+
+so two addresses never share a draw, nothing has to be stored for a run to go on exactly,
+any worker may do any part of the work, and whoever knows the seed can rebuild any vector.
+No global generator is read or written.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, uint32, uint64
+from numpy.typing import DTypeLike, NDArray
+
+from fedzo.core.simd import circle, exponential, use_wide_vectors
+from fedzo.errors import InvalidValue, require
+
+
+class Stream(enum.IntEnum):
+    """What a draw is for. The numbers are part of every result: never change one."""
+
+    DIRECTIONS = 1
+    BATCHES = 2
+    PARTICIPANTS = 3
+    PARTITION = 4
+    INIT = 5
+    PROBLEM = 6
+    CHANNEL = 7
+    NOISE = 8
+
+
+class Draws(NamedTuple):
+    """All the random numbers of one address; asking twice gives the same numbers twice.
+
+    Examples
+    --------
+    >>> here = Draws(seed=7, stream=Stream.BATCHES, round=3, device=12, step=0)
+    >>> here.integers(1200, 5)
+    array([1178,  461,  223,   70,  434])
+    >>> here.integers(1200, 5)
+    array([1178,  461,  223,   70,  434])
+    >>> here._replace(step=1).subset(10, 4)
+    array([0, 4, 6, 7])
+    """
+
+    seed: int
+    stream: Stream
+    round: int = 0
+    device: int = 0
+    step: int = 0
+
+    def address(self) -> tuple[int, int, int, int, int]:
+        """Return the key's two words and the counter's upper three."""
+        seed, stream, round_, device, step = self
+        if (seed | device << 32 | round_ << 32 | step << 40) >> 64 != 0:  # negative ones too
+            self._complain()
+        return seed & 0xFFFFFFFF, seed >> 32, step << 8 | stream, device, round_
+
+    def _complain(self) -> None:
+        check_seed("seed", self.seed)
+        for key, bits in (("round", 32), ("device", 32), ("step", 24)):
+            value = getattr(self, key)
+            require(0 <= value < 1 << bits, key, value, f"a whole number in [0, 2^{bits})")
+
+    def on(self, stream: Stream) -> Draws:
+        """Return the same place's draws for another purpose."""
+        return self._replace(stream=stream)
+
+    def words(self, count: int) -> NDArray[np.uint32]:
+        """Return independent words, uniform on {0, ..., 2^32 - 1}."""
+        out = np.empty(count, np.uint32)
+        _words_kernel(out, self.address())
+        return out
+
+    def uniform(self, count: int) -> NDArray[np.float64]:
+        """Return float64 numbers uniform on [0, 1), 53 random bits each."""
+        words = self.words(2 * count).astype(np.uint64)
+        return np.asarray(((words[::2] << 21) | (words[1::2] >> 11)) * 2.0**-53, np.float64)
+
+    def integers(self, high: int, count: int) -> NDArray[np.int64]:
+        """Return whole numbers uniform on {0, ..., high - 1}, independent (with replacement).
+
+        Each is floor(u high) of a 53-bit u, so probabilities are right to high / 2^53.
+        """
+        out = np.empty(count, np.int64)
+        integers_kernel(out, high, self.address())
+        return out
+
+    def subset(self, population: int, size: int) -> NDArray[np.int64]:
+        """Return a uniform random subset of {0, ..., population - 1}, sorted.
+
+        Floyd's method (Bentley, "Programming pearls: a sample of brilliance", CACM 1987):
+        time and memory grow with ``size`` only, never with ``population``.
+        """
+        if size == population:
+            return np.arange(size)
+        chosen: set[int] = set()
+        uniform = self.uniform(size).tolist()
+        for u, top in zip(uniform, range(population - size, population), strict=True):
+            pick = int(u * (top + 1))
+            chosen.add(top if pick in chosen else pick)
+        return np.sort(np.fromiter(chosen, np.int64, size))
+
+    def permutation(self, count: int) -> NDArray[np.int64]:
+        """Return a uniform random order of {0, ..., count - 1}."""
+        return np.argsort(self.uniform(count), kind="stable")
+
+    def normals(self, *shape: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return independent standard normal numbers, a matrix row by row."""
+        out = np.empty(shape, dtype)
+        fill_normals(out.reshape(-1, shape[-1]), self)
+        return out
+
+
+def check_seed(key: str, seed: Any) -> None:
+    """Raise unless the seed fits the generator's key."""
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    require(whole and 0 <= seed < 1 << 64, key, seed, "a whole number in [0, 2^64)")
+
+
+def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
+    """Fill each row with independent N(0, 1) numbers in place; return the rows' squared norms.
+
+    Philox and Box-Muller, 256 numbers at a time: the words of one tile stay in the first
+    cache, and every loop over them is vectorised. A pair of numbers is a length and an
+    angle. The length gets 32 bits, so magnitudes go up to 6.8; the angle gets 16, which
+    leave all moments of a pair below the 2^16-th as they should be (see ``circle``).
+
+    Row n starts at its own block, so a row can be rebuilt without the ones before it. The
+    numbers are made in float32 and, where ``rows`` is float64, widened: one address names
+    the same vector in both precisions, and norms are exact to the precision of ``rows``.
+    """
+    count, dim = rows.shape
+    if count * _tiles(dim) * _BLOCKS > 1 << 32:
+        allowed = f"at most 2^32 blocks of Philox, {_BLOCKS} for each {_TILE} of a row"
+        raise InvalidValue("directions x dim", (count, dim), allowed)
+    squares = np.empty(count, np.float64)
+    normals_kernel(rows, squares, draws.address())
+    return squares
+
+
+_TILE = 256  # numbers made at a time
+_BLOCKS = 48  # Philox blocks for them: 128 words for the lengths, 64 for the angles
+
+
+@njit(inline="always")
+def _tiles(dim: Any) -> Any:
+    return -(-dim // _TILE)
+
+
+_LOW = uint64(0xFFFFFFFF)
+_HALF = uint64(32)
+
+
+@njit(inline="always")
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """Philox 4x32-10 of one counter and key, as uint64 whose **low** halves are the words.
+
+    The high halves are left as they fall: the next multiplication reads low halves only,
+    so clearing them in every round would be work for nothing.
+    """
+    for _ in range(10):
+        p0 = (c0 & _LOW) * uint64(0xD2511F53)
+        p1 = (c2 & _LOW) * uint64(0xCD9E8D57)
+        c0 = (p1 >> _HALF) ^ c1 ^ k0
+        c2 = (p0 >> _HALF) ^ c3 ^ k1
+        c1 = p1
+        c3 = p0
+        k0 = k0 + uint64(0x9E3779B9)
+        k1 = k1 + uint64(0xBB67AE85)
+    return c0, c1, c2, c3
+
+
+@njit(inline="always")
+def unsigned(a: Any) -> Any:
+    """Return an address's words as what :func:`philox` takes."""
+    return uint64(a[0]), uint64(a[1]), uint64(a[2]), uint64(a[3]), uint64(a[4])
+
+
+@njit(cache=True)  # too short to be worth giving up the GIL
+def _words_kernel(out: Any, address: Any) -> None:
+    k0, k1, c1, c2, c3 = unsigned(address)
+    for block in range((out.size + 3) // 4):
+        words = philox(uint64(block), c1, c2, c3, k0, k1)
+        for i in range(min(4, out.size - 4 * block)):
+            out[4 * block + i] = uint32(words[i])
+
+
+@njit(cache=True)
+def integers_kernel(out: Any, high: Any, address: Any) -> None:
+    """Fill with numbers below ``high``: the work of :meth:`Draws.integers`."""
+    k0, k1, c1, c2, c3 = unsigned(address)
+    for block in range((out.size + 1) // 2):
+        w = philox(uint64(block), c1, c2, c3, k0, k1)
+        for i in range(min(2, out.size - 2 * block)):
+            bits = ((w[2 * i] & _LOW) << uint64(21)) | ((w[2 * i + 1] & _LOW) >> uint64(11))
+            out[2 * block + i] = int(float(bits) * 2.0**-53 * high)
+
+
+@njit(inline="always")
+def _box_muller(out: Any, lengths: Any, angles: Any) -> Any:
+    """Make a tile of normals (Box & Muller 1958)."""
+    for j in range(_TILE // 2):
+        length = math.sqrt(exponential(lengths[j]))
+        sine, cosine = circle(angles[j])
+        out[j] = length * sine
+        out[_TILE // 2 + j] = length * cosine
+
+
+@njit(inline="always")
+def _sum_of_squares(numbers: Any) -> Any:
+    """Add up in a loop of its own, for the sum's order must not depend on anything.
+
+    In a loop that also stores, LLVM picks at run time between a vector and a scalar version,
+    by how the arrays lie in memory, and the two add in different orders.
+    """
+    total = numbers.dtype.type(0)
+    for j in range(numbers.size):
+        total += numbers[j] * numbers[j]
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
+    """Fill rows with normals, and tell their squared norms: the work of :func:`fill_normals`."""
+    use_wide_vectors()
+    k0, k1, c1, c2, c3 = unsigned(address)
+    words = np.empty(2 * _BLOCKS, np.uint64)  # two 32-bit words side by side in each
+    some, others = words[:_BLOCKS], words[_BLOCKS:]
+    lengths = words.view(np.uint32)[: _TILE // 2]
+    angles = words.view(np.int16)[_TILE:]
+    rest = np.empty(_TILE, rows.dtype)
+    count, dim = rows.shape
+    flat = rows.reshape(-1)  # numba knows a slice of this to be contiguous, a row's slice not
+    for n in range(count):
+        square = 0.0
+        for tile in range(_tiles(dim)):
+            block = uint64((n * _tiles(dim) + tile) * _BLOCKS)
+            for j in range(_BLOCKS):
+                a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
+                some[j] = (a & _LOW) | (c << _HALF)
+                others[j] = (b & _LOW) | (d << _HALF)
+            start = n * dim + tile * _TILE
+            left = dim - tile * _TILE
+            if left >= _TILE:
+                _box_muller(flat[start : start + _TILE], lengths, angles)
+                square += _sum_of_squares(flat[start : start + _TILE])
+            else:
+                _box_muller(rest, lengths, angles)
+                flat[start : start + left] = rest[:left]
+                square += _sum_of_squares(rest[:left])
+        squares[n] = square

@@ -1,0 +1,9 @@
+from .base import Model as Model
+from .function import FunctionModel as FunctionModel
+from .http import HttpModel as HttpModel
+from .loading import card as card
+from .loading import load as load
+from .loading import shipped as shipped
+from .onnx import OnnxModel as OnnxModel
+from .sklearn import SklearnModel as SklearnModel
+from .torch import TorchModel as TorchModel

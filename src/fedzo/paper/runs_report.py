@@ -1,0 +1,69 @@
+"""Figures of runs that no figure file speaks of: what each problem's runs have in common."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedzo.errors import UsageError
+from fedzo.plots.curves import COLOURS
+from fedzo.plots.figures import axes, series
+from fedzo.runs.folder import RunFolder, read_history
+
+METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
+
+
+def figures_of_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return a figure for each problem that runs under a folder are of.
+
+    Folders of ``seed-*`` are one curve, mean and range.
+    """
+    problems: dict[str, dict[str, list[Path]]] = {}
+    for history in sorted(folder.rglob("history.jsonl")):
+        run = history.parent
+        whole = run.parent if run.name.startswith("seed-") else run
+        label = str(whole.relative_to(folder)) if whole != folder else folder.resolve().name
+        if next(read_history(history), None) is not None:
+            problems.setdefault(_problem(run), {}).setdefault(label, []).append(run)
+    return [_figure(problem, runs, folder) for problem, runs in problems.items()]
+
+
+def _text(run: Path) -> str:
+    path = RunFolder(run).config
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _problem(run: Path) -> str:
+    try:
+        return str(tomllib.loads(_text(run)).get("problem", {}).get("name", "runs"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{RunFolder(run).config} is damaged: {error}") from error
+
+
+def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str, Any]:
+    histories = {
+        label: [list(read_history(RunFolder(path).history)) for path in paths]
+        for label, paths in runs.items()
+    }
+    drawn = []
+    for key in METRICS:
+        curves = [
+            series(label, seeds, "round", key, i % len(COLOURS), i >= len(COLOURS))
+            for i, (label, seeds) in enumerate(histories.items())
+            if all(key in history[0] for history in seeds)
+        ]
+        if curves:
+            drawn.append(axes("round", key, curves, log="y" if key == "optimality_gap" else ""))
+    return {
+        "name": problem,
+        "title": problem,
+        "about": "",
+        "caption": "mean and range where there are several seeds",
+        "axes": drawn,
+        "claims": [],
+        "folders": {label: str(paths[0].relative_to(folder)) for label, paths in runs.items()},
+        "configs": {label: _text(paths[0]) for label, paths in runs.items()},
+        "seconds": round(sum(h[-1].get("seconds", 0) for s in histories.values() for h in s)),
+        "environment": {},  # runs do not tell theirs
+    }

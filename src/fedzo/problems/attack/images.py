@@ -1,0 +1,113 @@
+"""A picture of what a perturbation does: originals, the change, and what the model says."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.files import write_atomic
+from fedzo.variables.perturbation import Perturbation
+
+Array = NDArray[Any]
+
+_ACROSS = 6  # images side by side
+_ROWS = ("original", "change", "adversarial")
+_LEFT_OF: dict[str, Any] = {"va": "center", "ha": "right"}
+_FOOLED, _RIGHT = "#D55E00", "#0072B2"
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Tell whether inputs of a shape can be shown: grey or colour, planes first or last.
+
+    >>> is_image((3, 32, 32)), is_image((28, 28)), is_image((32, 32, 3)), is_image((10,))
+    (True, True, True, False)
+    """
+    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
+
+
+def draw_images(
+    clean: tuple[Array, Array, Array | None],
+    adversarial: tuple[Array, Array, Array | None],
+    perturbation: Perturbation,
+    classes: Sequence[str] | None,
+    out: Path,
+) -> None:
+    """Draw some images before and after, and the change between, magnified.
+
+    Parameters
+    ----------
+    clean, adversarial
+        Images in the input's range, their labels, and what the model takes them for.
+    perturbation
+        For its range.
+    classes
+        The labels' names.
+    out
+        The picture's file, a PNG.
+    """
+    from matplotlib.figure import Figure
+
+    low, high = perturbation.input_range
+    before, after = ((images[0] - low) / (high - low) for images in (clean, adversarial))
+    change = after - before
+    largest = float(np.abs(change).max())
+    factor = _rounded_down(0.5 / largest) if largest else 1.0
+    rows = (before, 0.5 + factor * change, after)
+    captions = _captions(clean, classes), None, _captions(adversarial, classes)
+    count = len(before)
+    blocks = -(-count // _ACROSS)
+    figure = Figure(figsize=(1.25 * _ACROSS + 0.5, 4.1 * blocks), dpi=150, layout="constrained")
+    grid = figure.subplots(3 * blocks, _ACROSS, squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for i in range(count):
+        block, column = divmod(i, _ACROSS)
+        for row, (images, names) in enumerate(zip(rows, captions, strict=True)):
+            axes = grid[3 * block + row, column]
+            axes.imshow(_picture(images[i]), cmap="gray", vmin=0, vmax=1)
+            if names is not None:
+                text, colour = names[i]
+                axes.set_title(text, color=colour, size=8, y=-0.22)
+            if column == 0:
+                name = f"change ×{factor:g}" if row == 1 else _ROWS[row]
+                axes.text(
+                    -0.08, 0.5, name, size=8, rotation=90, **_LEFT_OF, transform=axes.transAxes
+                )
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_atomic(out, picture.getvalue())
+
+
+def _captions(
+    images: tuple[Array, Array, Array | None], classes: Sequence[str] | None
+) -> list[tuple[str, str]]:
+    _, labels, predictions = images
+    if predictions is None:
+        return [("not asked", "0.5")] * len(labels)
+    names = [str(p) if classes is None else classes[p] for p in predictions]
+    return [
+        (name, _RIGHT if prediction == label else _FOOLED)
+        for name, prediction, label in zip(names, predictions, labels, strict=True)
+    ]
+
+
+def _picture(image: Array) -> Array:
+    """Return an image as matplotlib wants it: colours last, grey without an axis for it."""
+    if image.ndim == 3 and image.shape[0] in (1, 3):
+        image = np.moveaxis(image, 0, -1)
+    return np.clip(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image, 0, 1)
+
+
+def _rounded_down(number: float) -> float:
+    """Return a number to one digit, not above it.
+
+    >>> _rounded_down(37.5), _rounded_down(0.09)
+    (30.0, 0.09)
+    """
+    scale = 10 ** np.floor(np.log10(number))
+    return float(np.floor(number / scale + 1e-9) * scale)

@@ -1,0 +1,1 @@
+"""Hyper-parameters as a problem: a query is a training on one device."""

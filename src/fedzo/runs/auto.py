@@ -1,0 +1,256 @@
+r"""``learning_rate = "auto"`` and ``smoothing = "auto"``: for a problem nobody has tried yet.
+
+**Smoothing** is the corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
+:func:`fedzo.theory.corollary`). It supposes that f changes over lengths of about 1. Where the rate
+is measured too, and a round would best go less far than μ, or f does not fall at
+all, x has smaller units: the measurement is made again with a sixteenth of that length, or of
+μ, and again, as long as f falls further for it.
+
+**The learning rate.** The corollaries' η supposes a curvature of about 1, whatever the units;
+with measured constants the theorems' limit is safe for the worst case and far too timid
+otherwise (see ``docs/theory.md``). So the rate is measured. A round's worth of estimates at x⁰,
+none of which moves x, gives the very direction D that a round would take with η = 1, noise
+and all. Along it f is looked at, on other devices and other batches: at a distance of μ
+first, then twice as far while f falls, or half as far until it does. The parabola
+through the start and the two last points is lowest at the rate η* that is best for one
+round. **Half of it** is taken: a single round does not see what noise adds up to over many.
+If f does not fall at all, as at a minimum or on the steps of an accuracy, a round that is like
+the measured one goes half of μ far.
+A function in other units, c f for f, gets the rate η/c, and so the same run.
+
+A problem may know how far a round should go at least, and say so by its ``reach``: then the rate
+is no less than that over the length of D. An attack does: its loss is often lowest close
+to x⁰ on any line, and low only where a line from x⁰ does not lead.
+
+All draws are addressed by rounds that no run gets to. The same seed chooses the same numbers,
+and they are what ``config.toml`` of a run holds.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.fedzo import FedZO, LocalSteps
+from fedzo.core.budget import Meter
+from fedzo.core.federation import LocalFederation, Update
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws, Stream
+from fedzo.errors import BudgetSpent, NonFinite, UsageError
+from fedzo.runs.folder import RunFolder
+from fedzo.theory.advice import corollary
+from fedzo.theory.bounds import Setting
+from fedzo.uplinks.base import Mean, sample_uniformly
+
+Array = NDArray[Any]
+
+_ROUND = (1 << 32) - (1 << 16)  # the first round of the probe: no run gets to it
+_DEVICES = (5, 20)  # at least and at most so many are looked at along the line, if there are
+_LOOKS = 32  # at most so often: 2^32 μ is far enough
+_BACK = 8  # at most so often: at μ / 256 the differences that gave the direction say nothing
+_TRIES = 5  # at most so many measurements: they get to a millionth of the first μ
+_FLAT = (
+    "learning_rate = 'auto': the loss is the same all around x0; "
+    "take another x0, a larger smoothing, or a number"
+)
+
+
+class Chosen(NamedTuple):
+    """An algorithm without "auto" in it, and how many queries that took."""
+
+    algorithm: Any
+    queries: int
+
+
+def settled(
+    algorithm: Any,
+    objective: Objective,
+    x0: Array,
+    *,
+    rounds: int,
+    seed: int,
+    workers: int | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> Chosen:
+    """Return the algorithm with numbers in place of "auto", if it has any.
+
+    Of a run that has begun in the folder, they are those that its ``config.toml`` holds.
+    """
+    if not (isinstance(algorithm, FedZO) and algorithm.automatic):
+        return Chosen(algorithm, 0)
+    if folder is not None and os.path.exists(config := RunFolder(folder).config):
+        known = tomllib.loads(config.read_text(encoding="utf-8")).get("algorithm", {})
+        keys = [key for key in ("learning_rate", "smoothing") if getattr(algorithm, key) == "auto"]
+        if all(isinstance(known.get(key), float) for key in keys):
+            return Chosen(replace(algorithm, **{key: known[key] for key in keys}), 0)
+    with LocalFederation(objective, seed, workers) as federation:
+        return choose(algorithm, federation, x0, rounds)
+
+
+def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int) -> Chosen:
+    """Return the algorithm with numbers in place of "auto".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo.problems.quadratic import Quadratic
+    >>> problem = Quadratic(dim=20, devices=5, smoothness=4.0)
+    >>> algorithm = FedZO(learning_rate="auto", smoothing="auto", directions=5, local_steps=2)
+    >>> with LocalFederation(problem, seed=0) as federation:
+    ...     chosen = choose(algorithm, federation, np.zeros(20), rounds=100)
+    >>> bool(0.01 < chosen.algorithm.learning_rate < 0.25), chosen.queries
+    (True, ...)
+    """
+    setting = Setting(
+        devices=federation.devices,
+        dim=federation.dim,
+        rounds=max(rounds, 1),
+        participants=algorithm.participants,
+        batch_size=algorithm.batch_size,
+        directions=algorithm.directions,
+        local_steps=algorithm.local_steps,
+    )
+    in_theory, tries = corollary(setting), 1
+    if algorithm.smoothing == "auto":
+        algorithm, tries = replace(algorithm, smoothing=in_theory.smoothing), _TRIES
+    if algorithm.learning_rate != "auto":
+        return Chosen(algorithm, 0)
+    meter = federation.meter or Meter()
+    before = meter.queries
+    try:
+        return _measured(algorithm, federation, x0, tries)
+    except BudgetSpent:
+        # The run finds it spent as well, before its first step, and ends in order.
+        algorithm = replace(algorithm, learning_rate=in_theory.learning_rate)
+        return Chosen(algorithm, meter.queries - before)
+    except NonFinite as error:
+        raise UsageError("learning_rate = 'auto': the loss is not finite near x0") from error
+
+
+def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: int) -> Chosen:
+    """Return the algorithm with a measured rate, and with a smaller μ if there are more tries."""
+    found, careful, lowest, queries = None, None, 0.0, 0
+    before = 0 if federation.meter is None else federation.meter.queries
+    for _ in range(tries):
+        probe, smoothing = _Probe(algorithm, federation, x0), algorithm.estimator.smoothing
+        length = float(np.linalg.norm(probe.direction))
+        if not length:  # no two values differ
+            break
+        low = _lowest(probe.look, smoothing / length)
+        queries += probe.queries
+        if low is not None and low.change < lowest:
+            found, lowest = replace(algorithm, learning_rate=low.step / 2), low.change
+        elif found is not None:  # the μ before was better
+            break
+        else:  # nothing falls: to go half of μ far in a round does little harm
+            careful = replace(algorithm, learning_rate=smoothing / length / 2)
+        reach = smoothing if low is None else low.step * length
+        if low is not None and reach > smoothing:  # μ is small beside what a round does
+            break
+        algorithm = replace(algorithm, smoothing=reach / 16)
+    found = found or careful
+    if found is None:
+        raise UsageError(_FLAT)
+    least = getattr(federation.objective, "reach", 0.0) / length
+    found = replace(found, learning_rate=max(found.learning_rate, least))
+    if federation.meter is not None:  # it has seen retries, too
+        queries = federation.meter.queries - before
+    return Chosen(found, queries)
+
+
+class _Lowest(NamedTuple):
+    """Where f is lowest on a line, and how much lower it was seen on the way there."""
+
+    step: float
+    change: float
+
+
+class _Probe:
+    """A line from x0 along which a round would go, and f on it."""
+
+    def __init__(self, algorithm: FedZO, federation: LocalFederation, x0: Array) -> None:
+        self.federation, self.x0, self.queries = federation, x0, 0
+        self.batch_size = algorithm.batch_size
+        total = np.zeros(federation.dim)
+        for k in range(algorithm.local_steps):
+            t = _ROUND + k
+            work = LocalSteps(
+                algorithm.estimator, 1.0, algorithm.batch_size, x0, t, federation.seed
+            )
+            mean = Mean(federation.dim)
+            devices = sample_uniformly(_ROUND, algorithm.participants, federation)
+            updates = federation.map(work, devices)
+            for update in updates:
+                mean.add(update)
+            self.queries += updates.queries
+            total += mean.value()
+        self.direction = total.astype(x0.dtype)
+        # A look costs an eighth of a round, within limits.
+        share = self.queries // (8 * algorithm.batch_size)
+        count = min(max(share, _DEVICES[0]), _DEVICES[1], federation.devices)
+        self.devices = sample_uniformly(_ROUND + 1, count, federation)
+        self._start: dict[int, float] = {}  # each device's own, from the first look
+
+    def look(self, steps: list[float]) -> Array:
+        """Return by how much f is higher than at the first step ever looked at.
+
+        It is looked at on the same devices and batches each time. A device that does not
+        answer is missing in the mean of the differences, and does not move it by its level.
+        """
+        points = self.x0 + np.array(steps)[:, None].astype(self.x0.dtype) * self.direction
+        seed, size = self.federation.seed, self.batch_size
+
+        def work(objective: Objective, device: int) -> Update:
+            at = Draws(seed, Stream.BATCHES, _ROUND - 1, device)
+            values = objective.values(points, objective.batch(device, size, at))
+            return Update(device, np.asarray(values, np.float64).mean(axis=1), 1, values.size)
+
+        updates = self.federation.map(work, self.devices)
+        found = {update.device: update.delta for update in updates}
+        self.queries += updates.queries
+        if not self._start:
+            self._start = {device: float(values[0]) for device, values in found.items()}
+        changes = [values - self._start[i] for i, values in found.items() if i in self._start]
+        return np.mean(changes, axis=0) if changes else np.full(len(steps), np.nan)
+
+
+def _lowest(look: Callable[[list[float]], Array], guess: float) -> _Lowest | None:
+    """Return about where f is lowest on a line on which it falls at first, if it does.
+
+    >>> low = _lowest(lambda steps: np.array([(s - 3.0) ** 2 for s in steps]), 0.01)
+    >>> round(low.step, 9)
+    3.0
+    """
+    start, near = look([0.0, guess])
+    if not math.isfinite(start):
+        raise UsageError("learning_rate = 'auto': the loss is not finite at x0")
+    step, lowest = guess, near
+    if near < start:  # go on until it rises
+        for _ in range(_LOOKS):
+            (far,) = look([2 * step])
+            if not far < lowest:
+                return _Lowest(_vertex(start, step, lowest, far), lowest - start)
+            step, lowest = 2 * step, far
+        return _Lowest(step, lowest - start)
+    for _ in range(_BACK):  # come back until it is lower
+        far, step = lowest, step / 2
+        (lowest,) = look([step])
+        if lowest < start:
+            return _Lowest(_vertex(start, step, lowest, far), lowest - start)
+    return None
+
+
+def _vertex(start: float, step: float, lowest: float, far: float) -> float:
+    """Return where the parabola through 0, step and 2 step is lowest; step where none fits."""
+    if not math.isfinite(far):
+        return step / 2
+    down, up = lowest - start, far - start  # = a s² + b s at s = 1 and 2 steps
+    a, b = (up - 2 * down) / 2, (4 * down - up) / 2
+    return float(step * min(max(-b / (2 * a), 0.5), 2.0)) if a > 0 else step

@@ -1,0 +1,128 @@
+"""What a person sees while a run goes: one live line, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from fedzo.runs.result import Progress
+
+
+class LiveLine:
+    """A line of a stream that is rewritten, if the stream is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.live = stream, stream.isatty()
+        self._width = 0
+
+    def rewrite(self, text: str) -> None:
+        """Put a text in the place of the last."""
+        text = text[: _columns(self.stream) - 1]
+        self.stream.write("\r" + text.ljust(self._width))
+        self.stream.flush()
+        self._width = len(text)
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self.live and self._width:
+            self.rewrite("")
+            self.stream.write("\r")
+            self.stream.flush()
+
+
+class ProgressLine(LiveLine):
+    """A callback that shows round, loss, metric, queries a second and the time left.
+
+    On a terminal one line is rewritten, at most ten times a second; elsewhere a plain line
+    is written at evaluated rounds, about twenty in a run.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        Where to; standard error by default.
+
+    Examples
+    --------
+    >>> import sys, fedzo
+    >>> line = fedzo.ProgressLine(sys.stdout)
+    >>> result = fedzo.minimize(
+    ...     lambda x, device: x @ x, [1.0], devices=2, rounds=20, callback=line)
+    round 0/20  train loss 1
+    round 10/20  train loss ...  queries/s  0 s left
+    round 20/20  train loss ...  queries/s  0 s left
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(sys.stderr if stream is None else stream)
+        self._first: Progress | None = None
+        self._begin: int | None = None
+        self._record: Mapping[str, Any] = {}
+        self._shown = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Show how far the run has come."""
+        if self._first is None or self._first.round == self._begin:
+            self._first = progress  # the clock starts after a round: the first may compile
+        self._begin = progress.round if self._begin is None else self._begin
+        self._record = progress.record or self._record
+        at_end = progress.round == progress.rounds
+        if self.live:
+            now = time.monotonic()
+            if at_end or now - self._shown > 0.1:
+                self._shown = now
+                self.rewrite(self._text(progress))
+        elif progress.record is not None:
+            # Of the evaluated rounds, those that step over a twentieth of the run.
+            twentieth = 20 * progress.round // max(progress.rounds, 1)
+            if at_end or twentieth >= self._shown:
+                self._shown = twentieth + 1
+                print(self._text(progress), file=self.stream, flush=True)
+
+    def _text(self, progress: Progress) -> str:
+        assert self._first is not None
+        parts = [f"round {progress.round}/{progress.rounds}"]
+        parts += [
+            f"{key.replace('_', ' ')} {self._record[key]:.4g}" for key in headline(self._record)
+        ]
+        seconds = progress.seconds - self._first.seconds
+        rounds = progress.round - self._first.round
+        if rounds and seconds > 0:
+            speed = (progress.queries - self._first.queries) / seconds
+            parts.append(f"{speed:,.3g} queries/s" if speed < 1000 else f"{speed:,.0f} queries/s")
+            parts.append(f"{duration(seconds / rounds * (progress.rounds - progress.round))} left")
+        return "  ".join(parts)
+
+
+def _columns(stream: TextIO) -> int:
+    """Return the width of the stream's own terminal: standard output may be elsewhere."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:  # a stream that only says that it is one
+        return 80
+
+
+def headline(record: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a record that a person wants to see first: the loss and a metric.
+
+    >>> headline({"round": 3, "train_loss": 1.0, "test_loss": 1.1, "test_accuracy": 0.6})
+    ['train_loss', 'test_accuracy']
+    """
+    first = ("train_loss", "test_accuracy", "optimality_gap", "attack_success", "heldout_success")
+    return [key for key in first if key in record]
+
+
+def duration(seconds: float) -> str:
+    """Word a time.
+
+    >>> duration(7.4), duration(125), duration(7500)
+    ('7 s', '2 min 05 s', '2 h 05 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,10 @@
+"""Who takes part in a round, and what the server hears of their updates."""
+
+from fedzo.uplinks.aircomp import AirComp
+from fedzo.uplinks.base import Uplink, UplinkInfo
+from fedzo.uplinks.ideal import Ideal
+from fedzo.uplinks.seeds import Seeds
+
+UPLINKS: dict[str, type[Uplink]] = {"ideal": Ideal, "aircomp": AirComp, "seeds": Seeds}
+
+__all__ = ["UPLINKS", "AirComp", "Ideal", "Seeds", "Uplink", "UplinkInfo"]

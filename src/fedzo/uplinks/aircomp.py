@@ -1,0 +1,202 @@
+r"""Over-the-air aggregation, section IV of the paper: all devices send at once.
+
+The complex baseband, round t (the paper's equation numbers):
+
+* channels :math:`h_i \sim CN(0, 1)`: real and imaginary part N(0, 1/2) each;
+* scheduled are the devices with :math:`|h_i| \ge h_{min}`;
+* device i sends :math:`\alpha_i \Delta_i` with
+  :math:`\alpha_i = \frac{h_{min}}{h_i} \sqrt{dP / \Delta_{max}}`,
+  :math:`\Delta_{max} = \max_i \|\Delta_i\|^2`, which keeps its energy within dP;
+* the server hears :math:`s = \sum_i h_i \alpha_i \Delta_i + n`, :math:`n \sim CN(0, \sigma_w^2 I)`,
+  and scales by :math:`\frac{1}{M} \sqrt{\Delta_{max} / (dP h_{min}^2)}`.
+
+What the scaling leaves is the mean update plus noise of complex variance
+:math:`\sigma_w^2 \Delta_{max} / (M^2 dP h_{min}^2)` a coordinate. **Updates are real, so the server
+takes the real part, and keeps half of that variance.** The paper writes the complex noise
+into the model (its bound counts all of it); some published code adds a real-valued noise of
+the full variance: ``noise = "real"``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.federation import Federation, Replies
+from fedzo.core.random import Draws, Stream
+from fedzo.errors import InvalidValue, check_positive, nearest, one_of, require
+from fedzo.uplinks.base import UplinkInfo
+
+Array = NDArray[Any]
+
+CHANNELS = ("rayleigh", "rician", "fixed")
+NOISES = ("complex", "real")
+_MOST_DB = 1000  # far beyond any radio, and well within what a float holds
+
+
+@dataclass(frozen=True)
+class AirComp:
+    r"""Analog over-the-air sum of the updates of all devices with a good channel.
+
+    The channel schedules, so an algorithm's ``participants`` plays no part. A round in which
+    nobody clears the threshold leaves the model as it is and counts 0 participants.
+
+    Parameters
+    ----------
+    snr_db : float
+        P/σ_w² in dB, P the power of a symbol; ``inf`` for no noise, with the very same
+        channels and participants.
+    h_min : float
+        The threshold on |h_i|.
+    channel : str
+        ``rayleigh``: h ~ CN(0, 1), the paper's; ``rician``: a line of sight of power
+        K/(K+1) and phase 0 plus CN(0, 1/(K+1)); ``fixed``: h = 1.
+    rician_factor : float
+        K of the Rician channel.
+    csi_error : float
+        Variance of the error of the channel estimate: devices know
+        ĥ_i = h_i + CN(0, csi_error), are scheduled and precode by it, and what arrives of
+        Δ_i is h_i/ĥ_i times what should.
+    packing : bool
+        Send two coordinates in one symbol, as its real and imaginary part: half the channel
+        uses, of half the energy, and the server keeps both parts of the noise. A channel
+        estimate that is off turns the symbol and mixes the two.
+    noise : str
+        ``complex``, or ``real``: a noise of the full variance in the real part.
+
+    References
+    ----------
+    Fang et al. 2022, section IV; the precoding follows T. Sery, N. Shlezinger, K. Cohen and
+    Y. C. Eldar, "Over-the-Air Federated Learning From Heterogeneous Data", IEEE Transactions
+    on Signal Processing 69, 2021.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> from fedzo.problems.quadratic import Quadratic
+    >>> problem = Quadratic(dim=10, devices=20, gradient_noise=0.0)
+    >>> result = fedzo.minimize(
+    ...     problem, algorithm=fedzo.FedZO(learning_rate=0.02), uplink=fedzo.AirComp(snr_db=0.0))
+    >>> bool(result.history[-1]["optimality_gap"] < 0.1 * result.history[0]["optimality_gap"])
+    True
+    >>> result.channel_uses  # 100 rounds of d = 10 symbols, however many took part
+    1000
+    """
+
+    snr_db: float = 0.0
+    h_min: float = 0.8
+    channel: str = "rayleigh"
+    rician_factor: float = 3.0
+    csi_error: float = 0.0
+    packing: bool = False
+    noise: str = "complex"
+
+    wants_coefficients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        heard = abs(self.snr_db) <= _MOST_DB or self.snr_db == math.inf
+        allowed = f"a number from -{_MOST_DB} to {_MOST_DB}, or inf for no noise"
+        require(heard, "snr_db", self.snr_db, allowed)
+        check_positive(self, "h_min", "rician_factor")
+        require(0 <= self.csi_error < math.inf, "csi_error", self.csi_error, "a number >= 0")
+        for key, known in (("channel", CHANNELS), ("noise", NOISES)):
+            value = getattr(self, key)
+            if value not in known:
+                raise InvalidValue(key, value, one_of(known) + nearest(value, known))
+        if self.noise == "real" and self.packing:
+            raise InvalidValue("noise", "real", "'complex' with packing, which uses both parts")
+
+    def channels(self, t: int, federation: Federation) -> tuple[Array, Array]:
+        """Return h and what is known of it, ĥ, of all N devices in round t."""
+        n, at = federation.devices, Draws(federation.seed, Stream.CHANNEL, round=t)
+        h = np.ones(n, np.complex128) if self.channel == "fixed" else _complex_normals(at, n)
+        if self.channel == "rician":
+            k = self.rician_factor
+            h = math.sqrt(k / (k + 1)) + h / math.sqrt(k + 1)
+        if self.csi_error == 0:
+            return h, h
+        return h, h + math.sqrt(self.csi_error) * _complex_normals(at._replace(step=1), n)
+
+    def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
+        """Return {i : |ĥ_i| >= h_min}."""
+        _, known = self.channels(t, federation)
+        return np.flatnonzero(np.abs(known) >= self.h_min)
+
+    def aggregate(
+        self, t: int, updates: Replies, federation: Federation
+    ) -> tuple[Array, UplinkInfo]:
+        """Return what the server makes of the sum that it hears.
+
+        With perfect knowledge of the channel, h_i α_i is the same real number for all, so
+        the sum can be formed as the updates come in, before Δ_max is known. Weights other
+        than the uniform 1/M multiply what a device sends.
+        """
+        dim = federation.dim
+        h, known = self.channels(t, federation)
+        heard, total = np.zeros(self._uses(dim), np.complex128), np.zeros(dim)
+        shares, model_bytes, squares = 0.0, 0, {}
+        for update in updates:
+            i, sent = update.device, update.weight * update.delta.astype(np.float64)
+            heard += (h[i] / known[i]) * self._symbols(sent)
+            total += sent
+            shares += update.weight
+            squares[i] = float(sent @ sent)  # |Δ_i|²
+            model_bytes += update.delta.nbytes
+        largest = max(squares.values(), default=0.0)  # Δ_max
+        # |α_i Δ_i|² in units of the budget, uses P: at most 1, since |ĥ_i| >= h_min.
+        energies = {
+            i: (self.h_min / abs(known[i])) ** 2 * square / (largest or 1.0)
+            for i, square in squares.items()
+        }
+        noise = self._noise(t, federation) * math.sqrt(largest) / self._amplitude(dim)
+        added = float(np.linalg.norm(self._numbers(noise, dim)))
+        signal = float(np.linalg.norm(total))
+        metrics = {
+            "energies": energies,
+            "energy_max": max(energies.values(), default=0.0),
+            "noise_to_update": added / signal if signal else 0.0,
+        }
+        # Beside the analog symbols each device reports |Δ_i|², and is told Δ_max and its
+        # channel: numbers of 4 and 8 bytes.
+        count = updates.count
+        info = UplinkInfo(
+            4 * count, model_bytes + 12 * count, self._uses(dim) if count else 0, metrics
+        )
+        return self._numbers(heard + noise, dim) / (shares or 1.0), info
+
+    def _uses(self, dim: int) -> int:
+        return -(-dim // 2) if self.packing else dim
+
+    def _amplitude(self, dim: int) -> float:
+        """h_min sqrt(uses P / σ_w²): what a sum of updates with Δ_max = 1 arrives with."""
+        return self.h_min * math.sqrt(self._uses(dim)) * 10 ** (self.snr_db / 20)
+
+    def _noise(self, t: int, federation: Federation) -> Array:
+        """Return n / σ_w, one complex number a channel use."""
+        uses = self._uses(federation.dim)
+        if self.snr_db == math.inf:
+            return np.zeros(uses, np.complex128)
+        at = Draws(federation.seed, Stream.NOISE, round=t)
+        return at.normals(uses) if self.noise == "real" else _complex_normals(at, uses)
+
+    def _symbols(self, numbers: Array) -> Array:
+        if not self.packing:
+            return numbers
+        even = np.append(numbers, np.zeros(len(numbers) % 2))
+        half = len(even) // 2
+        return np.asarray(even[:half] + 1j * even[half:])
+
+    def _numbers(self, symbols: Array, dim: int) -> Array:
+        if not self.packing:
+            return np.asarray(symbols.real)
+        return np.concatenate((symbols.real, symbols.imag))[:dim]
+
+
+def _complex_normals(at: Draws, count: int) -> Array:
+    """Return CN(0, 1): variance 1/2 in either part."""
+    real, imaginary = at.normals(2, count)
+    return np.asarray(math.sqrt(0.5) * (real + 1j * imaginary))

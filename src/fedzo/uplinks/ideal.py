@@ -1,0 +1,53 @@
+"""An error-free uplink: the server hears every update as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from fedzo.core.federation import Federation, Replies
+from fedzo.uplinks.base import Mean, UplinkInfo, sample_uniformly
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """Uniform sampling of M devices, and the mean of what they send (Algorithm 1).
+
+    A message is the d numbers of the model or of an update in the model's precision; each
+    participant is sent the model and sends its update. Over the air this is conventional
+    orthogonal access: the devices use the channel one after another, d symbols each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo.core.federation import LocalFederation, Replies, Update
+    >>> from fedzo.problems.function import FunctionObjective
+    >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 2, devices=9), seed=1)
+    >>> Ideal().participants(0, 4, federation)
+    array([2, 4, 5, 8])
+    >>> updates = [Update(i, np.array([i, 1.0]), weight=1, queries=3) for i in (0, 2)]
+    >>> delta, info = Ideal().aggregate(0, Replies(updates), federation)
+    >>> delta, info.uplink_bytes, info.channel_uses
+    (array([1., 1.]), 32, 4)
+    """
+
+    wants_coefficients: ClassVar[bool] = False
+
+    def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
+        """Return M of the N devices, uniformly, without replacement."""
+        return sample_uniformly(t, wanted, federation)
+
+    def aggregate(
+        self, t: int, updates: Replies, federation: Federation
+    ) -> tuple[Array, UplinkInfo]:
+        """Return Δ^t = 1/M sum_i Δ_i^t, or the weighted mean where weights differ."""
+        mean, sent = Mean(federation.dim), 0
+        for update in updates:
+            mean.add(update)
+            sent += update.delta.nbytes
+        uses = updates.count * federation.dim
+        return mean.value(), UplinkInfo(sent, sent, uses)

@@ -1,0 +1,132 @@
+r"""Seeds and scalars: the same run, a fraction of the bytes.
+
+A FedZO update is a combination of directions, :math:`\Delta_i^t = \sum_k \sum_n c_{k,n}\, g_{k,n}`,
+and the directions are named by (seed, round, device, step), which the server knows. So a
+device sends its H x b2 coefficients, and the server draws the directions again
+(:func:`fedzo.algorithms.fedzo.rebuild`). The coefficients are those that the device itself
+used, in the model's precision, and both sum by the same kernel in the same order:
+
+* the rebuilt update is the device's own **to the bit** on machines whose vector units are
+  alike, so the trajectory is that of the ideal uplink, to the bit;
+* between unlike machines single products may be rounded differently (fused or not), and the
+  two agree to the rounding of the model's precision.
+
+In one process the device's own sum is at hand, and is taken; nothing is drawn twice.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.federation import Federation, Replies, Update
+from fedzo.errors import InvalidValue, nearest, one_of
+from fedzo.uplinks.base import Mean, UplinkInfo, sample_uniformly
+
+Array = NDArray[Any]
+
+DOWNLINKS = ("log", "model")
+
+# round, device, queries, weight, H, b2, bytes of a number: what a message says beside numbers
+_HEADER = struct.Struct("<IIQdIIB")
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Uniform sampling of M devices that send coefficients; the server hears their mean update.
+
+    On the way down a device that took part a few rounds ago can catch up from the log, all
+    coefficients sent in the rounds since: M H b2 numbers a round. A device that was away for
+    longer, or never there, takes the model's d numbers, as soon as those are fewer.
+
+    Parameters
+    ----------
+    downlink : str
+        ``log``: whichever of log and model is fewer bytes, device by device; ``model``:
+        always the model.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> from fedzo.problems.softmax import softmax
+    >>> algorithm = fedzo.FedZO(participants=20)
+    >>> run = dict(algorithm=algorithm, rounds=2, evaluate_every=2)
+    >>> ideal = fedzo.minimize(softmax(), uplink=fedzo.Ideal(), **run)
+    >>> seeds = fedzo.minimize(softmax(), uplink=fedzo.Seeds(), **run)
+    >>> bool((ideal.x == seeds.x).all())
+    True
+    >>> ideal.uplink_bytes // seeds.uplink_bytes
+    72
+    """
+
+    downlink: str = "log"
+
+    wants_coefficients: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.downlink not in DOWNLINKS:
+            allowed = one_of(DOWNLINKS) + nearest(self.downlink, DOWNLINKS)
+            raise InvalidValue("downlink", self.downlink, allowed)
+
+    def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
+        """Return M of the N devices, uniformly, without replacement."""
+        return sample_uniformly(t, wanted, federation)
+
+    def aggregate(
+        self, t: int, updates: Replies, federation: Federation
+    ) -> tuple[Array, UplinkInfo]:
+        """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
+        mean, sent, numbers, model, devices = Mean(federation.dim), 0, 0, 0, []
+        for update in updates:
+            assert update.coefficients is not None  # algorithms without refuse this uplink
+            mean.add(update)
+            sent += _HEADER.size + update.coefficients.nbytes
+            numbers += update.coefficients.size
+            model = update.delta.nbytes
+            devices.append(update.device)
+        down, caught_up = self._downlink(t, devices, sent, model, federation)
+        metrics = {"caught_up": caught_up}
+        return mean.value(), UplinkInfo(sent, down, numbers, metrics)
+
+    def _downlink(
+        self, t: int, devices: list[int], log: int, model: int, federation: Federation
+    ) -> tuple[int, int]:
+        """Return the bytes that bring the devices to x^t, and how many came by the log.
+
+        A round of the log is as large as this one. Who was there when is not stored: the
+        participants of a round are a function of it, and only rounds that are recent enough
+        for the log to pay are looked at.
+        """
+        recent = model // log if self.downlink == "log" and log else 0
+        missing, total, caught_up = set(devices), 0, 0
+        for rounds in range(1, min(recent, t) + 1):
+            there = missing & set(self.participants(t - rounds, len(devices), federation).tolist())
+            total += len(there) * rounds * log
+            caught_up += len(there)
+            missing -= there
+        return total + len(missing) * model, caught_up
+
+
+def encode(t: int, update: Update) -> bytes:
+    """Return the message that a device sends: a header, and the coefficients as they are."""
+    c = update.coefficients
+    assert c is not None
+    head = (t, update.device, update.queries, update.weight, *c.shape, c.itemsize)
+    return _HEADER.pack(*head) + c.astype(c.dtype.newbyteorder("<")).tobytes()
+
+
+def decode(message: bytes) -> tuple[int, int, int, float, Array]:
+    """Return round, device, queries, weight and coefficients of a message.
+
+    >>> update = Update(3, np.zeros(9), 1.0, 12, np.array([[0.5, -1.0]], np.float32))
+    >>> message = encode(7, update)
+    >>> len(message), decode(message)
+    (41, (7, 3, 12, 1.0, array([[ 0.5, -1. ]], dtype=float32)))
+    """
+    t, device, queries, weight, steps, directions, size = _HEADER.unpack_from(message)
+    numbers = np.frombuffer(message, f"<f{size}", offset=_HEADER.size)
+    return t, device, queries, weight, numbers.reshape(steps, directions)

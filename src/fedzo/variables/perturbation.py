@@ -1,0 +1,212 @@
+r"""One perturbation for many inputs, by the change of variables of the paper's section V-A.
+
+An input is scaled to z in [-1/2, 1/2]; what a perturbation x makes of it is
+
+.. math:: \tfrac12 \tanh(\tanh^{-1} 2z + x) = \tfrac12 \frac{2z + w}{1 + 2zw}, \qquad w = \tanh x,
+
+the right side by the addition theorem: one tanh for each number of x serves all inputs. The
+result lies in the range whatever x is. What the input has moved by is
+:math:`\tfrac12 w (1 - (2z)^2) / (1 + 2zw)`, without the cancellation of a difference.
+
+**Ends of the range.** There tanh⁻¹ is infinite and no x could move a pixel. So 2z is kept within
+±(1 - 1/510): a quarter of a grey level of 8-bit images, which rounding to bytes takes away
+again, and enough for the pixel to move. The distortion is measured from there.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from fedzo.core.files import write_atomic
+from fedzo.errors import InvalidValue, UsageError, require
+
+Array = NDArray[Any]
+
+EDGE = 1 / 510
+
+
+class Distortion(NamedTuple):
+    """How visible a perturbation is, over some inputs, in units of the input's range.
+
+    The largest change of one number of an input is its L∞ distortion; 1/255 is one grey level
+    of an 8-bit image.
+    """
+
+    l2_mean: float
+    l2_max: float
+    linf_mean: float
+    linf_max: float
+
+
+@dataclass(frozen=True, eq=False)
+class Perturbation:
+    """A perturbation x, with the range of the inputs that it is for.
+
+    Examples
+    --------
+    >>> noise = Perturbation(np.array([0.0, 0.5, -3.0]), input_range=(0.0, 1.0))
+    >>> noise.apply(np.array([[0.5, 0.5, 0.5], [0.0, 0.25, 1.0]])).round(3)
+    array([[0.5  , 0.731, 0.002],
+           [0.001, 0.475, 0.716]], dtype=float32)
+    >>> noise.distortion(np.array([[0.5, 0.5, 0.5]])).linf_max.__round__(3)
+    0.498
+    """
+
+    noise: Array  # of an input's shape
+    input_range: tuple[float, float] = (0.0, 1.0)
+
+    def apply(self, inputs: ArrayLike) -> Array:
+        """Return what becomes of a batch of inputs, which are in the input range."""
+        angles = self._angles(inputs)
+        moved = np.empty_like(angles)
+        _apply(angles, _every(angles), self._shift(), *_limits(self.input_range), moved[None])
+        return moved.reshape(np.shape(inputs))
+
+    def distortion(self, inputs: ArrayLike) -> Distortion:
+        """Return how far a batch of inputs is moved."""
+        angles = self._angles(inputs)
+        require(len(angles) > 0, "inputs", "an empty batch", "one input or more")
+        return distortion_of(*movements(angles, _every(angles), self._shift()))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to one file, in NumPy's npz format whatever the file is called."""
+        content = io.BytesIO()
+        np.savez(content, noise=self.noise, input_range=np.array(self.input_range))
+        write_atomic(Path(path), content.getvalue())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Perturbation:
+        """Read what :meth:`save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                low, high = file["input_range"].tolist()
+                return cls(file["noise"], (low, high))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        except Exception as error:  # a zip file can be wrong in more ways than one can list
+            raise UsageError(f"{path} holds no perturbation") from error
+
+    def _angles(self, inputs: ArrayLike) -> Array:
+        return scaled(batch_of(inputs, self.noise.shape), self.input_range)
+
+    def _shift(self) -> Array:
+        return np.tanh(self.noise.reshape(1, -1).astype(np.float32))
+
+
+def batch_of(inputs: ArrayLike, shape: tuple[int, ...], key: str = "inputs") -> Array:
+    """Return inputs as an array, the first axis the batch's; refuse those of another shape.
+
+    They may be rows as well. ``key`` is what to call them.
+
+    >>> batch_of([[1, 2, 3, 4]], shape=(2, 2)).shape
+    (1, 4)
+    """
+    try:
+        batch = np.asarray(inputs)
+    except ValueError:  # lists of different lengths
+        raise InvalidValue(key, "inputs of different shapes", f"all of shape {shape}") from None
+    fits = batch.ndim >= 2 and batch.shape[1:] in (shape, (math.prod(shape),))
+    allowed = f"a batch of inputs of shape {shape}"
+    require(fits, key, f"an array of shape {batch.shape}", allowed)
+    return batch
+
+
+def scaled(inputs: Array, input_range: Sequence[float]) -> Array:
+    """Return 2z of a batch of inputs as (n, d) float32, kept off the ends; refuse others.
+
+    >>> scaled(np.array([[0.0, 0.5, 0.75]]), (0, 1)).round(3)
+    array([[-0.998,  0.   ,  0.5  ]], dtype=float32)
+    """
+    low, high = input_range
+    require(inputs.dtype.kind in "fiu", "inputs", f"an array of {inputs.dtype}", "of numbers")
+    inside = bool(np.all((inputs >= low) & (inputs <= high)))  # False for NaN too
+    if not inside:
+        held = f"numbers from {np.min(inputs):g} to {np.max(inputs):g}"
+        raise InvalidValue("inputs", held, f"in the model's input_range, {low:g} to {high:g}")
+    rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
+    doubled = (2 * rows - (low + high)) / (high - low)
+    return doubled.clip(EDGE - 1, 1 - EDGE).astype(np.float32)
+
+
+def perturbed(
+    angles: Array, chosen: Array, shifts: Array, input_range: Sequence[float]
+) -> tuple[Array, Array]:
+    """Return chosen inputs under each of k perturbations, and how far each has moved, squared.
+
+    ``angles`` is what :func:`scaled` returns and ``shifts`` is tanh of the perturbations,
+    (k, d). The inputs are (k, b, d), in their own range; the squared L2 distances are (k, b).
+    """
+    count, dim = shifts.shape
+    inputs = np.empty((count, len(chosen), dim), np.float32)
+    _apply(angles, chosen, shifts, *_limits(input_range), inputs)
+    squares, _ = _moved(angles, chosen, shifts)
+    return inputs, squares
+
+
+def movements(angles: Array, chosen: Array, shift: Array) -> tuple[Array, Array]:
+    """Return by how much one perturbation moves chosen inputs: L2 and L∞, each (b,)."""
+    squares, largest = _moved(angles, chosen, shift)
+    return np.sqrt(squares[0]), largest[0]
+
+
+def distortion_of(l2: Array, linf: Array) -> Distortion:
+    """Sum up :func:`movements`."""
+    numbers = (l2.mean(), l2.max(), linf.mean(), linf.max())
+    return Distortion(*(float(number) for number in numbers))
+
+
+def _every(angles: Array) -> Array:
+    return np.arange(len(angles))
+
+
+def _limits(input_range: Sequence[float]) -> tuple[Any, Any, Any, Any]:
+    """Return the range's middle and half its width, and the float32 next to its ends, inside."""
+    low, high = input_range
+    bottom, top = np.float32(low), np.float32(high)
+    bottom = bottom if float(bottom) >= low else np.nextafter(bottom, np.float32(np.inf))
+    top = top if float(top) <= high else np.nextafter(top, np.float32(-np.inf))
+    return np.float32((low + high) / 2), np.float32((high - low) / 2), bottom, top
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _apply(
+    angles: Any, chosen: Any, shifts: Any, middle: Any, half: Any, bottom: Any, top: Any, out: Any
+) -> None:
+    """out[k, m] = what shift k makes of input chosen[m], in the input's own range."""
+    one = np.float32(1)
+    for k in range(shifts.shape[0]):
+        w = shifts[k]
+        for m in range(chosen.size):
+            t, moved = angles[chosen[m]], out[k, m]
+            for j in range(w.size):
+                value = middle + half * ((t[j] + w[j]) / (one + t[j] * w[j]))
+                moved[j] = min(max(value, bottom), top)  # rounding may lead out of the range
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+def _moved(angles: Any, chosen: Any, shifts: Any) -> Any:
+    """Return squared L2 and L∞ of 1/2 w (1 - t^2) / (1 + t w) for each shift and input."""
+    squares = np.empty((shifts.shape[0], chosen.size))
+    largest = np.empty((shifts.shape[0], chosen.size))
+    half, one = np.float32(0.5), np.float32(1)
+    for k in range(shifts.shape[0]):
+        w = shifts[k]
+        for m in range(chosen.size):
+            t = angles[chosen[m]]
+            total, top = 0.0, np.float32(0)
+            for j in range(w.size):
+                step = half * w[j] * (one - t[j] * t[j]) / (one + t[j] * w[j])
+                total += float(step) * float(step)
+                top = max(top, abs(step))
+            squares[k, m], largest[k, m] = total, top
+    return squares, largest

@@ -1,0 +1,241 @@
+"""Numbers chosen before a run: what they are, what they cost, and that they are kept."""
+
+import json
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.cli import main
+from fedzo.config.experiment import Experiment
+from fedzo.core.federation import LocalFederation
+from fedzo.errors import InvalidValue, UsageError
+from fedzo.problems.function import FunctionObjective
+from fedzo.problems.quadratic import Quadratic
+from fedzo.runs.auto import choose
+from fedzo.theory import report
+from fedzo.theory.bounds import Constants
+
+AUTO = fedzo.FedZO(
+    learning_rate="auto",
+    smoothing="auto",
+    batch_size=1,
+    directions=6,
+    direction_kind="orthogonal",
+    difference="central",
+    local_steps=2,
+    participants=3,
+)
+START = np.linspace(1, 2, 6)
+
+
+def chosen(fun, algorithm=AUTO, rounds=50, seed=0, workers=1):
+    with LocalFederation(FunctionObjective(fun, 6, devices=4), seed, workers) as federation:
+        return choose(algorithm, federation, START, rounds)
+
+
+@pytest.mark.parametrize("curvature", [1e-6, 1e-2, 1.0, 37.0, 1e8])
+def test_half_of_what_is_best_for_a_round_of_a_quadratic(curvature):
+    """With all d directions D = -H ∇f, and f falls furthest at η = 1/(HL)."""
+    found = chosen(lambda x, i: 0.5 * curvature * float(x @ x))
+    assert found.algorithm.learning_rate == pytest.approx(0.5 / (2 * curvature), rel=1e-6)
+
+
+def test_smoothing_is_the_corollarys_and_costs_nothing():
+    """μ = (d b1 b2 M H T)^(-1/4) where b1 b2 <= d."""
+    found = chosen(lambda x, i: float(x @ x))
+    assert found.algorithm.smoothing == pytest.approx((6 * 6 * 3 * 2 * 50) ** -0.25)
+    only = chosen(lambda x, i: 1 / 0, replace(AUTO, learning_rate=0.1))
+    assert (only.algorithm.smoothing, only.queries) == (found.algorithm.smoothing, 0)
+    given = chosen(lambda x, i: float(x @ x), replace(AUTO, smoothing=0.5))
+    assert given.algorithm.smoothing == 0.5
+
+
+def test_queries_are_counted_and_others_are_left_alone():
+    calls = []
+
+    def bowl(x, device):
+        calls.append(device)
+        return float(x @ x)
+
+    found = chosen(bowl)
+    assert found.queries == len(calls)
+    assert 2 * 3 * 12 < found.queries <= 2 * 3 * 12 + 4 * 8  # a round, and a few looks
+    kept = replace(found.algorithm, learning_rate="auto", smoothing="auto")
+    assert kept == AUTO
+
+
+def test_the_same_seed_chooses_the_same_with_any_workers():
+    def rough(x, device):
+        return float(np.sum(np.abs(x - device) ** 1.5))
+
+    few = replace(AUTO, directions=1)
+    one, two, other = (chosen(rough, few, seed=s, workers=w) for s, w in ((1, 1), (1, 3), (2, 1)))
+    assert one == two
+    assert one.algorithm.learning_rate != other.algorithm.learning_rate
+
+
+def test_a_cliff_is_kept_away_from():
+    """Not finite beyond a step: half of half of the last good one, at most."""
+    found = chosen(lambda x, i: np.inf if x[0] < 0.9 else float(x.sum()))
+    step = found.algorithm.learning_rate * 2  # D = -H (1, ..., 1)
+    assert 0 < step < 0.1
+
+
+@pytest.mark.parametrize(
+    ("fun", "message"),
+    [
+        (lambda x, i: np.nan, "not finite near x0"),
+        (lambda x, i: 3.0, "the loss is the same all around x0"),
+    ],
+)
+def test_what_cannot_be_chosen_for_is_told(fun, message):
+    with pytest.raises(UsageError, match=message):
+        fedzo.minimize(fun, START, devices=4, algorithm=AUTO)
+
+
+def test_a_start_at_the_minimum_stays_there():
+    auto = replace(AUTO, direction_kind="sphere", difference="forward", participants=None)
+    result = fedzo.minimize(
+        lambda x, i: float(x @ x), np.zeros(6), devices=4, algorithm=auto, rounds=30
+    )
+    assert result.fun < 1e-6
+    assert result.best.fun == 0
+
+
+def test_steps_on_which_nothing_falls_are_no_error():
+    """With a μ of one's own: half of it is how far a round like the measured one goes."""
+    algorithm = replace(AUTO, smoothing=0.5, local_steps=1, participants=None)
+    found = chosen(lambda x, i: float(np.abs(x - START).max() > 0.1 * (i + 1)) + x[0], algorithm)
+    fallen = chosen(lambda x, i: 1e-3 * x[0], algorithm).algorithm.learning_rate
+    assert found.algorithm.smoothing == 0.5
+    assert 0 < found.algorithm.learning_rate < fallen
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e-5])
+def test_smoothing_gets_small_where_the_units_of_x_are(unit):
+    """A run in thousandths ends near the best there is; with the corollary's μ it gets nowhere."""
+
+    def bowl(x, device):
+        return float(np.sum((x / unit - device) ** 2))
+
+    auto = replace(AUTO, direction_kind="sphere", difference="forward", participants=None)
+    for seed in range(3):
+        result = fedzo.minimize(
+            bowl, 4 * START * unit, devices=4, algorithm=auto, rounds=60, seed=seed
+        )
+        assert result.history[0]["train_loss"] > 100
+        assert result.fun < 1.3 * 6 * 1.25  # six times the variance of 0, ..., 3 is the least
+
+
+def test_a_device_that_is_missing_does_not_move_the_level():
+    """Device 3 has a level of its own; without it the others' mean would look like a fall."""
+
+    def levels(x, device):
+        levels.calls += 1
+        silent = levels.calls > 3 * 2 * 12 + 8 and device == 3  # all but the first look
+        return np.nan if silent else float(np.sum((x - 1.5) ** 2)) + 1e6 * (device == 3)
+
+    levels.calls = 0
+    objective = FunctionObjective(levels, 6, devices=4, on_failure="leave_out")
+    with LocalFederation(objective, 0, workers=1) as federation:
+        found = choose(AUTO, federation, START, 50)
+    assert levels.calls == found.queries  # those that were not answered, too
+    exact = chosen(lambda x, i: float(np.sum((x - 1.5) ** 2)))
+    np.testing.assert_allclose(
+        found.algorithm.learning_rate, exact.algorithm.learning_rate, rtol=1e-3
+    )
+
+
+def test_a_budget_that_the_measurement_spends():
+    asked = []
+
+    def bowl(x, device):
+        asked.append(device)
+        return x @ x
+
+    result = fedzo.minimize(bowl, START, devices=4, algorithm=AUTO, max_queries=9)
+    assert (result.message, result.queries) == ("the budget of 9 queries is spent after round 0", 9)
+    assert len(asked) == 9
+    np.testing.assert_array_equal(result.x, START)
+
+
+def test_a_run_counts_the_probe_and_its_folder_holds_the_numbers(tmp_path):
+    def bowl(x, device):
+        return float(np.sum((x - device) ** 2))
+
+    found = chosen(bowl, rounds=8)
+    run = {"devices": 4, "evaluate_every": 2, "workers": 1}
+    auto = fedzo.minimize(bowl, START, rounds=8, algorithm=AUTO, run_dir=tmp_path / "a", **run)
+    given = fedzo.minimize(bowl, START, rounds=8, algorithm=found.algorithm, **run)
+    assert auto.x.tobytes() == given.x.tobytes()
+    assert auto.queries == given.queries + found.queries
+    assert auto.history[0]["queries"] == found.queries
+    table = tomllib.loads((tmp_path / "a" / "config.toml").read_text())["algorithm"]
+    assert table["learning_rate"] == found.algorithm.learning_rate
+    assert table["smoothing"] == found.algorithm.smoothing
+    # T is in the corollary: 8 rounds are chosen for, and then gone on with
+    asked = []
+    longer = fedzo.minimize(
+        lambda x, i: asked.append(i) or bowl(x, i),
+        START,
+        rounds=10,
+        algorithm=AUTO,
+        run_dir=tmp_path / "a",
+        resume=True,
+        config=tomllib.loads((tmp_path / "a" / "config.toml").read_text()),
+        **run,
+    )
+    assert len(asked) == 2 * 3 * 2 * 12 + 4  # two rounds and an evaluation: no probe
+    whole = fedzo.minimize(bowl, START, rounds=10, algorithm=found.algorithm, **run)
+    assert longer.x.tobytes() == whole.x.tobytes()
+    assert longer.queries == whole.queries + found.queries
+
+
+def test_by_a_configuration(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    auto = ["--set", "algorithm.learning_rate=auto", "--set", "algorithm.smoothing=auto"]
+    short = ["--set", "run.rounds=4", "--quiet"]
+    assert main(["run", "quadratic", *auto, *short, "--out", "auto"]) == 0
+    assert main(["run", "auto/config.toml", "--out", "again", "--quiet"]) == 0
+    assert np.array_equal(np.load("auto/model.npy"), np.load("again/model.npy"))
+    more = ["--set", "run.rounds=6", "--quiet"]
+    assert main(["run", "quadratic", *auto, *more, "--resume", "--out", "auto"]) == 0
+    assert json.loads((tmp_path / "auto/history.jsonl").read_text().splitlines()[-1])["round"] == 6
+
+
+def test_any_other_word_is_refused():
+    with pytest.raises(InvalidValue, match="learning_rate = 'best': must be a number"):
+        Experiment.load("quadratic", ["algorithm.learning_rate=best"])
+    with pytest.raises(InvalidValue, match="learning_rate = 'best'"):
+        fedzo.FedZO(learning_rate="best")
+    assert (
+        type(Experiment.load("quadratic", ["algorithm.learning_rate=1"]).algorithm.learning_rate)
+        is float
+    )
+
+
+def test_who_cannot_choose_says_so():
+    with (
+        LocalFederation(Quadratic(dim=6, devices=4), seed=0) as federation,
+        pytest.raises(UsageError, match=r"'auto' is for fedzo\.minimize"),
+    ):
+        AUTO.init(START, federation, fedzo.Ideal())
+    with pytest.raises(UsageError, match="'auto' is a number that a run chooses"):
+        report(AUTO, Constants(L=1.0, gap=1.0, sigma_g=1.0), devices=4, dim=6, rounds=10)
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("quadratic", 60), ("softmax", 20), ("tuning", 16)])
+def test_as_good_as_the_numbers_that_ship(name, rounds):
+    """Within 10 % of the loss, at no more queries than the shipped run has."""
+    settings = [f"run.rounds={rounds}"]
+    shipped = Experiment.load(name, settings).run()
+    auto = ["algorithm.learning_rate=auto", "algorithm.smoothing=auto"]
+    a_round = shipped.queries // rounds
+    result = Experiment.load(name, settings + auto).run(
+        callback=lambda progress: progress.queries + a_round > shipped.queries
+    )
+    assert result.queries <= shipped.queries
+    assert result.fun <= 1.1 * shipped.fun
