@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.cli.common import check_seeds
+from fedzo.cli.overall import Overall
 from fedzo.paper import FIGURES
 
 SCALES = ("quick", "paper")
@@ -46,7 +47,6 @@ def add_command(commands: Any) -> None:
 def reproduce(arguments: argparse.Namespace) -> int:
     """Run what is missing, draw, judge, and write the report."""
     from fedzo.paper import find_figure
-    from fedzo.paper.progress import Overall
     from fedzo.paper.report import write_report
     from fedzo.paper.reproduce import reproduce as run_figures
     from fedzo.paper.reproduce import words

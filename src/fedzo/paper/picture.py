@@ -33,12 +33,15 @@ def _panel(panel: Panel, curves: Sequence[Curve], runs: Runs) -> dict[str, Any]:
 
 
 def _points(panel: Points, curves: Sequence[Curve], runs: Runs) -> dict[str, Any]:
-    shown = [curve.label for curve in curves if curve.label in panel.at]
-    seeds = np.array([[settled(h, panel.y) for h in runs[label]] for label in shown])
-    there = np.isfinite(seeds).all(axis=1)  # what diverged came to nothing
-    x = np.array([panel.at[label] for label in shown])[there]
-    drawn = [series_of("measured", x, seeds[there].T, 0, False), *_lines(panel.lines or {}, 1)]
-    return axes(panel.x, panel.y, drawn, panel.title, "xy")
+    drawn = []
+    for i, (name, at) in enumerate(panel.at.items()):
+        shown = [curve.label for curve in curves if curve.label in at]
+        seeds = np.array([[settled(h, panel.y) for h in runs[label]] for label in shown])
+        there = np.isfinite(seeds).all(axis=1)  # what diverged came to nothing
+        x = np.array([at[label] for label in shown])[there]
+        drawn.append(series_of(name, x, seeds[there].T, i, False))
+    drawn += _lines(panel.lines or {}, len(drawn))
+    return axes(panel.x, panel.y, drawn, panel.title, "xy" if panel.log_y else "x")
 
 
 def _lines(lines: Mapping[str, Mapping[float, float]], first: int) -> list[dict[str, Any]]:
