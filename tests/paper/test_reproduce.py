@@ -13,11 +13,12 @@ from toys import FAST, LOST, SLOW, toy
 from fedzo.cli import main
 from fedzo.paper.claims import reached
 from fedzo.paper.figure import Points
-from fedzo.paper.picture import axes_of, series
+from fedzo.paper.picture import axes_of
 from fedzo.paper.reproduce import figures_in, markdown, reproduce
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
+from fedzo.plots.series import series
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def drawn(tmp_path, *panels):
         | {"series": [curve | {"label": label, "x": [0.0, 1.0, 10.0], "mean": [3.0, 2.0, 1.0]}]}
         for label, log_x in panels
     ]
-    draw(axes, "A title", "A caption", tmp_path / "picture")
+    draw(axes, tmp_path / "picture.svg", title="A title", caption="A caption")
     svg = (tmp_path / "picture.svg").read_text()
     paths = re.findall(r'<path d="([^"]*)" clip-path[^>]*stroke: #0072b2', svg)
     return svg, [len(re.findall("[ML] ", path)) for path in paths]

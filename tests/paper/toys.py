@@ -24,7 +24,7 @@ def toy(rounds=30, seeds=3, lost=False):
         curves=tuple(curves),
         panels=(
             Panel("train_loss"),
-            Panel("optimality_gap", x="queries", log_y=True, curves=(FAST,)),
+            Panel("optimality_gap", x="queries", curves=(FAST,)),
             Points("optimality_gap", "local steps H", {"measured": {SLOW: 1.0, FAST: 5.0}}),
         ),
         claims=(

@@ -23,7 +23,7 @@ FIGURE = Figure(
     panels=(
         Panel("train_loss", title="(a)"),
         Panel("test_accuracy", title="(b)"),
-        Panel("noise_to_update", log_y=True, curves=NOISY),
+        Panel("noise_to_update", curves=NOISY),
     ),
     claims=(
         Claim(

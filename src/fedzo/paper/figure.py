@@ -71,7 +71,6 @@ class Panel:
     x: str = "round"
     title: str = ""
     log_x: bool = False
-    log_y: bool = False
     curves: tuple[str, ...] | None = None
     lines: Mapping[str, Mapping[float, float]] | None = None  # what is computed, not run
 

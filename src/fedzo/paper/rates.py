@@ -35,7 +35,7 @@ FIGURE = Figure(
         for name in ("FedZO", "FedAvg")
         for i, rate in enumerate((PRINTED, *LARGER))
     ),
-    panels=(Panel("train_loss", log_y=True), Panel("test_accuracy")),
+    panels=(Panel("train_loss"), Panel("test_accuracy")),
     claims=(
         Claim(
             "coincide",

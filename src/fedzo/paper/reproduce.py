@@ -23,6 +23,7 @@ from fedzo.paper.figure import Figure, Scale
 from fedzo.paper.picture import axes_of
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
+from fedzo.plots.series import columns, finals
 
 
 def reproduce(
@@ -99,7 +100,8 @@ class Plan:
         """Draw it, write all that a report needs, and return its claims, judged."""
         histories = {label: [run.history() for run in runs] for label, runs in self.runs.items()}
         drawn = axes_of(self.figure, histories)
-        draw(drawn, self.title, self.caption, self.out / self.figure.name)
+        pictures = [self.out / f"{self.figure.name}.{ending}" for ending in ("png", "svg")]
+        draw(drawn, *pictures, title=self.title, caption=self.caption)
         claims = [self._row(claim, claim.measure(histories)) for claim in self.figure.claims]
         folders = {
             label: str(runs[0].folder.parent.relative_to(self.out))
@@ -111,6 +113,8 @@ class Plan:
             "about": self.about,
             "caption": self.caption,
             "axes": drawn,
+            "columns": columns(histories),
+            "finals": finals(histories),
             "claims": claims,
             "folders": folders,
             "configs": {label: runs[0].config() for label, runs in self.runs.items()},

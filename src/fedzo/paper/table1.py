@@ -116,7 +116,6 @@ FIGURE = Figure(
         Panel(
             GRADIENT,
             title="theorem 1",
-            log_y=True,
             curves=(BOUNDED,),
             lines={"bound": BOUND},
         ),
