@@ -13,11 +13,11 @@ import traceback
 from collections.abc import Sequence
 
 from fedzo._version import __version__
-from fedzo.cli import bench, data, plot, report, reproduce, run, theory
+from fedzo.cli import bench, data, plot, report, reproduce, run, sweep, theory
 from fedzo.cli.common import BAD_INPUT, FAILED, INTERRUPTED
 from fedzo.errors import FedzoError
 
-COMMANDS = (run, reproduce, report, plot, data, theory, bench)
+COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
