@@ -11,10 +11,11 @@ from matplotlib.image import imread
 from toys import FAST, LOST, SLOW, toy
 
 from fedzo.cli import main
+from fedzo.paper import FIGURES, find_figure
 from fedzo.paper.claims import reached
 from fedzo.paper.figure import Points
 from fedzo.paper.picture import axes_of
-from fedzo.paper.reproduce import figures_in, markdown, reproduce
+from fedzo.paper.reproduce import figures_in, markdown, reproduce, seconds_left
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
@@ -200,6 +201,33 @@ def test_command(tmp_path, capfd, monkeypatch):
     assert out.count("The loss falls.") == 1
     assert out.splitlines()[-1] == str(tmp_path / "report.html")
     assert (tmp_path / "report.html").exists()
+
+
+def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
+    """With a smaller command; and nothing of what is done already."""
+    monkeypatch.setattr("fedzo.paper.find_figure", lambda name: toy(rounds=4))
+    monkeypatch.setattr("fedzo.cli.reproduce.SCALES", ("tiny", "paper"))
+    monkeypatch.setattr("fedzo.cli.reproduce.MINUTE", 0.0)
+    monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 1)
+    monkeypatch.setattr("fedzo.core.federation.cores", lambda: 1)
+    monkeypatch.setattr("fedzo.config.jobs._AROUND", 10.0)
+    command = ["reproduce", "table1", "--scale", "tiny", "--seeds", "5", "--out", str(tmp_path)]
+    assert main(command) == 0
+    told = capfd.readouterr().err.splitlines()[0]
+    # Ten runs of 10 s and a little; four of them.
+    assert told == (
+        "about 1 min 40 s on 1 cores, if nothing else runs; for a first look, about 40 s: "
+        "fedzo reproduce table1 --seeds 2"
+    )
+    assert main(command) == 0
+    assert capfd.readouterr().err.splitlines()[0].startswith("about 0 s on 1 cores")
+
+
+def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypatch):
+    """By what runs are estimated to take, with some to spare."""
+    monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 2)
+    figures = [find_figure(name) for name in FIGURES]
+    assert seconds_left(figures, "quick", tmp_path) < 22 * 60
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedzo._version import __version__
-from fedzo.config.jobs import Report, Run, do
+from fedzo.config.jobs import Report, Run, do, missing
 from fedzo.core.federation import cores
 from fedzo.core.files import write_atomic
 from fedzo.errors import UsageError
@@ -67,6 +67,19 @@ def reproduce(
     judged = {plan.figure.name: plan.write() for plan in plans}
     write_claims(out)
     return judged
+
+
+def seconds_left(
+    figures: Sequence[Figure], scale: str, out: Path, seeds: int | None = None
+) -> float:
+    """Return about how many seconds all of it takes on this machine's cores, if left alone.
+
+    What is done already takes none.
+    """
+    plans = [plan_of(each, scale, out, seeds) for each in figures]
+    runs = missing(run for plan in plans for each in plan.runs.values() for run in each)
+    longest = max((run.work for run in runs), default=0.0)
+    return max(longest, sum(run.work for run in runs) / cores())
 
 
 def plan_of(figure: Figure, scale: str, out: Path, seeds: int | None = None) -> Plan:

@@ -12,6 +12,7 @@ from fedzo.core.files import write_atomic
 from fedzo.plots.series import covered
 from fedzo.plots.style import COLOURS, MARKERS
 
+ROW = 3  # panels side by side
 LEGEND: Mapping[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 3.2}
 
 
@@ -19,11 +20,16 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
     """Draw axes as :func:`fedzo.plots.series.axes` makes them; a file's ending says its format."""
     from matplotlib.figure import Figure
 
-    height = 4.6 if title or caption else 3.6
-    picture = Figure(figsize=(5.2 * len(axes), height), dpi=150, layout="constrained")
-    heading = textwrap.fill(title, 50 * len(axes))
+    columns = min(ROW, len(axes))
+    rows = -(-len(axes) // columns)
+    size = (5.2 * columns, 3.6 * rows + (1.0 if title or caption else 0.0))
+    picture = Figure(figsize=size, dpi=150, layout="constrained")
+    heading = textwrap.fill(title, 50 * columns)
     shared = all(_labels(panel) == _labels(axes[0]) for panel in axes)
-    for spot, panel in zip(picture.subplots(1, len(axes), squeeze=False)[0], axes, strict=True):
+    spots = list(picture.subplots(rows, columns, squeeze=False).flat)
+    for empty in spots[len(axes) :]:
+        empty.remove()
+    for spot, panel in zip(spots, axes, strict=False):
         for i, (curve, under) in enumerate(zip(panel["series"], covered(panel), strict=True)):
             _draw_curve(spot, curve, i, under)
         for axis in ("x", "y"):
@@ -37,15 +43,15 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         if not shared and panel["series"]:
             spot.legend(**LEGEND)
     if shared and (title or _need_legend(axes[0])):  # one for all, where it hides no curve
-        curves = spot.get_legend_handles_labels()
-        rows = max(1, -(-len(curves[0]) // (3 * len(axes))))
-        columns = max(1, -(-len(curves[0]) // rows))
+        curves = spots[0].get_legend_handles_labels()
+        lines = max(1, -(-len(curves[0]) // (3 * columns)))
+        wide = max(1, -(-len(curves[0]) // lines))
         place: Any = "outside upper center"
-        legend = picture.legend(*curves, loc=place, ncols=columns, title=heading, **LEGEND)
+        legend = picture.legend(*curves, loc=place, ncols=wide, title=heading, **LEGEND)
         legend.get_title().set(fontsize=12, multialignment="center")
     elif heading:
         picture.suptitle(heading, fontsize=12)
-    narrow = textwrap.fill(caption, 75 * len(axes))
+    narrow = textwrap.fill(caption, 75 * columns)
     picture.supxlabel(narrow, fontsize=8, color="0.35")
     for path in out:
         content = io.BytesIO()
