@@ -36,7 +36,8 @@ from fedzo.plots.series import (
 from fedzo.plots.style import COLOURS, name
 from fedzo.runs.folder import RunFolder, plain
 
-SHOWN = 12  # curves in one picture; of more settings the best
+SHOWN = 8  # curves in one picture; of more settings the best
+AWAY = 10  # times where it began: such an end would leave no room for the others
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,8 @@ def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:
         others = ((k.partition(".")[2], v) for k, v in setting.values.items() if k != key)
         rest = ", ".join(f"{k}={v}" for k, v in others) if key else ""
         ends = setting.ends(shown)
-        if all(map(math.isfinite, ends)):
+        start = max(float(run.history()[0][shown]) for run in setting.runs)
+        if all(end <= AWAY * abs(start) for end in ends):  # not so where one is not a number
             where = float(place if key is None else setting.values[key])
             lines.setdefault(rest, []).append((where, ends))
     drawn = []
