@@ -38,6 +38,13 @@ class UsageError(FedzoError):
     """The request cannot be carried out as it stands; nothing has been run or written."""
 
 
+class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """A file could not be written: the disk is full, or writing is not allowed."""
+
+    def __init__(self, path: object, error: OSError) -> None:
+        super().__init__(f"cannot write {path}: {error.strerror or error}")
+
+
 class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prints
     """A data set could not be found or is damaged; the message lists what was tried."""
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from fedzo._version import __version__
 from fedzo.cli import bench, data, plot, report, reproduce, run, theory
-from fedzo.cli.common import BAD_INPUT, FAILED, INTERRUPTED
-from fedzo.errors import FedzoError
+from fedzo.cli.common import Exit
+from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError
 
 COMMANDS = (run, reproduce, report, plot, data, theory, bench)
 
@@ -23,8 +23,7 @@ COMMANDS = (run, reproduce, report, plot, data, theory, bench)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0: done; 1: the run diverged, had to halt or met an error of the user's own code; 2: bad
-    input, nothing was run; 130: interrupted, resumable.
+    The codes are those of :class:`~fedzo.cli.common.Exit`.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -33,20 +32,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except FedzoError as error:
         print(f"fedzo: error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _code_of(error)
     except MemoryError as error:
         print(f"fedzo: error: not enough memory: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return Exit.NO_SPACE
     except KeyboardInterrupt:
         print("fedzo: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except BrokenPipeError:  # the reader of our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return Exit.OWN_CODE
     except Exception as error:
         if not _show_own_error(error):
             raise
-        return FAILED
+        return Exit.OWN_CODE
+
+
+def _code_of(error: FedzoError) -> int:
+    if isinstance(error, CannotWrite):
+        return Exit.NO_SPACE
+    return Exit.HALTED if isinstance(error, Halted | ModelError) else Exit.NOTHING_RUN
 
 
 def _show_own_error(error: Exception) -> bool:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import enum
 from collections.abc import Callable
 from pathlib import Path
 
 from fedzo.errors import UsageError
 
-FAILED = 1
-BAD_INPUT = 2
-INTERRUPTED = 130
+
+class Exit(enum.IntEnum):
+    """The exit codes of every command; ``docs/configuration.md`` explains them."""
+
+    DONE = 0
+    OWN_CODE = 1  # an error came out of the user's own code
+    NOTHING_RUN = 2  # bad input
+    NO_SUCCESS = 3  # the run diverged, or improved on nothing
+    HALTED = 4  # the run could not go on
+    NO_SPACE = 5  # memory or disk was not enough
+    INTERRUPTED = 130  # it can be resumed
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.importing import import_path, named
@@ -117,7 +117,10 @@ class Experiment:
         return replace(self, tables=tables, options=options)
 
     def job(
-        self, run_dir: Path | None = None, resume: bool = False, callback: Callbacks = None
+        self,
+        run_dir: Path | None = None,
+        resume: bool | Literal["repair"] = False,
+        callback: Callbacks = None,
     ) -> Job:
         """Return what is to be run, in a folder if one is given."""
         return Job(
@@ -126,14 +129,15 @@ class Experiment:
             options=self.options,
             tables=self.tables,
             run_dir=run_dir,
-            resume=resume,
+            resume=bool(resume),
+            repair=resume == "repair",
             watchers=as_watchers(callback),
         )
 
     def run(
         self,
         run_dir: Path | None = None,
-        resume: bool = False,
+        resume: bool | Literal["repair"] = False,
         callback: Callbacks = None,
         engine: Engine = threads,
     ) -> Result:

@@ -16,7 +16,7 @@ from fedzo.algorithms import RoundInfo
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
-from fedzo.runs.folder import Checkpoint, RunFolder, differences
+from fedzo.runs.folder import Checkpoint, RunFolder, Seal, differences
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Progress, Result, Status
 from fedzo.runs.states import flatten, unflatten
@@ -78,6 +78,7 @@ class Loop:
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     asked_before: int = 0  # what the meter had counted before the run, if there is one
     began: float = field(default_factory=time.perf_counter)
+    sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
 
     @classmethod
     def begin(
@@ -135,6 +136,8 @@ class Loop:
                 f"{files.path} already holds a run: resume it or choose another folder"
             )
         files.prepare(self.job.tables)
+        if not resume:
+            self.save()  # what "auto" has measured, and the queries for it, survive a kill
 
     def _reopen(self, files: RunFolder) -> None:
         checkpoint = files.load()
@@ -154,7 +157,12 @@ class Loop:
         state = unflatten(self.position.state, checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
         self.best, self.left_out = checkpoint.best, checkpoint.left_out
-        self.history = files.keep_history(checkpoint.round, self.options.evaluates)
+        if not self.job.repair:
+            files.check_history(checkpoint)
+        lenient = self.job.repair
+        self.history = files.keep_history(checkpoint.round, self.options.evaluates, lenient)
+        for record in self.history:
+            self.sealed.add(record)
         self.began -= checkpoint.seconds
         if self.federation.meter is not None:
             self.federation.meter.queries = checkpoint.spent
@@ -271,6 +279,7 @@ class Loop:
         self.left_out = pending
         if self.options.evaluates(at.round):
             self.left_out, self.best = [], self._better()
+            self.sealed.add(record)
         if self.files is not None:
             self.files.append(record)
 
@@ -293,6 +302,8 @@ class Loop:
                 seconds=self.seconds,
                 config=self.job.tables,
                 start=self.start,
+                records=self.sealed.count,
+                digest=self.sealed.digest(),
             )
         )
 
