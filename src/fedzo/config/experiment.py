@@ -142,8 +142,8 @@ class Experiment:
         engine: Engine = threads,
     ) -> Result:
         """Run it, on threads of this process or by another engine."""
+        objective, x0 = as_objective(self.problem(), None, None, {})
         with naming("algorithm"):  # a hyper-parameter that does not fit this problem
-            objective, x0 = as_objective(self.problem(), None, None, {})
             return perform(self.job(run_dir, resume, callback), objective, x0, engine)
 
 
@@ -209,7 +209,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
 def _maker(table: str, name: Any) -> Any:
     """Return what a name makes, None where it names nothing: that is told later."""
     try:
-        return _factory(name) if table == "problem" else class_of(table, name)
+        return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
     except FedzoError:
         return None
 
@@ -223,6 +223,11 @@ def _problem_name(keys: dict[str, Any]) -> str:
             f"problem.name = {name!r}: this run was started in Python and cannot be run from its "
             f"configuration: {reason}"
         )
+    return _known_name(name)
+
+
+def _known_name(name: Any) -> str:
+    """Return the name of a problem if it is one of ours, or may be one of the user's."""
     allowed = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
     if name is None:
         raise UsageError(f"problem.name is missing: it must be {allowed}")
