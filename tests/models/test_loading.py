@@ -144,5 +144,5 @@ def test_names_come_without_the_libraries():
 
 
 def test_unknown_names_are_no_attributes():
-    with pytest.raises(AttributeError, match="attribute '?Nobody"):
+    with pytest.raises(AttributeError, match=r"attribute '?Nobody"):
         models.Nobody  # noqa: B018

@@ -166,7 +166,7 @@ def test_probabilities_may_be_rounded():
 
 def test_the_number_of_classes_may_not_change():
     model = FunctionModel(lambda batch: np.zeros((len(batch), 1 + len(batch))), max_batch=2)
-    with pytest.raises(ModelError, match="2 classes after 3"):
+    with pytest.raises(ModelError, match="answered 2 classes, but 3 before"):
         model(np.zeros((3, 1)))
 
 

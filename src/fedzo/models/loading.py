@@ -103,9 +103,8 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
         case "own":
             made = _called(spec, **options)
             if not isinstance(made, Model):
-                raise UsageError(
-                    f"model = {spec!r}: made a {type(made).__name__}, which is not a fedzo.models.Model"
-                )
+                kind = f"{type(made).__name__}, which is not a fedzo.models.Model"
+                raise UsageError(f"model = {spec!r}: made a {kind}")
             return made
     raise InvalidValue("kind", kind, one_of(KINDS) + nearest(str(kind), KINDS))
 
