@@ -257,7 +257,7 @@ def test_bad_setting_of_softmax(refused, here):
 
 def test_missing_data_folder(refused):
     line = refused("softmax", "--set", "problem.data_dir=nowhere", "--out", "run")
-    assert line == "fashion-mnist-mini: nowhere: there is no such folder"
+    assert line == "fashion-mnist-mini: nowhere: does not exist"
 
 
 def test_truncated_data_file(refused, here):
@@ -267,8 +267,8 @@ def test_truncated_data_file(refused, here):
     (here / "data" / name).write_bytes(whole[:-1000])
     line = refused("softmax", "--set", "problem.data_dir=data", "--out", "run")
     assert line == (
-        "fashion-mnist-mini: data/fashion-mnist-mini.npz: "
-        "damaged: expected 2,197,901 bytes of content, got 2,196,901"
+        "fashion-mnist-mini: data: fashion-mnist-mini.npz: "
+        "damaged: expected 2,197,901 bytes, got 2,196,901"
     )
 
 

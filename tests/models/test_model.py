@@ -137,7 +137,7 @@ def answering(scores, outputs="logits", **common):
         ([[1.0, 2.0]], "logits", r"shape \(1, 2\), not \(2, classes\)"),
         ([1.0, 2.0], "logits", r"shape \(2,\), not \(2, classes\)"),
         ([[1.0], [2.0]], "logits", r"shape \(2, 1\), not \(2, classes\), 2 classes or more"),
-        ([[1.0, 2.0], [1.0]], "logits", "no array"),
+        ([[1.0, 2.0], [1.0]], "logits", "not an array"),
         ([[1, 2], [3, 4]], "logits", "int64, not floating-point numbers"),
         ([["a", "b"], ["c", "d"]], "logits", "not floating-point numbers"),
         ([[1.0, 2.0], [math.nan, 4.0]], "logits", "1 of 4 scores .* nan for class 0 of input 1"),

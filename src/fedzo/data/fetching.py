@@ -59,7 +59,8 @@ class Source:
     def read(self, folder: Path) -> list[bytes]:
         """Return the checked contents of the files, from the first edition that is whole."""
         if not folder.is_dir():
-            raise DataUnavailable(f"{folder}: does not exist")
+            problem = "is not a folder" if folder.exists() else "does not exist"
+            raise DataUnavailable(f"{folder}: {problem}")
         damaged = []
         for edition, path in self.found(folder):
             try:
