@@ -117,6 +117,17 @@ def test_descriptions_that_do_not_fit(server):
     assert HttpModel(server.url, "two", input_name="y").input_shape == (3,)
     with pytest.raises(ModelError, match="its description of its tensors is not valid"):
         HttpModel(server.url, "odd")
+    for model, problem in (
+        ("huge", r"inputs of shape \[1000000000000, 3, 4\]"),
+        ("wide", r"inputs of shape \[-1, 10{30}\]"),
+        ("endless", "cannot convert float infinity"),
+    ):
+        with pytest.raises(ModelError, match=f"of its tensors is not valid.*{problem}"):
+            HttpModel(server.url, model)
+    with pytest.raises(InvalidValue, match=r"^datatype = '�") as caught:
+        HttpModel(server.url, "control")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
     with pytest.raises(InvalidValue, match=r"input_shape = \(4, 3\).*\(3, 4\)"):
         HttpModel(server.url, "linear", input_shape=(4, 3))
 

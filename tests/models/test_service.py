@@ -129,17 +129,22 @@ ENDLESS = {
     "a body without an end": raw(f"{OK}\r\n", 65_536 * " ", -1),
     "chunks": raw(f"{OK}Transfer-Encoding: chunked\r\n\r\n", f"8000\r\n{32_768 * ' '}\r\n", -1),
     "small chunks": raw(f"{OK}Transfer-Encoding: chunked\r\n\r\n", 10_000 * "1\r\n \r\n", -1),
-    "a chunk of 1 TB": raw(f"{OK}Transfer-Encoding: chunked\r\n\r\nffffffffff\r\n"),
+    "a chunk of 1 TB": raw(
+        f"{OK}Transfer-Encoding: chunked\r\n\r\nffffffffff\r\n", 65_536 * " ", -1
+    ),
     "trailers": raw(f"{OK}Transfer-Encoding: chunked\r\n\r\n0\r\n", 10_000 * "X: y\r\n", -1),
 }
 
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_does_not_end_is_cut_off(what, server, linear, waits):
-    """The limit is what a description may have, and 48 bytes for each of 55 scores."""
+    """64 KiB may come before the answer, 1 MiB around it, and 48 bytes for each of 55 scores."""
+    most = 65_536 if what in ("1xx responses", "early hints") else 65_536 + 2**20 + 48 * 55
+    announced = {"a body of 1 GB": 2**30, "a chunk of 1 TB": 2**40 - 1}.get(what, 0)
+    told = f"({announced:,}|more than {most:,}) bytes"  # some versions of Python read in pieces
     model = HttpModel(server.url, "linear")
     server.plan(ENDLESS[what])
-    with pytest.raises(ModelError, match=r"/infer: the answer has more than 1,051,216 bytes"):
+    with pytest.raises(ModelError, match=rf"/infer: the answer is too long: it has {told}$"):
         model(linear.inputs)
     server.plan()
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
@@ -152,7 +157,7 @@ def test_what_does_not_end_is_cut_off(what, server, linear, waits):
 def test_headers_that_cannot_be(head, server, linear, waits):
     model = HttpModel(server.url, "linear", retries=0)
     server.plan(raw(head))
-    with pytest.raises(ModelError, match=r"no connection: .*\(after 1 attempt\)") as caught:
+    with pytest.raises(ModelError, match=r"the answer is (not valid HTTP|too long): ") as caught:
         model(linear.inputs)
     assert str(caught.value).isprintable()
 
@@ -178,7 +183,7 @@ def test_the_limit_grows_with_what_is_asked(server, linear):
     text = {"outputs": [{"name": "logits", "datatype": "FP32", "shape": shape, "data": [0.5]}]}
     text["outputs"][0]["data"] = [0.123456789012345678901234567890] * 100_000
     server.plan(answer(text), answer(text))
-    with pytest.raises(ModelError, match="too long for what was asked"):
+    with pytest.raises(ModelError, match="the answer is too long"):
         HttpModel(server.url, "linear")(linear.inputs[:1])
     unknown = {"input_name": "x", "input_shape": (3, 4), "datatype": "FP32"}
     model = HttpModel(server.url, "linear", output_name="logits", **unknown)

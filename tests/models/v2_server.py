@@ -37,6 +37,10 @@ MODELS = {
     "bytes": {"inputs": [tensor("x", [-1, 3, 4], "UINT8")], "outputs": [LOGITS]},
     "two": {"inputs": [tensor("x", [-1, 3]), tensor("y", [-1, 3])], "outputs": [LOGITS]},
     "odd": {"inputs": [{"title": "x"}], "outputs": [LOGITS]},
+    "huge": {"inputs": [tensor("x", [10**12, 3, 4])], "outputs": [LOGITS]},
+    "wide": {"inputs": [tensor("x", [-1, 10**30])], "outputs": [LOGITS]},
+    "endless": {"inputs": [tensor("x", [-1, float("inf")])], "outputs": [LOGITS]},
+    "control": {"inputs": [tensor("x", [-1, 3, 4], "\x1b[2J" * 1000)], "outputs": [LOGITS]},
 }  # fmt: skip
 
 

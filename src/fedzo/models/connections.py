@@ -19,9 +19,11 @@ from typing import Any, cast
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+_HEAD_BYTES = 1 << 16  # for headers and 1xx responses
+
 
 class AnswerTooLong(Exception):  # noqa: N818 - reads as the sentence it prints
-    """More bytes than an attempt allows. No OSError: urllib3 must not wrap it."""
+    """More bytes than are allowed; says of what. No OSError: urllib3 must not wrap it."""
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Attempt:
     deadline
         When it has failed, in the seconds of :func:`time.monotonic`.
     most_bytes
-        How long the answer may be, with its headers, 1xx responses, chunk sizes and trailers.
+        How long the answer may be, with chunk sizes and trailers.
     about_to_send
         Called once there is a connection.
     connects
@@ -60,17 +62,17 @@ attempt: ContextVar[Attempt] = ContextVar("attempt")
 class _LimitedSocket(io.RawIOBase):
     def __init__(self, sock: socket, raw: SocketIO) -> None:
         self._sock, self._raw, self._received = sock, raw, 0
+        self.most_bytes = _HEAD_BYTES
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        current = attempt.get()
-        self._sock.settimeout(current.time_left())
+        self._sock.settimeout(attempt.get().time_left())
         size = self._raw.readinto(buffer)
         self._received += size or 0
-        if self._received > current.most_bytes:
-            raise AnswerTooLong
+        if self._received > self.most_bytes:
+            raise AnswerTooLong(f"more than {self.most_bytes:,} bytes")
         return size
 
     def close(self) -> None:
@@ -82,21 +84,22 @@ class _LimitedReader(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         # Memory for what a header or a chunk announces would be taken before it arrives.
         if size is not None and size > attempt.get().most_bytes:
-            raise AnswerTooLong
+            raise AnswerTooLong(f"{size:,} bytes")
         return super().read(size)
 
 
 class _Response(http.client.HTTPResponse):
     def __init__(self, sock: socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        raw = self.fp.detach()
-        self.fp = _LimitedReader(_LimitedSocket(sock, cast(SocketIO, raw)))
+        self._source = _LimitedSocket(sock, cast(SocketIO, self.fp.detach()))
+        self.fp = _LimitedReader(self._source)
 
     def begin(self) -> None:
         super().begin()
         while 101 < self.status < 200:  # http.client passes over 100 only
             self.headers = self.msg = None  # type: ignore[assignment]
             super().begin()
+        self._source.most_bytes += attempt.get().most_bytes
 
 
 class _Watched(HTTPConnection):

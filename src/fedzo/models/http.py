@@ -22,7 +22,8 @@ _DESCRIPTION_BYTES = 1 << 20  # a service's description of itself or of a model
 _SCORE_BYTES = 48  # a score as text, with its comma and an indentation
 _MANY_CLASSES = 1 << 15  # as long as the number of classes is not known
 _UNKNOWN_BYTES = 1 << 26  # the longest answer as long as no answer has been seen
-_LARGEST_BATCH = 1 << 16  # that a service may prescribe: it is filled up
+_LARGEST_BATCH = 1 << 16  # that a service may prescribe: a smaller one is filled up
+_LARGEST_INPUT = 1 << 31  # numbers
 
 
 class HttpModel(Model):
@@ -155,11 +156,11 @@ class HttpModel(Model):
                 inputs = [each for each in inputs if each["name"] == self._input]
             if len(inputs) == 1:
                 self._input = str(inputs[0]["name"])
-                self._datatype = self._datatype or str(inputs[0]["datatype"])
-                batch, *sizes = (int(size) for size in inputs[0]["shape"])
-                if batch > _LARGEST_BATCH:
-                    raise self._error(f"prescribes a batch of {batch:,}, which is too large")
-                self._declare([size if size > 0 else None for size in (batch, *sizes)])
+                self._datatype = self._datatype or shortened(str(inputs[0]["datatype"]), 40)
+                shape = [int(size) for size in inputs[0]["shape"]]
+                if (shape and shape[0] > _LARGEST_BATCH) or math.prod(shape[1:]) > _LARGEST_INPUT:
+                    raise ValueError(f"inputs of shape {shape}")
+                self._declare([size if size > 0 else None for size in shape])
             names = [str(each["name"]) for each in outputs]
             if self._output is None and len(names) == 1:
                 self._output = names[0]

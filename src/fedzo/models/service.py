@@ -26,7 +26,6 @@ from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, chec
 from fedzo.models.connections import AnswerTooLong, Attempt, Pool, TlsPool, attempt
 
 _LONGEST_WAIT = 300.0  # seconds; a service that asks for more is reported, not waited for
-_HEAD_BYTES = 1 << 16  # for headers, 1xx responses, chunk sizes and trailers
 _SECRET = "***"
 _SHORTEST_SECRET = 6  # letters; a shorter value would be found in any word
 
@@ -64,6 +63,11 @@ class Service:
     verify
         Whether, over https, the service must show a certificate that the system trusts; or
         the file of the certificates to trust.
+
+    Examples
+    --------
+    >>> Service("http://127.0.0.1:8000/served/", retries=0).url
+    'http://127.0.0.1:8000/served'
     """
 
     def __init__(
@@ -111,9 +115,8 @@ class Service:
             wait = self.backoff * 2.0**number
             try:
                 reply = self._attempt(method, path, body, headers or {}, most_bytes, cost)
-            except AnswerTooLong:
-                most = f"more than {most_bytes:,} bytes, which is too long for what was asked"
-                raise self.error(path, f"the answer has {most}") from None
+            except AnswerTooLong as error:
+                raise self.error(path, f"the answer is too long: it has {error}") from None
             except (HTTPError, OSError) as error:
                 reason = _first_cause(error)
                 if isinstance(reason, ssl.SSLCertVerificationError):
@@ -155,7 +158,7 @@ class Service:
             with self._lock:
                 self.sent += cost
 
-        current = Attempt(monotonic() + self.timeout, most_bytes + _HEAD_BYTES, count)
+        current = Attempt(monotonic() + self.timeout, most_bytes, count)
         outer = attempt.set(current)
         try:
             while True:
@@ -182,6 +185,8 @@ class Service:
             return f"no answer within {self.timeout:g} s"
         if isinstance(reason, http.client.IncompleteRead):
             return "the connection was lost in the middle of an answer"
+        if isinstance(reason, http.client.HTTPException) and not isinstance(reason, OSError):
+            return f"the answer is not valid HTTP: {reason}"
         text = reason.strerror if isinstance(reason, OSError) else None
         return f"no connection: {text or str(reason) or type(reason).__name__}"
 
@@ -258,7 +263,7 @@ def _asked_wait(reply: Reply, otherwise: float) -> float:
 
 def _message(reply: Reply) -> str:
     """Return what an answer of another status than 200 says, in a line."""
-    if reply.status < 400:
+    if 300 <= reply.status < 400:
         return f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed"
     try:
         return shortened(str(read_json(reply.body)["error"]))
