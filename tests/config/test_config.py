@@ -257,7 +257,7 @@ def test_bad_setting_of_softmax(refused, here):
 
 def test_missing_data_folder(refused):
     line = refused("softmax", "--set", "problem.data_dir=nowhere", "--out", "run")
-    assert line == "fashion-mnist-mini: nowhere: does not exist"
+    assert line == "fashion-mnist-mini: nowhere: No such file or directory"
 
 
 def test_truncated_data_file(refused, here):

@@ -109,8 +109,8 @@ def test_message_where_it_cannot_be_found(cache: Path, monkeypatch: pytest.Monke
         data.load("fashion-mnist")
     first, *tried, last, apt, own, mini = str(caught.value).splitlines()
     assert first == "fashion-mnist could not be found or downloaded; tried:"
-    assert tried[0] == f"  {cache}/fashion-mnist: does not exist"
-    assert tried[1] == "  /nowhere/fashion-mnist: does not exist"
+    assert tried[0] == f"  {cache}/fashion-mnist: No such file or directory"
+    assert tried[1] == "  /nowhere/fashion-mnist: No such file or directory"
     assert tried[2].startswith("  http://127.0.0.1:9/train-images-idx3-ubyte.gz: ")
     assert "refused" in tried[2]
     assert len(tried) == 3

@@ -119,7 +119,34 @@ def test_named_folder_without_the_files_is_refused(tmp_path: Path, cache: Path) 
     assert str(caught.value) == f"made-up: {folder}: does not have images, labels"
     with pytest.raises(DataUnavailable) as caught:
         obtain(source(NOBODY), tmp_path / "nowhere")
-    assert str(caught.value) == f"made-up: {tmp_path}/nowhere: does not exist"
+    assert str(caught.value) == f"made-up: {tmp_path}/nowhere: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a" * 300, "File name too long"),
+        ("images", "Not a directory"),
+        ("a\0b", "embedded null byte"),
+    ],
+)
+def test_named_folder_that_cannot_be(tmp_path: Path, name: str, reason: str) -> None:
+    write(tmp_path, compressed=False)
+    with pytest.raises(DataUnavailable, match=f": {reason}$"):
+        obtain(source(), tmp_path / name)
+
+
+def test_a_cache_that_may_not_be_read_has_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: object, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("os.stat", denied)
+    monkeypatch.setattr("os.listdir", denied)
+    assert find(source(NOBODY)) is None
+    with pytest.raises(DataUnavailable, match=f"{cache}/made-up: Permission denied"):
+        obtain(source(), cache / "made-up")
 
 
 def sha256(content: bytes) -> str:
@@ -340,9 +367,9 @@ def test_all_that_was_tried_is_told(tmp_path: Path, cache: Path) -> None:
     assert lines.pop(4) == f"  {NOBODY}/images.gz: [Errno 111] Connection refused"
     assert lines == [
         "made-up could not be found or downloaded; tried:",
-        f"  {cache}/made-up: does not exist",
+        f"  {cache}/made-up: No such file or directory",
         f"  {system}: does not have images, labels",
-        f"  {gone}: does not exist",
+        f"  {gone}: No such file or directory",
         "what to do:",
         "  sing",
         "  or dance",

