@@ -260,7 +260,7 @@ def test_bad_setting_of_softmax(refused, here):
 
 def test_missing_data_folder(refused):
     line = refused("softmax", "--set", "problem.data_dir=nowhere", "--out", "run")
-    assert line == "fashion-mnist-mini: nowhere: there is no such folder"
+    assert line == "fashion-mnist-mini: nowhere: No such file or directory"
 
 
 def test_truncated_data_file(refused, here):
@@ -270,8 +270,8 @@ def test_truncated_data_file(refused, here):
     (here / "data" / name).write_bytes(whole[:-1000])
     line = refused("softmax", "--set", "problem.data_dir=data", "--out", "run")
     assert line == (
-        "fashion-mnist-mini: data/fashion-mnist-mini.npz: "
-        "damaged: expected 2,197,901 bytes of content, got 2,196,901"
+        "fashion-mnist-mini: data: fashion-mnist-mini.npz: "
+        "damaged: expected 2,197,901 bytes, got 2,196,901"
     )
 
 
@@ -350,7 +350,9 @@ def test_out_below_a_file(refused, here):
     (here / "file").write_text("")
     line = refused("quadratic", *QUICK, "--out", "file/run")
     assert line == "cannot write to file/run: Not a directory"
-    assert refused("quadratic", *QUICK, "--out", "file") == "cannot write to file: it is not a folder"
+    assert (
+        refused("quadratic", *QUICK, "--out", "file") == "cannot write to file: it is not a folder"
+    )
 
 
 def test_out_that_holds_a_run(refused):

@@ -137,7 +137,7 @@ def answering(scores, outputs="logits", **common):
         ([[1.0, 2.0]], "logits", r"shape \(1, 2\), not \(2, classes\)"),
         ([1.0, 2.0], "logits", r"shape \(2,\), not \(2, classes\)"),
         ([[1.0], [2.0]], "logits", r"shape \(2, 1\), not \(2, classes\), 2 classes or more"),
-        ([[1.0, 2.0], [1.0]], "logits", "no array"),
+        ([[1.0, 2.0], [1.0]], "logits", "not an array"),
         ([[1, 2], [3, 4]], "logits", "int64, not floating-point numbers"),
         ([["a", "b"], ["c", "d"]], "logits", "not floating-point numbers"),
         ([[1.0, 2.0], [math.nan, 4.0]], "logits", "1 of 4 scores .* nan for class 0 of input 1"),
@@ -166,7 +166,7 @@ def test_probabilities_may_be_rounded():
 
 def test_the_number_of_classes_may_not_change():
     model = FunctionModel(lambda batch: np.zeros((len(batch), 1 + len(batch))), max_batch=2)
-    with pytest.raises(ModelError, match="2 classes after 3"):
+    with pytest.raises(ModelError, match="answered 2 classes, but 3 before"):
         model(np.zeros((3, 1)))
 
 

@@ -1,4 +1,4 @@
-"""What a black box answers to: a batch of inputs in, one row of scores for each of them out."""
+"""The base of every black box: a batch of inputs in, a row of scores for each of them out."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Common(TypedDict, total=False):
 class Model(ABC):
     """A classifier that is known by its answers only, and that counts them.
 
-    One query is one input that is answered. The budget ends at exactly that number, over all
-    threads: a batch that it does not cover is answered as far as it goes and then
-    :class:`~fedzo.errors.BudgetSpent` is raised. A batch that fails stays counted, since the
-    model may have worked for it.
+    One query is one input that is answered. All threads together get exactly as many answers
+    as the budget allows: a batch that is too large for what is left is asked for in part, and
+    then :class:`~fedzo.errors.BudgetSpent` is raised. A batch that fails stays counted, since
+    the model may have worked on it.
 
     Parameters
     ----------
@@ -170,13 +170,13 @@ class Model(ABC):
         """Return the scores of a batch that fits; it belongs to the caller, only read it."""
 
     def _declare(self, shape: Sequence[int | None]) -> None:
-        """Take in the shape that a file or a service declares for a batch; None is open.
+        """Adopt the shape that a file or a service declares for a batch; None is open.
 
-        If it fixes the size of a batch, a shorter piece is filled up for it. What fills it up
-        is not counted as queries.
+        If it fixes the size of a batch, a shorter one is filled up; that is not counted as
+        queries.
         """
         if len(shape) < 2:
-            raise self._error(f"its input has {len(shape)} axes, not a batch's and an input's")
+            raise self._error(f"its input has {len(shape)} axes, not one for the batch and more")
         batch, *inputs = shape
         if self.input_shape is None and None not in inputs:
             self.input_shape = shape_of([size for size in inputs if size is not None])
@@ -223,12 +223,12 @@ class Model(ABC):
         try:
             scores = np.asarray(answer)
         except (ValueError, TypeError, RuntimeError) as error:
-            raise self._error(f"answered what is no array: {first_line(error)}") from None
+            raise self._error(f"the answer is not an array: {first_line(error)}") from None
         if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
             wanted = f"({rows}, classes), 2 classes or more"
             raise self._error(f"answered scores of shape {scores.shape}, not {wanted}")
         if scores.shape[1] != (self.classes or scores.shape[1]):
-            raise self._error(f"answered {scores.shape[1]} classes after {self.classes}")
+            raise self._error(f"answered {scores.shape[1]} classes, but {self.classes} before")
         if scores.dtype.kind != "f":
             raise self._error(f"answered {scores.dtype}, not floating-point numbers")
         if scores.dtype not in (np.float32, np.float64):
@@ -267,7 +267,7 @@ class Model(ABC):
 
 
 def check_columns(columns: Array, classes: int | None) -> None:
-    """Refuse what is no column of so many; any number from 0 is one if that is not known."""
+    """Refuse columns that the scores do not have; without their number, only negative ones."""
     lowest, highest = (int(columns.min()), int(columns.max())) if columns.size else (0, 0)
     fits = lowest >= 0 and (classes is None or highest < classes)
     last = "" if classes is None else f" to {classes - 1}"

@@ -106,7 +106,7 @@ def _session(path: Path, threads: int) -> Any:
     except ImportError:
         raise UsageError("ONNX models need onnxruntime: pip install 'fedzo[attack]'") from None
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(f"{path}: does not exist")
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedzo.core.objective import Best, Objective, described
 from fedzo.core.random import Draws, Stream
 from fedzo.data import load
-from fedzo.data.partition import partition as deal
+from fedzo.data.partition import partition as split_samples
 from fedzo.errors import (
     Halted,
     InvalidValue,
@@ -337,7 +337,7 @@ def attack(
     if not len(train):
         raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
     labels = np.full(len(train), wanted)
-    parts = deal(labels, devices, partition, Draws(seed, Stream.PARTITION))
+    parts = split_samples(labels, devices, partition, Draws(seed, Stream.PARTITION))
     return Attack(
         victim,
         [train[part] for part in parts],
