@@ -228,7 +228,7 @@ def test_inputs_that_json_cannot_carry(server):
 
 
 def test_exactly_the_budget_reaches_the_server(server, linear):
-    model = HttpModel(server.url, "linear", budget=25, max_batch=4)
+    model = HttpModel(server.url, "linear", max_queries=25, max_batch=4)
     model(linear.inputs)
     model(linear.inputs)
     with pytest.raises(BudgetSpent):
@@ -240,7 +240,7 @@ def test_exactly_the_budget_reaches_the_server(server, linear):
 
 def test_threads_together_reach_the_server_with_exactly_the_budget(server, linear):
     """Over at most one connection for each of the four."""
-    model = HttpModel(server.url, "linear", budget=150, max_batch=5)
+    model = HttpModel(server.url, "linear", max_queries=150, max_batch=5)
     server.plan()
 
     def ask(_):
@@ -260,7 +260,7 @@ def test_threads_together_reach_the_server_with_exactly_the_budget(server, linea
 
 
 def test_a_retried_batch_counts_once_but_is_sent_twice(server, linear):
-    model = HttpModel(server.url, "linear", budget=22, backoff=1e-3)
+    model = HttpModel(server.url, "linear", max_queries=22, backoff=1e-3)
     server.plan({"kind": "cut"}, None, {"kind": "hang up"}, None)
     for _ in range(2):
         np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)

@@ -24,7 +24,7 @@ class Common(TypedDict, total=False):
 
     input_range: Sequence[float]
     input_shape: Sequence[int] | None
-    budget: int | None
+    max_queries: int | None
     max_batch: int | None
 
 
@@ -48,7 +48,7 @@ class Model(ABC):
     input_shape
         The shape of one input, which a batch is brought to. None: batches are handed on in
         the shape they have.
-    budget
+    max_queries
         How many queries may be answered in all; None: any number.
     max_batch
         The most inputs that go into the model at a time; larger batches are split.
@@ -66,7 +66,7 @@ class Model(ABC):
     ...     def _scores(self, batch):
     ...         total = batch.sum(axis=1, keepdims=True)
     ...         return np.hstack([1.5 - total, total - 1.5])
-    >>> model = Threshold("threshold", outputs="logits", input_shape=(3,), budget=5)
+    >>> model = Threshold("threshold", outputs="logits", input_shape=(3,), max_queries=5)
     >>> model([[0.0, 0.5, 0.5], [1.0, 1.0, 1.0]])
     array([[ 0.5, -0.5],
            [-1.5,  1.5]])
@@ -85,7 +85,7 @@ class Model(ABC):
         *,
         input_range: Sequence[float] = (0.0, 1.0),
         input_shape: Sequence[int] | None = None,
-        budget: int | None = None,
+        max_queries: int | None = None,
         max_batch: int | None = None,
     ) -> None:
         require(outputs in OUTPUTS, "outputs", outputs, one_of(OUTPUTS))
@@ -94,14 +94,14 @@ class Model(ABC):
         self.name, self.outputs, self.max_batch = name, outputs, max_batch
         self.input_range = _range(input_range)
         self.input_shape = None if input_shape is None else shape_of(input_shape)
-        self.meter = Meter(budget)
+        self.meter = Meter(max_queries)
         self.classes: int | None = None
         self._fixed_batch: int | None = None
 
     @property
-    def budget(self) -> int | None:
+    def max_queries(self) -> int | None:
         """How many queries may be answered in all."""
-        return self.meter.budget
+        return self.meter.max_queries
 
     @property
     def queries(self) -> int:

@@ -24,7 +24,7 @@ class FunctionModel(Model):
     outputs
         What the scores are: "logits", "probabilities" or "log-probabilities".
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`.
 
     Examples

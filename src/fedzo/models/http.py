@@ -59,7 +59,7 @@ class HttpModel(Model):
         How to ask: see :class:`~fedzo.models.service.Service`. The values of headers are
         never shown.
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`. The shape is asked of the service if it is not given.
 
     Examples

@@ -76,11 +76,11 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
     --------
     >>> load("math:hypot", "function", input_shape=(2,))
     FunctionModel('hypot', outputs='logits')
-    >>> load("math:hypot", "function", budgets=5)
+    >>> load("math:hypot", "function", max_querys=5)
     Traceback (most recent call last):
         ...
-    fedzo.errors.UsageError: budgets = 5: unknown option (did you mean 'budget'?); FunctionModel
-    takes outputs, input_range, input_shape, budget, max_batch
+    fedzo.errors.UsageError: max_querys = 5: unknown option (did you mean 'max_queries'?);
+    FunctionModel takes outputs, input_range, input_shape, max_queries, max_batch
     """
     from fedzo import models
 

@@ -38,7 +38,7 @@ class OnnxModel(Model):
     output_name
         Which output the scores are, for files that have several.
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`. The shape is needed only if the file leaves it open.
 
     Examples

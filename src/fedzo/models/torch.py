@@ -30,7 +30,7 @@ class TorchModel(Model):
     device
         Where to move the module, such as "cpu" or "cuda:1"; None: it stays where it is.
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`.
 
     Examples
