@@ -336,7 +336,11 @@ class Loop:
 
     def _verdict(self, status: Status, message: str) -> tuple[Status, str]:
         """Return what a run that ended as it should has come to, in truth."""
-        if status > Status.STOPPED or not self.history or not self.position.round:
+        if status > Status.STOPPED:
+            return status, message
+        if not self.history:
+            return Status.STALLED, f"{message}, before anything was evaluated"
+        if not self.position.round:
             return status, message
         if not self.position.queries:
             return Status.HALTED, f"{message}, in which no device took part"

@@ -112,7 +112,8 @@ def victim_of(
         return models.load(spec, kind, **options)
     except InvalidValue as error:
         keys = {"kind": "model_kind"} | {key: f"model_options.{key}" for key in options}
-        keys["max_queries"] = "max_queries" if max_queries else "model_options.max_queries"
+        own = "max_queries" if max_queries is not None else "model_options.max_queries"
+        keys["max_queries"] = own
         raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
 
 
