@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import enum
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from fedzo.errors import UsageError
+from fedzo.errors import UsageError, shown
+
+MOST_SEEDS = 10_000  # each has a folder of its own
 
 
 class Exit(enum.IntEnum):
@@ -34,10 +37,16 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def say(text: str) -> None:
+    """Print, if anybody can read it: a full disk or a closed pipe is not the run's failure."""
+    with suppress(OSError, ValueError):
+        print(text, flush=True)
+
+
 def check_seeds(seeds: int | None) -> None:
     """Raise unless ``--seeds`` is a number of runs."""
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"--seeds {seeds}: must be a whole number >= 1")
+    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds {shown(seeds)}: must be a whole number from 1 to {MOST_SEEDS:,}")
 
 
 def draw_to(out: Path, draw: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import Exit, add_config, check_seeds
+from fedzo.cli.common import Exit, add_config, check_seeds, say
 from fedzo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _run_one(
     watchers: list[Callback] = [*callbacks, interrupts]
     how: Any = "repair" if resume and arguments.repair else resume
     result = experiment.run(out, how, watchers, _engine(arguments.engine, experiment))
-    print(_summary(result, out))
+    say(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
     return _code_of(result)
@@ -151,9 +151,9 @@ def _run_seeds(
     drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
     if drawn:
         draw_curves(read_runs(drawn), out / "curves.png")
-        print(f"all seeds     {out / 'curves.png'}")
+        say(f"all seeds     {out / 'curves.png'}")
     if failed:
-        print(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
+        say(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
     return max(codes.values())
 
 

@@ -9,6 +9,7 @@ second list of keys.
 from __future__ import annotations
 
 import inspect
+import os
 import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,16 @@ from fedzo.algorithms import Algorithm
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
-from fedzo.errors import FedzoError, InvalidValue, UsageError, naming, nearest, one_of, require
+from fedzo.errors import (
+    FedzoError,
+    InvalidValue,
+    UsageError,
+    naming,
+    nearest,
+    one_of,
+    require,
+    shown,
+)
 from fedzo.problems import PROBLEMS
 from fedzo.runs.inputs import as_objective
 from fedzo.runs.job import Engine, Job, perform, threads
@@ -68,8 +78,10 @@ class Experiment:
         import_path(path.parent)  # a part of one's own may lie beside its configuration
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
             raise UsageError(f"{path} is not a TOML file: {error}") from error
+        except RecursionError as error:
+            raise UsageError(f"{path} is nested too deeply") from error
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
         changes: dict[str, Any] = {}
@@ -86,7 +98,7 @@ class Experiment:
         for table, keys in tables.items():
             if table not in known:
                 raise UsageError(
-                    f"{table} = {keys!r}: unknown table{nearest(table, known)}; "
+                    f"{table} = {shown(keys)}: unknown table{nearest(table, known)}; "
                     f"a configuration has {', '.join(f'[{k}]' for k in known)}"
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
@@ -162,15 +174,15 @@ def _configs() -> Any:
 
 def _find(source: str) -> Path:
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):  # Path.is_file raises for names that are too long
         return path
-    if (path / "config.toml").is_file():  # a run's folder
+    if os.path.isfile(path / "config.toml"):  # a run's folder
         return path / "config.toml"
     if source in shipped():
         return Path(str(_configs() / f"{source}.toml"))
     names = shipped()
     raise UsageError(
-        f"no configuration {source!r}: it is neither a file nor one that ships, "
+        f"no configuration {shown(source)}: it is neither a file nor one that ships, "
         f"{one_of(names)}{nearest(source, names)}"
     )
 
@@ -184,6 +196,10 @@ def _override(tables: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is a string
+    except ValueError as error:  # a number of thousands of digits
+        raise UsageError(f"--set {name}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"--set {name}: the value is nested too deeply") from error
     tables.setdefault(table, {})[key] = value
 
 
