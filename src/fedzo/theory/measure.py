@@ -89,6 +89,7 @@ class Probe:
     def values(self, x: Array, directions: Array, steps: Array, batch: Any) -> Array:
         """Return the values at x + steps[k] directions[k], (k, b), counted."""
         rows = np.arange(len(steps))
+        directions = np.ascontiguousarray(directions)  # for compiled code
         values = self.objective.values_along(x, directions, rows, steps, batch)
         self.queries += values.size
         return np.asarray(values, np.float64)
