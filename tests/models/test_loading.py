@@ -117,12 +117,7 @@ def test_the_users_own_of_a_library(own):
         ("a.onnx", {"kind": "onyx"}, InvalidValue, r"kind = 'onyx'.*did you mean 'onnx'"),
         ("http://h", {"model": "m", "header": {"a": "b"}}, UsageError, r"^header: unknown option"),
         ("{own}:nobody", {}, InvalidValue, r"model = .*nobody.*must be importable"),
-        (
-            "no such:thing",
-            {},
-            InvalidValue,
-            "must be importable: 'no such' is not the name of a mod",
-        ),
+        ("no such:thing", {}, InvalidValue, "must be importable: 'no such' is not the name"),
         ("{own}:nothing", {}, InvalidValue, "a function or class that makes the model"),
         ("{own}:scores", {}, UsageError, "missing a required argument: 'batch'"),
         ("{own}:made", {"budgets": 3}, UsageError, "unexpected keyword argument 'budgets'"),

@@ -479,7 +479,14 @@ def expected(problem, algorithm, rounds, square=None):
 def test_runs_follow_the_recursion(participants):
     """FedZO itself, 60 seeds: at every fifth round within 4.5 standard errors."""
     problem = Quadratic(10, 4, 1.5, condition=1.0, gradient_noise=2.0, dissimilarity=3.0)
-    algorithm = fedzo.FedZO(0.05, 0.3, 2, 3, local_steps=3, participants=participants)
+    algorithm = fedzo.FedZO(
+        learning_rate=0.05,
+        smoothing=0.3,
+        batch_size=2,
+        directions=3,
+        local_steps=3,
+        participants=participants,
+    )
     runs = squared_gradients(problem, algorithm, 20, range(60))
     exact = expected(problem, algorithm, 20)
     errors = runs.std(axis=0, ddof=1) / math.sqrt(len(runs))

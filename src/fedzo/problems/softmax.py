@@ -107,6 +107,7 @@ class Softmax(Objective):
         """Return the losses at x + steps[k] * directions[rows[k]], (k, b)."""
         values = np.empty((len(rows), len(batch.labels)))
         inputs = batch.inputs.astype(x.dtype, copy=False)
+        directions = np.ascontiguousarray(directions)  # as BLAS has it
         _cross_entropy(x, directions, rows, steps, inputs, batch.labels, self.classes, values)
         return values
 
