@@ -324,6 +324,7 @@ def differences(old: Config, new: Config) -> list[str]:
         f"{table}.{key} = {was!r}, now {now!r}"
         for table, key in sorted(keys - FREE_KEYS)
         if (was := old.get(table, {}).get(key)) != (now := new.get(table, {}).get(key))
+        and repr(was) != repr(now)  # nan is not equal to itself
     ]
 
 
