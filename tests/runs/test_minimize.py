@@ -869,7 +869,10 @@ def test_objective_knows_its_start():
         ({"devices": None}, "devices = None: must be given"),
         ({"devices": 0}, "devices = 0: must be a whole number >= 1"),
         ({"devices": 2.5}, "devices = 2.5: must be a whole number >= 1"),
-        ({"fun": Spoiled(), "devices": 7}, "devices = 7: must be 6, as the objective has it, or omitted"),
+        (
+            {"fun": Spoiled(), "devices": 7},
+            "devices = 7: must be 6, as the objective has it, or omitted",
+        ),
         (
             {"fun": Spoiled(), "devices": None, "x0": np.zeros(4)},
             "x0 = 'an array of 4': must be of the objective's dimension, 3",

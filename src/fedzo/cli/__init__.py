@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from fedzo._version import __version__
-from fedzo.cli import bench, data, plot, report, reproduce, run, theory
+from fedzo.cli import bench, data, plot, report, reproduce, run, sweep, theory
 from fedzo.cli.common import Exit
 from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError, one_line
 
-COMMANDS = (run, reproduce, report, plot, data, theory, bench)
+COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

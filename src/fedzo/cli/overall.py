@@ -1,4 +1,4 @@
-"""How far a reproduction is."""
+"""How far many runs are: a reproduction, a sweep."""
 
 from __future__ import annotations
 
