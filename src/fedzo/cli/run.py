@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import FAILED, INTERRUPTED, add_config, check_seeds
+from fedzo.cli.common import Exit, add_config, check_seeds, say
 from fedzo.errors import UsageError
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
+    from fedzo.runs.job import Engine
     from fedzo.runs.result import Callback, Result
     from fedzo.runs.signals import Interrupts
 
@@ -23,6 +24,11 @@ def add_command(commands: Any) -> None:
     add_config(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the run's files go")
     parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in DIR")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="resume although the history is damaged or does not fit the checkpoint",
+    )
     parser.add_argument("--seeds", type=int, metavar="K", help="run K seeds, in DIR/seed-*")
     parser.add_argument(
         "--engine",
@@ -40,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedzo.runs.folder import RunFolder
     from fedzo.runs.signals import Interrupts
 
+    arguments.resume = arguments.resume or arguments.repair
     experiment = Experiment.load(arguments.config, arguments.set)
     out = _out(arguments, experiment.name)
     several = arguments.seeds is not None
@@ -50,14 +57,27 @@ def run(arguments: argparse.Namespace) -> int:
                 return _run_seeds(experiment, out, arguments, interrupts)
             return _run_one(experiment, out, arguments.resume, arguments, interrupts)
     except KeyboardInterrupt:
-        first = out / f"seed-{experiment.settings.seed}" if several else out
+        first = out / f"seed-{experiment.options.seed}" if several else out
         if RunFolder(first).has_run():
             command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
             command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
             command += ["--engine", "flower"] if arguments.engine == "flower" else []
-            print(f"to go on: {shlex.join(command)}", file=sys.stderr)
-            return INTERRUPTED
+            print(f"to resume: {shlex.join(command)}", file=sys.stderr)
+            return Exit.INTERRUPTED
         raise
+
+
+def _engine(name: str, experiment: Experiment) -> Engine:
+    """Return who computes: threads of this process, or Flower's simulation engine."""
+    from fedzo.runs.job import threads
+
+    if name == "local":
+        return threads
+    try:
+        from fedzo.flower.simulation import simulation
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--engine flower: {error}: pip install 'fedzo[flower]'") from error
+    return simulation(experiment)
 
 
 def _out(arguments: argparse.Namespace, name: str) -> Path:
@@ -70,7 +90,7 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
             return path
         if path.name == "config.toml" and path.is_file():
             return path.parent
-        raise UsageError("--resume needs --out DIR, the folder of the run to go on with")
+        raise UsageError("--resume needs --out DIR, the folder of the run to resume")
     folder, number = Path("runs") / name, 2
     while folder.exists():
         folder, number = Path("runs") / f"{name}-{number}", number + 1
@@ -83,16 +103,26 @@ def _run_one(
     resume: bool,
     arguments: argparse.Namespace,
     interrupts: Interrupts,
-) -> int:
+) -> Exit:
     from fedzo.runs.progress import ProgressLine
     from fedzo.runs.result import Status
 
     callbacks: list[Callback] = [] if arguments.quiet else [ProgressLine()]
-    result = experiment.run(out, resume, [*callbacks, interrupts], arguments.engine)
-    print(_summary(result, out))
+    watchers: list[Callback] = [*callbacks, interrupts]
+    how: Any = "repair" if resume and arguments.repair else resume
+    result = experiment.run(out, how, watchers, _engine(arguments.engine, experiment))
+    say(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
-    return 0 if result.success else FAILED
+    return _code_of(result)
+
+
+def _code_of(result: Result) -> Exit:
+    from fedzo.runs.result import Status
+
+    if result.success:
+        return Exit.DONE
+    return Exit.HALTED if result.status == Status.HALTED else Exit.NO_SUCCESS
 
 
 def _run_seeds(
@@ -101,7 +131,7 @@ def _run_seeds(
     from fedzo.plots.curves import draw_curves
     from fedzo.runs.folder import RunFolder, read_runs
 
-    first = experiment.settings.seed
+    first = experiment.options.seed
     seeds = range(first, first + arguments.seeds)
     runs = {out / f"seed-{seed}": experiment.with_seed(seed) for seed in seeds}
     begun = [folder for folder in runs if RunFolder(folder).has_run()]
@@ -109,19 +139,22 @@ def _run_seeds(
         raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
     if arguments.resume and not begun:
         raise UsageError(f"{out} holds no run to resume")
-    failed = []
+    whole = RunFolder(out)
+    whole.check_free()
+    codes = {}
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        if _run_one(one, folder, folder in begun, arguments, interrupts) != 0:
-            failed.append(folder.name)
+        codes[folder.name] = _run_one(one, folder, folder in begun, arguments, interrupts)
+        whole.mark.touch()  # the picture of all seeds goes here
+    failed = [name for name, code in codes.items() if code != Exit.DONE]
     # One band for all; a curve each where some have ended before the others.
     drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
     if drawn:
         draw_curves(read_runs(drawn), out / "curves.png")
-        print(f"all seeds     {out / 'curves.png'}")
+        say(f"all seeds     {out / 'curves.png'}")
     if failed:
-        print(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
-    return FAILED if failed else 0
+        say(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
+    return max(codes.values())
 
 
 def _summary(result: Result, out: Path) -> str:
@@ -144,7 +177,11 @@ def _summary(result: Result, out: Path) -> str:
         devices = sorted({one["device"] for one in left_out})
         named = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
         rows.insert(
-            1, ("left out", f"{len(left_out)} times, device {named}: history.jsonl has why")
+            1,
+            (
+                "left out",
+                f"{len(left_out)} times, device {named}: see history.jsonl for the reasons",
+            ),
         )
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)
@@ -152,6 +189,13 @@ def _summary(result: Result, out: Path) -> str:
 
 def _files(out: Path) -> list[str]:
     """Return the names of a run's files: those of every run first."""
-    usual = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
-    there = sorted(path.name for path in out.iterdir())
+    usual = (
+        "config.toml",
+        "history.jsonl",
+        "model.npy",
+        "best.npy",
+        "checkpoint.npz",
+        "curves.png",
+    )
+    there = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     return [name for name in usual if name in there] + [n for n in there if n not in usual]

@@ -57,11 +57,11 @@ class Run:
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
         value = _VALUE.get(tables["problem"]["name"], _ELSE)
-        return float(_AROUND + self.experiment.settings.rounds * each * value)
+        return float(_AROUND + self.experiment.options.rounds * each * value)
 
     def history(self) -> list[dict[str, Any]]:
         """Return its records; one that diverged ends in a last record without a finite number."""
-        rounds = self.experiment.settings.rounds
+        rounds = self.experiment.options.rounds
         try:
             records = list(read_history(RunFolder(self.folder).history))
             status = json.loads((self.folder / OUTCOME).read_text(encoding="utf-8"))["status"]

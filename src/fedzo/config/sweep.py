@@ -34,7 +34,7 @@ from fedzo.plots.series import (
     series_of,
 )
 from fedzo.plots.style import COLOURS, name
-from fedzo.runs.folder import RunFolder, plain
+from fedzo.runs.folder import RunFolder, as_toml
 
 SHOWN = 8  # curves in one picture; of more settings the best
 AWAY = 10  # times where it began: such an end would leave no room for the others
@@ -103,7 +103,7 @@ def settings_of(
         experiment = Experiment.load(source, [*overrides, *changes, "run.workers=1"])
         named = [f"{key.partition('.')[2]}={value}" for key, value in chosen.items()]
         folder = out / ",".join(named).replace("/", "_")
-        first = experiment.settings.seed
+        first = experiment.options.seed
         runs = [
             Run(experiment.with_seed(seed), folder / f"seed-{seed}")
             for seed in range(first, first + seeds)
@@ -146,10 +146,8 @@ def sweep(
     text = "\n".join(",".join(_quoted(cell) for cell in row) for row in rows)
     write_atomic(out / "sweep.csv", (text + "\n").encode())
     head = f"# {best.label}: the best of {len(settings)} settings by its last training loss.\n\n"
-    tables = plain(
-        best.experiment.tables | {"run": dict(best.experiment.tables["run"], workers=None)}
-    )
-    config = tomli_w.dumps(dict(tables))
+    run = dict(best.experiment.tables["run"], workers=None)  # alone it may have all cores
+    config = tomli_w.dumps(dict(as_toml(best.experiment.tables | {"run": run})))
     write_atomic(out / "best.toml", (head + config).encode())
     _draw(settings, out / "sweep.png")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -168,7 +166,7 @@ def _check_folders(settings: Sequence[Setting]) -> None:
         if not path.exists():
             continue
         try:
-            same = tomllib.loads(path.read_text(encoding="utf-8")) == plain(run.experiment.tables)
+            same = tomllib.loads(path.read_text(encoding="utf-8")) == as_toml(run.experiment.tables)
         except (OSError, ValueError):
             same = False
         if not same:

@@ -57,7 +57,8 @@ def do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> N
     result = experiment.run(folder, RunFolder(folder).has_run(), tell)
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
-    if result.status not in (Status.FINISHED, Status.NON_FINITE):
+    ended = (Status.FINISHED, Status.NON_FINITE, Status.DIVERGED, Status.STALLED)
+    if result.status not in ended:
         raise FedzoError(result.message)
     outcome = {"status": int(result.status), "message": result.message}
     write_atomic(folder / OUTCOME, json.dumps(outcome).encode())

@@ -48,9 +48,8 @@ class Curve:
         --------
         >>> scale = Scale("quadratic", rounds=200, seeds=3, points=20)
         >>> curve = Curve("H = 2", ("algorithm.local_steps=2",), rounds=0.5)
-        >>> settings = curve.experiment(scale).settings
-        >>> settings.rounds, settings.evaluate_every, settings.workers
-        (100, 5, 1)
+        >>> curve.experiment(scale).options.rounds
+        100
         """
         from fedzo.config.experiment import Experiment
 

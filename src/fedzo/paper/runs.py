@@ -13,7 +13,7 @@ from pathlib import Path
 from fedzo._version import __version__
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import Run
-from fedzo.runs.folder import plain
+from fedzo.runs.folder import as_toml
 
 
 def run_of(experiment: Experiment, seed: int, out: Path) -> Run:
@@ -31,14 +31,14 @@ def run_of(experiment: Experiment, seed: int, out: Path) -> Run:
     (('reproduction', 'runs'), 'quadratic', 'seed-3')
     >>> run_of(experiment, 4, Path("reproduction")).folder.parent == folder.parent
     True
-    >>> run.experiment.settings.seed, run.experiment.settings.data_seed
+    >>> run.experiment.options.seed, run.experiment.options.data_seed
     (3, 3)
     """
-    known = plain(experiment.with_seed(0).tables)
+    known = as_toml(experiment.with_seed(0).tables)
     text = json.dumps([__version__, known], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = out / "runs" / f"{experiment.name}-{digest}" / f"seed-{seed}"
-    data_seed = experiment.settings.data_seed + seed
+    data_seed = experiment.options.data_seed + seed
     settings = experiment.tables["run"] | {"seed": seed, "data_seed": data_seed}
-    tables = plain(experiment.tables | {"run": settings})
+    tables = as_toml(experiment.tables | {"run": settings})
     return Run(Experiment.resolve(tables, experiment.name), folder)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedzo.core.federation import Federation, Replies
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of, require
-from fedzo.uplinks.base import UplinkInfo
+from fedzo.uplinks.base import Uplink, UplinkInfo
 
 Array = NDArray[Any]
 
@@ -39,7 +39,7 @@ _MOST_DB = 1000  # far beyond any radio, and well within what a float holds
 
 
 @dataclass(frozen=True)
-class AirComp:
+class AirComp(Uplink):
     r"""Analog over-the-air sum of the updates of all devices with a good channel.
 
     The channel schedules, so an algorithm's ``participants`` plays no part. A round in which
@@ -55,8 +55,8 @@ class AirComp:
     channel : str
         ``rayleigh``: h ~ CN(0, 1), the paper's; ``rician``: a line of sight of power
         K/(K+1) and phase 0 plus CN(0, 1/(K+1)); ``fixed``: h = 1.
-    rician_factor : float
-        K of the Rician channel.
+    rician_factor : float, optional
+        K of the Rician channel, 3 by default; other channels have none.
     csi_error : float
         Variance of the error of the channel estimate: devices know
         ĥ_i = h_i + CN(0, csi_error), are scheduled and precode by it, and what arrives of
@@ -90,18 +90,20 @@ class AirComp:
     snr_db: float = 0.0
     h_min: float = 0.8
     channel: str = "rayleigh"
-    rician_factor: float = 3.0
+    rician_factor: float | None = None
     csi_error: float = 0.0
     packing: bool = False
     noise: str = "complex"
-
-    wants_coefficients: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         heard = abs(self.snr_db) <= _MOST_DB or self.snr_db == math.inf
         allowed = f"a number from -{_MOST_DB} to {_MOST_DB}, or inf for no noise"
         require(heard, "snr_db", self.snr_db, allowed)
-        check_positive(self, "h_min", "rician_factor")
+        check_positive(self, "h_min")
+        if self.rician_factor is not None:
+            check_positive(self, "rician_factor")
+            allowed = f"omitted: the {self.channel} channel has none"
+            require(self.channel == "rician", "rician_factor", self.rician_factor, allowed)
         require(0 <= self.csi_error < math.inf, "csi_error", self.csi_error, "a number >= 0")
         for key, known in (("channel", CHANNELS), ("noise", NOISES)):
             value = getattr(self, key)
@@ -115,7 +117,7 @@ class AirComp:
         n, at = federation.devices, Draws(federation.seed, Stream.CHANNEL, round=t)
         h = np.ones(n, np.complex128) if self.channel == "fixed" else _complex_normals(at, n)
         if self.channel == "rician":
-            k = self.rician_factor
+            k = 3.0 if self.rician_factor is None else self.rician_factor
             h = math.sqrt(k / (k + 1)) + h / math.sqrt(k + 1)
         if self.csi_error == 0:
             return h, h
@@ -164,7 +166,10 @@ class AirComp:
         # channel: numbers of 4 and 8 bytes.
         count = updates.count
         info = UplinkInfo(
-            4 * count, model_bytes + 12 * count, self._uses(dim) if count else 0, metrics
+            uplink_bytes=4 * count,
+            downlink_bytes=model_bytes + 12 * count,
+            channel_uses=self._uses(dim) if count else 0,
+            metrics=metrics,
         )
         return self._numbers(heard + noise, dim) / (shares or 1.0), info
 
