@@ -75,7 +75,7 @@ class Experiment:
         file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
         """
         path = _find(source)
-        import_path(path.parent)  # a part of one's own may lie beside its configuration
+        import_path(path.parent)  # the user's own parts may lie beside the configuration
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
@@ -211,7 +211,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
     for table, keys in changes.items():
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
-            continue  # the file is wrong, and will be told so
+            continue  # the file is wrong, which is said later
         key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
         if key in keys:
             default = None if table == "problem" else PARTS[table].default
@@ -223,7 +223,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
 
 
 def _maker(table: str, name: Any) -> Any:
-    """Return what a name makes, None where it names nothing: that is told later."""
+    """Return what a name makes, None where it names nothing: that is said later."""
     try:
         return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
     except FedzoError:
