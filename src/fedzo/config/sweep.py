@@ -24,11 +24,20 @@ from fedzo.core.files import write_atomic
 from fedzo.errors import UsageError
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
-from fedzo.plots.series import METRICS, axes_of_runs, finals, labelled_axes, metrics, series_of
+from fedzo.plots.series import (
+    METRICS,
+    axes_of_runs,
+    finals,
+    labelled_axes,
+    logarithmic,
+    metrics,
+    series_of,
+)
 from fedzo.plots.style import COLOURS, name
 from fedzo.runs.folder import RunFolder, as_toml
 
-SHOWN = 12  # curves in one picture; of more settings the best
+SHOWN = 8  # curves in one picture; of more settings the best
+AWAY = 10  # times where it began: such an end would leave no room for the others
 
 
 @dataclass(frozen=True)
@@ -49,9 +58,9 @@ class Setting:
         pairs = ((key.partition(".")[2], value) for key, value in self.values.items())
         return ", ".join(f"{key}={value}" for key, value in pairs)
 
-    def losses(self) -> list[float]:
-        """Return what each seed's run ended at; infinity where it diverged."""
-        return [float(run.history()[-1]["train_loss"]) for run in self.runs]
+    def ends(self, key: str = "train_loss") -> list[float]:
+        """Return what each seed's run ended at; not a finite number where it diverged."""
+        return [float(run.history()[-1][key]) for run in self.runs]
 
 
 def values_of(grid: str) -> tuple[str, list[Any]]:
@@ -130,14 +139,15 @@ def sweep(
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror}") from error
     do([run for setting in settings for run in setting.runs], cores(), report)
-    means = {id(setting): interval(setting.losses()).mean for setting in settings}
+    means = {id(setting): interval(setting.ends()).mean for setting in settings}
     # A mean that is not a number has runs that diverged in it.
     best = min(settings, key=lambda s: math.inf if math.isnan(means[id(s)]) else means[id(s)])
     rows = _rows(settings, best)
     text = "\n".join(",".join(_quoted(cell) for cell in row) for row in rows)
     write_atomic(out / "sweep.csv", (text + "\n").encode())
     head = f"# {best.label}: the best of {len(settings)} settings by its last training loss.\n\n"
-    config = tomli_w.dumps(dict(as_toml(best.experiment.tables)))
+    run = dict(best.experiment.tables["run"], workers=None)  # alone it may have all cores
+    config = tomli_w.dumps(dict(as_toml(best.experiment.tables | {"run": run})))
     write_atomic(out / "best.toml", (head + config).encode())
     _draw(settings, out / "sweep.png")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -193,36 +203,39 @@ def _quoted(cell: str) -> str:
 
 def _draw(settings: Sequence[Setting], out: Path) -> None:
     """Draw what the runs ended at against what was set, and their curves."""
-    ordered = sorted(settings, key=lambda s: min(s.losses()))[:SHOWN]
+    ordered = sorted(settings, key=lambda s: min(s.ends()))[:SHOWN]
     shown = [setting for setting in settings if setting in ordered]
     histories = {setting.label: [run.history() for run in setting.runs] for setting in shown}
-    curves = axes_of_runs(histories, y=["train_loss"])
-    draw([_ends(settings), *curves], out, title="What the settings come to")
+    # Where the minimum is known, the distance from it shows more than the loss does.
+    key = "optimality_gap" if "optimality_gap" in metrics(histories) else "train_loss"
+    axes = [_ends(settings, key), *axes_of_runs(histories, y=[key])]
+    draw(axes, out, title="What the settings come to")
 
 
-def _ends(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Return axes of the last losses against the first key of numbers, a line for the rest."""
+def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:
+    """Return axes of the last values against the first key of numbers, a line for the rest."""
     swept = settings[0].values
     key = next((k for k in swept if all(_number(s.values[k]) for s in settings)), None)
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     for place, setting in enumerate(settings):
-        rest = ", ".join(
-            f"{k.partition('.')[2]}={v}" for k, v in setting.values.items() if k != key
-        )
-        losses = setting.losses()
-        if all(map(math.isfinite, losses)):
+        others = ((k.partition(".")[2], v) for k, v in setting.values.items() if k != key)
+        rest = ", ".join(f"{k}={v}" for k, v in others) if key else ""
+        ends = setting.ends(shown)
+        start = max(float(run.history()[0][shown]) for run in setting.runs)
+        if all(end <= AWAY * abs(start) for end in ends):  # not so where one is not a number
             where = float(place if key is None else setting.values[key])
-            lines.setdefault(rest if key else "", []).append((where, losses))
+            lines.setdefault(rest, []).append((where, ends))
     drawn = []
     for i, (line, points) in enumerate(lines.items()):
         points.sort(key=lambda point: point[0])
         x = np.array([point[0] for point in points])
         seeds = np.array([point[1] for point in points]).T
-        drawn.append(series_of(line or "last loss", x, seeds, i % len(COLOURS), False))
+        drawn.append(series_of(line or "at the end", x, seeds, i % len(COLOURS), False))
     label = "setting, in the order of the table" if key is None else key.partition(".")[2]
     every = [x for curve in drawn for x in curve["x"]]
-    log_x = bool(every) and min(every) > 0 and max(every) > 20 * min(every)
-    return labelled_axes(label, f"last {name('train_loss')}", drawn, log_x=log_x)
+    log_x = bool(every) and min(every) > 0 and max(every) >= 10 * min(every)
+    log_y = logarithmic(shown, drawn)
+    return labelled_axes(label, f"last {name(shown)}", drawn, log_x=log_x, log_y=log_y)
 
 
 def _number(value: Any) -> bool:

@@ -13,6 +13,7 @@ from fedzo.plots.series import covered
 from fedzo.plots.style import COLOURS, MARKERS
 
 ROW = 3  # panels side by side
+MANY = 5  # curves whose legend would hide them
 LEGEND: Mapping[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 3.2}
 
 
@@ -41,7 +42,8 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         spot.set_axisbelow(True)  # lines over bands would look like gaps
         spot.spines[["top", "right"]].set_visible(False)
         if not shared and panel["series"]:
-            spot.legend(**LEGEND)
+            aside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+            spot.legend(**LEGEND, **(aside if len(panel["series"]) > MANY else {}))
     if shared and (title or _need_legend(axes[0])):  # one for all, where it hides no curve
         curves = spots[0].get_legend_handles_labels()
         lines = max(1, -(-len(curves[0]) // (3 * columns)))
