@@ -6,7 +6,11 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
 
-.PHONY: demo test processes lint types docs bench clean
+# Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
+fuzz: $(VENV)/.dev
+	FEDZO_FUZZ_CASES=1700 $(BIN)/python -m pytest -n 2 tests/fuzz
+
+.PHONY: demo test fuzz processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
