@@ -35,7 +35,7 @@ FREE_KEYS = {
     ("problem", "budget"),
     ("problem", "max_queries"),
     *(("run", k) for k in ("rounds", "workers", "evaluate_every", "checkpoint_every", "target")),
-    *(("flower", k) for k in ("quorum", "grace", "patience", "max_norm", "nodes")),
+    *(("flower", k) for k in ("quorum", "grace", "patience", "max_norm", "bindings", "nodes")),
 }
 
 
