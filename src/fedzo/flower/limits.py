@@ -61,7 +61,7 @@ class Limits:
 
     def of_queries(self, objective: Objective) -> Spent:
         """Return the limits of queries; a problem's own ``max_queries`` is one of all runs."""
-        own = objective.meter.budget if objective.meter is not None else None
+        own = objective.meter.max_queries if objective.meter is not None else None
         return Spent(
             self.queries_per_run,
             self.queries_per_day,
