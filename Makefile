@@ -27,7 +27,8 @@ types: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo site/index.html
+	@echo "To read it, with a search that works: $(BIN)/python -m http.server --directory site 8000"
+	@echo "and open http://localhost:8000 (site/index.html can be opened too, but cannot search)."
 
 bench: $(VENV)/.torch
 	$(BIN)/python benchmarks/run.py

@@ -135,12 +135,12 @@ def test_parts_are_all_devices_once():
 def test_node_answers_for_its_own_devices_only():
     from flwr.app import Message
 
-    from fedzo.algorithms.fedzo import LocalSteps
+    from fedzo.core.federation import Work
     from fedzo.flower import wire
 
-    problem, a = Quadratic(dim=3, devices=6), fedzo.FedZO()
+    problem = Quadratic(dim=3, devices=6)
     grid = InProcessGrid(make_client_app(lambda c: problem), 3)
-    work = LocalSteps(a.estimator, 0.1, 5, np.zeros(3), 0, 0)
+    work = Work(fedzo.FedZO(), np.zeros(3), round=0, seed=0)
     message = Message(wire.task(wire.pack(work), [1, 2], False), 1, wire.TRAIN)
     (reply,) = grid.send_and_receive([message])
     told = wire.read_answer(reply.content, False, asked=2)
@@ -207,7 +207,9 @@ def test_factory_that_is_none():
     with pytest.raises(InvalidValue, match="must be a function that is given Flower's context"):
         make_client_app(Quadratic(dim=3, devices=4))
     grid = InProcessGrid(make_client_app(lambda c: 5), 2)
-    with pytest.raises(Halted, match="UsageError: objective_factory returned a int"):
+    with pytest.raises(
+        Halted, match="UsageError: objective_factory returned an object of type int"
+    ):
         FedzoStrategy(settings=FlowerSettings(patience=0.02)).start(grid)
 
 
@@ -256,13 +258,13 @@ def test_example_tunes_a_black_box(example, tmp_path):
 
 
 def test_simulation_tells_each_failure_once(caplog):
-    from fedzo.flower.simulation import _LeftOut
+    from fedzo.flower.simulation import WarnOfAbsence
 
     def at(round, *left_out):
         named = [{"round": round, "device": i, "reason": why} for i, why in left_out]
         return Progress(round, 9, np.zeros(1), 0, 0.0, {"left_out": named})
 
-    callback = _LeftOut()
+    callback = WarnOfAbsence()
     for progress in (at(1, (2, "no disk")), at(2, (2, "no disk"), (3, "no disk"))):
         callback(progress)
     assert [record.getMessage() for record in caplog.records] == [
@@ -283,9 +285,11 @@ def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
 
 
 def test_budget_is_refused_where_it_could_not_be_kept():
+    from fedzo.flower.simulation import simulation
+
     experiment = Experiment.load("tuning", ["problem.max_queries=100"])
     with pytest.raises(UsageError, match="a budget of 100 queries is kept within one process"):
-        experiment.run(engine="flower")
+        experiment.run(engine=simulation(experiment))
 
 
 def test_resume_is_true_or_false():

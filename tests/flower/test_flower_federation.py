@@ -10,13 +10,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 import fedzo
 from fedzo.algorithms import ALGORITHMS
 from fedzo.config.experiment import Experiment
-from fedzo.core.federation import LocalFederation
+from fedzo.core.federation import LocalFederation, Work
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.minimize import drive
-from fedzo.runs.result import Status
+from fedzo.runs.job import Job, drive
+from fedzo.runs.options import RunOptions
+from fedzo.runs.result import Status, as_watchers
 from fedzo.uplinks import UPLINKS
 
 PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
@@ -43,13 +44,28 @@ class Nodes(InProcessGrid):
         return self.spoil(message, super().answer(message))
 
 
-def run(grid, uplink=None, algorithm=ALGORITHM, settings=QUICK, **keywords):
+def run(
+    grid,
+    uplink=None,
+    algorithm=ALGORITHM,
+    settings=QUICK,
+    callback=None,
+    run_dir=None,
+    resume=False,
+    **options,
+):
     uplink = uplink or fedzo.Ideal()
     federation = FlowerFederation(grid, 5, uplink, settings)
-    defaults = {"rounds": 6, "evaluate_every": 3, "config": {}}
-    return drive(
-        federation, federation.initial(), algorithm=algorithm, uplink=uplink, **defaults | keywords
+    job = Job(
+        algorithm=algorithm,
+        uplink=uplink,
+        options=RunOptions(seed=5, **{"rounds": 6, "evaluate_every": 3, **options}),
+        tables={},
+        run_dir=run_dir,
+        resume=resume,
+        watchers=as_watchers(callback),
     )
+    return drive(job, federation, federation.initial())
 
 
 def without(record, *keys):
@@ -154,10 +170,7 @@ def expected(rounds, left_out):
     x, uplink = PROBLEM.initial(), fedzo.Ideal()
     with LocalFederation(PROBLEM, 5, workers=1) as federation:
         for t in range(rounds):
-            from fedzo.algorithms.fedzo import LocalSteps
-
-            a = ALGORITHM
-            work = LocalSteps(a.estimator, 0.05, 25, x, t, 5, 2)
+            work = Work(ALGORITHM, x, t, seed=5)
             devices = uplink.participants(t, 4, federation)
             deltas = [work(PROBLEM, i).delta for i in devices if (t + 1, i) not in left_out]
             x = x + np.mean(deltas, axis=0) if deltas else x

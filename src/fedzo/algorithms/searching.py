@@ -136,9 +136,9 @@ class Search(Algorithm):
         That is the last one, and perhaps one between a question and its answer.
         """
         meter = federation.meter
-        if meter is None or meter.budget is None:
+        if meter is None or meter.max_queries is None:
             return math.inf
-        return float(meter.budget - meter.queries - 2 * federation.evaluation_cost)
+        return float(meter.max_queries - meter.queries - 2 * federation.evaluation_cost)
 
     def _live_of(self, state: SearchState, federation: Federation) -> Live:
         """Return the search that has read this state's log, rebuilt from it if need be."""

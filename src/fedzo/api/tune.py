@@ -152,8 +152,8 @@ def _probed(job: Job) -> int:
     """Return how many queries the run that has begun in a folder asked before its first round."""
     if job.folder is None or not os.path.exists(job.folder.config):
         return 0
-    told = tomllib.loads(job.folder.config.read_text(encoding="utf-8"))
-    return int(told.get("problem", {}).get("probed", 0))
+    recorded = tomllib.loads(job.folder.config.read_text(encoding="utf-8"))
+    return int(recorded.get("problem", {}).get("probed", 0))
 
 
 def _rounds(

@@ -5,9 +5,28 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedzo.errors import FedzoError
+from fedzo.errors import CannotWrite
 
 UNFINISHED = ".part"  # how the name of a file ends that is still being written
+
+
+def sync_folder(folder: Path) -> None:
+    """Have a folder's entries on the disk, so that a power cut cannot undo a rename."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # a system that does not open folders
+        return
+    try:
+        os.fsync(handle)
+    except OSError:  # a file system that does not sync them
+        pass
+    finally:
+        os.close(handle)
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Return what a kill in the midst of writing a file has left beside it."""
+    return list(path.parent.glob(f".{path.name}.*{UNFINISHED}"))
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -20,7 +39,8 @@ def write_atomic(path: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
+            sync_folder(path.parent)
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        raise FedzoError(f"cannot write {path}: {error.strerror}") from error
+        raise CannotWrite(path, error) from error

@@ -198,7 +198,7 @@ class FlowerFederation:
 
     def _whole(self, update: Update, work: Work) -> Update:
         """Make an update of its coefficients, by the directions that the server draws too."""
-        if update.values is not None:
+        if evaluates(work):
             return update
         own, right = update.coefficients, work.algorithm.coefficients_shape
         if own is None or own.shape != right or own.dtype != work.x.dtype:
@@ -210,9 +210,11 @@ class FlowerFederation:
     def _check(self, update: Update, work: Work) -> None:
         """Raise unless an update may be added to the others."""
         delta, right = update.delta, work.x.dtype
-        if update.values is not None:
-            if update.values.shape != (len(work.x),):
-                raise _Refused(f"it answered {update.values.size} values, not {len(work.x)}")
+        if evaluates(work):
+            if update.values is None or update.values.shape != (len(work.x),):
+                raise _Refused(f"it did not answer {len(work.x)} values")
+            if not np.isfinite(update.values).all():
+                raise _Refused("its values are not finite")
         elif delta.shape != (self.dim,) or delta.dtype != right:
             got = f"{delta.shape} of type {delta.dtype}"
             raise _Refused(f"its update has the shape {got}, not ({self.dim},) of {right}")
@@ -230,6 +232,11 @@ class FlowerFederation:
             raise _Refused(f"its weight is {update.weight:g}, not {share}")
         if not 0 <= update.queries <= _MOST_QUERIES:
             raise _Refused(f"it claims to have asked {update.queries} queries")
+
+
+def evaluates(work: Work) -> bool:
+    """Tell whether devices are asked for their losses at several points, not to move one."""
+    return work.rows is None and work.x.ndim == 2
 
 
 class _Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints

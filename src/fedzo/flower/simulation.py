@@ -60,10 +60,10 @@ def simulation(experiment: Experiment) -> Engine:
 
     def run(job: Job, objective: Objective, drive: Drive) -> Result:
         meter = objective.meter
-        if meter is not None and meter.budget is not None:
+        if meter is not None and meter.max_queries is not None:
             raise UsageError(
-                f"a budget of {meter.budget:,} queries is kept within one process, and Flower's "
-                "nodes are several: limit run.rounds instead"
+                f"a budget of {meter.max_queries:,} queries is kept within one process, and "
+                "Flower's nodes are several: limit run.rounds instead"
             )
         return _on_ray(experiment, job, drive)
 

@@ -133,14 +133,23 @@ def read_task(content: RecordDict, known: Mapping[str, Any]) -> tuple[Work, list
     arrays = dict(array_record(content))
     work = Work(
         algorithm=_algorithm(take(plain, "algorithm", str), known),
-        x=numpy_of(arrays, "x"),
-        round=take(plain, "round", int),
+        x=_points(numpy_of(arrays, "x"), rows, devices),
+        round=_whole_number("round", take(plain, "round", int), bits=32),
         seed=_seed(take(plain, "seed", str)),
         rows=None if rows is None else tuple(rows),
     )
     if plain or arrays:
         raise Malformed(f"the message has unknown fields: {[*plain, *arrays]}")
     return work, devices, coefficients
+
+
+def _points(x: Array, rows: list[int] | None, devices: list[int]) -> Array:
+    """Return where devices start, all at one point, at one each, or at all of several."""
+    if rows is not None and (x.ndim != 2 or rows != devices or len(rows) != len(x)):
+        raise Malformed(f"{len(rows)} rows are not those of the {len(devices)} devices asked")
+    if x.ndim not in (1, 2) or x.size == 0 or not np.isfinite(x).all():
+        raise Malformed("the model is not one of finite numbers")
+    return x
 
 
 def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:
@@ -156,9 +165,14 @@ def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:
 
 
 def _seed(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
-        raise Malformed("the seed is not a whole number of 64 bits")
-    return int(text)
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
+    return _whole_number("seed", number, bits=64)
+
+
+def _whole_number(name: str, value: int, bits: int) -> int:
+    if not 0 <= value < 1 << bits:
+        raise Malformed(f"the {name} is not a whole number of {bits} bits")
+    return value
 
 
 # ------------------------------------------------------------------------- up: what came of it

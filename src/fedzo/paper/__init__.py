@@ -19,6 +19,8 @@ FIGURES = (
     "fig4",
     "fig5",
     "table1",
+    "baselines",
+    "rates",
     "queries",
     "bytes",
     "directions",
@@ -31,7 +33,7 @@ def find_figure(name: str) -> Figure:
     Examples
     --------
     >>> find_figure("fig3").claims[0].text[:60]
-    'At equal H FedZO converges slightly slower than FedAvg: to t'
+    'At equal H FedZO converges slightly slower than FedAvg.'
     >>> find_figure("fig7")
     Traceback (most recent call last):
     fedzo.errors.UsageError: no figure 'fig7' (did you mean 'fig5'?): there are ...

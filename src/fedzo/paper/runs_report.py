@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.errors import UsageError
-from fedzo.plots.curves import COLOURS
-from fedzo.plots.figures import axes, series
+from fedzo.plots.series import axes_of_runs, columns, finals
 from fedzo.runs.folder import RunFolder, read_history
-
-METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
 
 
 def figures_of_runs(folder: Path) -> list[dict[str, Any]]:
@@ -46,21 +43,14 @@ def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str
         label: [list(read_history(RunFolder(path).history)) for path in paths]
         for label, paths in runs.items()
     }
-    drawn = []
-    for key in METRICS:
-        curves = [
-            series(label, seeds, "round", key, i % len(COLOURS), i >= len(COLOURS))
-            for i, (label, seeds) in enumerate(histories.items())
-            if all(key in history[0] for history in seeds)
-        ]
-        if curves:
-            drawn.append(axes("round", key, curves, log="y" if key == "optimality_gap" else ""))
     return {
         "name": problem,
         "title": problem,
         "about": "",
         "caption": "mean and range where there are several seeds",
-        "axes": drawn,
+        "axes": axes_of_runs(histories),
+        "columns": columns(histories),
+        "finals": finals(histories),
         "claims": [],
         "folders": {label: str(paths[0].relative_to(folder)) for label, paths in runs.items()},
         "configs": {label: _text(paths[0]) for label, paths in runs.items()},

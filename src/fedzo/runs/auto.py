@@ -45,13 +45,14 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
 from fedzo.runs.folder import RunFolder
+from fedzo.runs.options import MOST_ROUNDS
 from fedzo.theory.advice import corollary
 from fedzo.theory.bounds import Setting
 from fedzo.uplinks.base import Mean, sample_uniformly
 
 Array = NDArray[Any]
 
-_ROUND = (1 << 32) - (1 << 16)  # the first round of the probe: no run gets to it
+_ROUND = MOST_ROUNDS  # the first round of the probe: no run gets to it
 _DEVICES = (5, 20)  # at least and at most so many are looked at along the line, if there are
 _LOOKS = 32  # at most so often: 2^32 μ is far enough
 _BACK = 8  # at most so often: at μ / 256 the differences that gave the direction say nothing

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
@@ -39,7 +39,7 @@ def minimize(
     uplink: Uplink | None = None,
     callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool | Literal["repair"] = False,
     **options: Unpack[MinimizeKeywords],
 ) -> Result:
     """Minimise f(x) = 1/N sum_i f_i(x) over a federation, from values only.
@@ -68,9 +68,10 @@ def minimize(
     run_dir : path, optional
         Folder for ``config.toml``, ``history.jsonl``, ``checkpoint.npz``, ``model.npy`` and
         ``curves.png``.
-    resume : bool
+    resume : bool or "repair"
         Resume from ``run_dir``'s checkpoint; ``rounds`` counts from the very beginning, so
         100 rounds and then a resume with ``rounds=200`` is the same run as 200 at once.
+        "repair" resumes although lines of the history are damaged or lost.
     **options
         How the run goes, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
         ``workers``, ``target``, and how often to evaluate and to save. Of a plain function, see
@@ -105,7 +106,8 @@ def minimize(
         options=run,
         tables=describe_job(algorithm, uplink, run, describe_problem(fun, objective, start)),
         run_dir=None if run_dir is None else Path(run_dir),
-        resume=resume,
+        resume=bool(resume),
+        repair=resume == "repair",
         watchers=as_watchers(callback),
     )
     return perform(job, objective, start)

@@ -10,6 +10,8 @@ from typing import Any, TypedDict
 from fedzo.core.random import check_seed
 from fedzo.errors import check_count, check_counts, check_positive, require
 
+MOST_ROUNDS = (1 << 32) - (1 << 16)  # the rounds above are for measurements before a run
+
 
 class RunKeywords(TypedDict, total=False):
     """What :func:`fedzo.minimize` and its relatives take by keyword: see :class:`RunOptions`."""
@@ -61,6 +63,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_counts(self, "evaluate_every", "checkpoint_every")
         check_count("rounds", self.rounds, least=0)
+        allowed = f"below {MOST_ROUNDS:,}: a round is a part of the address of every draw"
+        require(self.rounds < MOST_ROUNDS, "rounds", self.rounds, allowed)
         if self.workers is not None:
             check_counts(self, "workers")
         for key in ("seed", "data_seed"):

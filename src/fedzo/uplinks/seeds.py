@@ -57,7 +57,7 @@ class Seeds(Uplink):
     >>> import fedzo
     >>> from fedzo.problems.softmax import softmax
     >>> algorithm = fedzo.FedZO(participants=20)
-    >>> run = dict(algorithm=algorithm, rounds=2, evaluate_every=2)
+    >>> run = dict(algorithm=algorithm, rounds=2)
     >>> ideal = fedzo.minimize(softmax(), uplink=fedzo.Ideal(), **run)
     >>> seeds = fedzo.minimize(softmax(), uplink=fedzo.Seeds(), **run)
     >>> bool((ideal.x == seeds.x).all())
