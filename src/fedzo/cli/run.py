@@ -163,8 +163,8 @@ def _summary(result: Result, out: Path) -> str:
     record = result.history[-1] if result.history else {}
     rows = [("result", result.message)]
     when = "" if record.get("round") == result.nit else f" (round {record.get('round')})"
-    told = headline(record) + [key for key in record if key.startswith("distortion_")]
-    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in told]
+    shown = headline(record) + [key for key in record if key.startswith("distortion_")]
+    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in shown]
     rows += [
         ("queries", f"{result.queries:,} (and {result.evaluation_queries:,} for evaluation)"),
         ("bytes up", f"{result.uplink_bytes:,}"),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
+from fedzo.core.files import read_toml
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
@@ -75,15 +76,8 @@ class Experiment:
         file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
         """
         path = _find(source)
-        import_path(path.parent)  # a part of one's own may lie beside its configuration
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
-            raise UsageError(f"{path} is not a TOML file: {error}") from error
-        except RecursionError as error:
-            raise UsageError(f"{path} is nested too deeply") from error
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        import_path(path.parent)  # the user's own parts may lie beside the configuration
+        tables = read_toml(path)
         changes: dict[str, Any] = {}
         for override in overrides:
             _override(changes, override)
@@ -211,7 +205,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
     for table, keys in changes.items():
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
-            continue  # the file is wrong, and will be told so
+            continue  # the file is wrong, which is said later
         key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
         if key in keys:
             default = None if table == "problem" else PARTS[table].default
@@ -223,7 +217,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
 
 
 def _maker(table: str, name: Any) -> Any:
-    """Return what a name makes, None where it names nothing: that is told later."""
+    """Return what a name makes, None where it names nothing: that is said later."""
     try:
         return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
     except FedzoError:

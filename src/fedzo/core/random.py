@@ -7,7 +7,7 @@ numbers: as easy as 1, 2, 3", SC 2011)::
     key     = seed (64 bits)
     counter = (block, step << 8 | stream, device, round)      four 32-bit words
 
-so two addresses never share a draw, nothing has to be stored for a run to go on exactly,
+so two addresses never share a draw, nothing has to be stored for a run to resume exactly,
 any worker may do any part of the work, and whoever knows the seed can rebuild any vector.
 No global generator is read or written.
 """
@@ -37,6 +37,7 @@ class Stream(enum.IntEnum):
     PROBLEM = 6
     CHANNEL = 7
     NOISE = 8
+    SEARCH = 9
 
 
 class Draws(NamedTuple):

@@ -173,7 +173,7 @@ class Service:
                     )
                     return Reply(answer.status, answer.headers, answer.data)
                 except HTTPError as error:
-                    # A kept connection that the service closed while it was idle is no failure
+                    # A kept connection that the service closed while it was idle is not a failure
                     # of this request: ask again, in the end on a new one.
                     if current.connects or not isinstance(_first_cause(error), ConnectionError):
                         raise
@@ -272,7 +272,7 @@ def _message(reply: Reply) -> str:
 
 
 def read_json(text: bytes) -> Any:
-    """Return what JSON holds; ValueError if it is none, or too deep."""
+    """Return what JSON holds; ValueError if it is not JSON, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

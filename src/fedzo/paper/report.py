@@ -27,7 +27,7 @@ def write_report(folder: Path) -> Path:
         The page.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder")
+        raise UsageError(f"{folder} is not a folder")
     figures = figures_in(folder)
     title = "Reproduction" if figures else f"Runs in {folder.resolve().name}"
     figures = figures or figures_of_runs(folder)

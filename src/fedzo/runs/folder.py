@@ -42,7 +42,7 @@ FREE_KEYS = {
 
 
 class Checkpoint(NamedTuple):
-    """Enough to go on exactly: no generator has a state that would have to be kept."""
+    """Enough to resume exactly: no generator has a state that would have to be kept."""
 
     round: int
     state: tuple[Array, ...]
