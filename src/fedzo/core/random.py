@@ -37,6 +37,7 @@ class Stream(enum.IntEnum):
     PROBLEM = 6
     CHANNEL = 7
     NOISE = 8
+    SEARCH = 9
 
 
 class Draws(NamedTuple):
