@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
@@ -154,3 +155,18 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise :class:`InvalidValue` unless the condition holds."""
     if not condition:
         raise InvalidValue(key, value, allowed)
+
+
+@contextmanager
+def naming(table: str) -> Iterator[None]:
+    """Put a table's name in front of the key that is complained about.
+
+    >>> with naming("run"):
+    ...     check_count("rounds", 0)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: run.rounds = 0: must be a whole number >= 1
+    """
+    try:
+        yield
+    except InvalidValue as error:
+        raise error.under(table) from error

@@ -1,9 +1,14 @@
-"""The algorithms, one page each."""
+"""The algorithms, one page each, and the server steps they can be given.
+
+An algorithm meets the world at two seams only: ``federation.map`` and the uplink. It knows nothing
+of threads, files or progress. May import: uplinks and core.
+"""
 
 from fedzo.algorithms.base import Algorithm, RoundInfo
 from fedzo.algorithms.dzopa import DZOPA
 from fedzo.algorithms.fedavg import FedAvg
 from fedzo.algorithms.fedzo import FedZO
+from fedzo.algorithms.server import Mean, ServerStep
 from fedzo.algorithms.zo_sgd import ZOSGD
 from fedzo.algorithms.zone_s import ZoneS
 
@@ -15,4 +20,17 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
 }
 
-__all__ = ["ALGORITHMS", "DZOPA", "ZOSGD", "Algorithm", "FedAvg", "FedZO", "RoundInfo", "ZoneS"]
+SERVER_STEPS: dict[str, type[ServerStep]] = {"mean": Mean}
+
+__all__ = [
+    "ALGORITHMS",
+    "DZOPA",
+    "SERVER_STEPS",
+    "ZOSGD",
+    "Algorithm",
+    "FedAvg",
+    "FedZO",
+    "RoundInfo",
+    "ServerStep",
+    "ZoneS",
+]

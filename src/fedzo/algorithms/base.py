@@ -1,29 +1,57 @@
-"""What the run loop asks of an algorithm."""
+"""What the run loop asks of an algorithm, and what algorithms share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation
-from fedzo.errors import InvalidValue, nearest, one_of, require
-from fedzo.uplinks.base import Uplink
+from fedzo.core.directions import check_directions
+from fedzo.core.estimator import Estimator
+from fedzo.core.federation import Federation, Replies, Update
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws
+from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, one_of, require
+from fedzo.uplinks.base import Uplink, UplinkInfo
 from fedzo.uplinks.ideal import Ideal
 
 Array = NDArray[Any]
 
 
 class RoundInfo(NamedTuple):
-    """What a round did and cost: diagnostics, nothing that the next round needs."""
+    """What a round did and cost: diagnostics, nothing that the next round needs.
+
+    Attributes
+    ----------
+    participants : int
+        How many devices' updates were heard.
+    queries : int
+        How many values F_i(x, ξ) were asked for.
+    uplink_bytes, downlink_bytes : int
+        What was sent to the server, and to the devices.
+    channel_uses : int
+        For how many symbols the devices took the channel.
+    metrics : mapping
+        Further numbers for the history.
+    done : str
+        Why there is nothing left to do, in words for people; empty: there is.
+    """
 
     participants: int
     queries: int
-    uplink_bytes: int
-    downlink_bytes: int
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
     channel_uses: int = 0
-    metrics: Mapping[str, Any] = {}  # its numbers go into the history
+    metrics: Mapping[str, Any] = {}
+    done: str = ""
+
+    @classmethod
+    def of(cls, updates: Replies, sent: UplinkInfo) -> RoundInfo:
+        """Return the account of a round from the updates that were read, and the uplink's."""
+        return cls(participants=updates.count, queries=updates.queries, **sent._asdict())
 
 
 class ModelState(NamedTuple):
@@ -32,26 +60,90 @@ class ModelState(NamedTuple):
     x: Array  # x^t
 
 
-class Algorithm(Protocol):
-    """A frozen dataclass: its fields are the hyper-parameters, named as in a configuration.
+class Algorithm:
+    """An algorithm is a frozen dataclass: its fields are the hyper-parameters of a configuration.
 
-    What must persist from round to round, and only that, is in a state of the algorithm's
-    own, a NamedTuple of arrays.
+    A subclass defines the four methods below. What must persist from round to round, and only
+    that, is in a state of the algorithm's own: a NamedTuple of arrays, or of tuples of arrays.
+    Nothing is kept on ``self``, and :meth:`round` and :meth:`local` are pure functions.
     """
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> Any:
         """Return the state before round 0; raise if this cannot work together."""
-        ...
+        raise NotImplementedError
 
     def round(
         self, t: int, state: Any, federation: Federation, uplink: Uplink
     ) -> tuple[Any, RoundInfo]:
-        """Return the state after round t."""
-        ...
+        """Return the state after round t: the server's part."""
+        raise NotImplementedError
+
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return one device's part of a round that starts at x; ``at`` is where it draws."""
+        raise NotImplementedError
 
     def model(self, state: Any) -> Array:
         """Return the global model x of a state."""
-        ...
+        x: Array = state.x
+        return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZerothOrder(Algorithm):
+    """What all algorithms that estimate gradients by eq. (2) have in common.
+
+    Parameters
+    ----------
+    smoothing : float
+        μ, how far from x the values are taken.
+    batch_size : int
+        b1, realisations ξ in an estimate, drawn independently (with replacement).
+    directions : int
+        b2, directions v in an estimate.
+    direction_kind : str
+        ``sphere`` (the paper's), ``gaussian``, ``rademacher``, ``orthogonal`` or
+        ``coordinate``: see :mod:`fedzo.core.directions`.
+    difference : str
+        ``forward`` (the paper's) or ``central``: see :mod:`fedzo.core.estimator`.
+    """
+
+    smoothing: float | Literal["auto"] = 1e-3
+    batch_size: int = 25
+    directions: int = 20
+    direction_kind: str = "sphere"
+    difference: str = "forward"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "batch_size")
+        _ = self.estimator  # checks μ, b2, the kind and the difference
+
+    @cached_property
+    def estimator(self) -> Estimator:
+        """Eq. (2) with this algorithm's μ and b2."""
+        return Estimator(
+            # While μ is not chosen yet, any will do to check the others.
+            smoothing=1.0 if self.smoothing == "auto" else self.smoothing,
+            directions=self.directions,
+            kind=self.direction_kind,
+            difference=self.difference,
+            shared=getattr(self, "shared_directions", False),
+        )
+
+    @property
+    def coefficients_shape(self) -> tuple[int, int]:
+        """(H, b2): how many coefficients an update has."""
+        return getattr(self, "local_steps", 1), self.directions
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a number has still to be chosen."""
+        return "auto" in (getattr(self, "learning_rate", None), self.smoothing)
+
+    def check(self, federation: Federation) -> None:
+        """Raise unless the numbers are chosen, and suit the problem's dimension."""
+        if self.automatic:
+            raise UsageError("'auto' is for fedzo.minimize and fedzo run, which choose a number")
+        check_directions(self.direction_kind, self.directions, federation.dim)
 
 
 def check_participants(wanted: int | None, federation: Federation) -> None:
@@ -71,6 +163,11 @@ def check_weighting(weighting: str, federation: Federation | None = None) -> Non
         raise InvalidValue("weighting", weighting, allowed)
     if federation is not None and weighting == "size" and not federation.offers("size"):
         raise InvalidValue("weighting", "size", "'uniform': the problem tells no device sizes")
+
+
+def weight_of(weighting: str, objective: Objective, device: int) -> float:
+    """Return a device's share in the average: 1, or the number of its samples."""
+    return 1 if weighting == "uniform" else objective.size(device)
 
 
 def check_no_uplink(name: str, uplink: Uplink) -> None:

@@ -2,21 +2,18 @@ r"""DZOPA: Yi et al. 2021, the decentralised baseline."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import RoundInfo, check_no_uplink
-from fedzo.algorithms.fedzo import LocalSteps
-from fedzo.core.directions import check_directions
-from fedzo.core.estimator import Estimator
-from fedzo.core.federation import Federation, Update
+from fedzo.algorithms.base import RoundInfo, ZerothOrder, check_no_uplink
+from fedzo.core.federation import Federation, Update, Work
 from fedzo.core.objective import Objective
-from fedzo.errors import InvalidValue, check_counts, check_positive, nearest, one_of
+from fedzo.core.random import Draws
+from fedzo.core.steps import local_steps
+from fedzo.errors import InvalidValue, check_positive, nearest, one_of
 from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
@@ -30,8 +27,8 @@ class State(NamedTuple):
     models: Array  # (N, d), row i is x_i
 
 
-@dataclass(frozen=True)
-class DZOPA:
+@dataclass(frozen=True, kw_only=True)
+class DZOPA(ZerothOrder):
     r"""Distributed zeroth-order descent with averaging between neighbours.
 
     Every device takes one step and moves towards its neighbours, with no server,
@@ -47,12 +44,6 @@ class DZOPA:
     ----------
     learning_rate : float
         η.
-    smoothing : float
-        μ, how far from x_i the values are taken.
-    batch_size : int
-        b1, realisations ξ in an estimate.
-    directions : int
-        b2, directions v in an estimate.
     coupling : float, optional
         γ. The default is 1/(1 + the largest degree), stable on any graph. On the complete
         graph that is 1/N, one exact averaging step a round (x - (1/N) L x is the mean); on a
@@ -60,10 +51,8 @@ class DZOPA:
     graph : str or list
         ``complete`` (the paper's comparison), ``ring``, or a symmetric N x N matrix of
         weights >= 0, as a list of lists, whose Laplacian is L.
-    direction_kind : str
-        See :mod:`fedzo.core.directions`.
-    difference : str
-        ``forward`` or ``central``.
+    smoothing, batch_size, directions, direction_kind, difference
+        See :class:`~fedzo.algorithms.base.ZerothOrder`.
 
     References
     ----------
@@ -82,33 +71,22 @@ class DZOPA:
     """
 
     learning_rate: float = 5e-3
-    smoothing: float = 1e-3
-    batch_size: int = 25
-    directions: int = 20
     coupling: float | None = None
     graph: str | list[Any] = "complete"
-    direction_kind: str = "sphere"
-    difference: str = "forward"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "learning_rate")
         if self.coupling is not None:
             check_positive(self, "coupling")
-        check_counts(self, "batch_size")
         if isinstance(self.graph, str) and self.graph not in GRAPHS:
             allowed = f"{one_of(GRAPHS)} or a matrix of weights{nearest(self.graph, GRAPHS)}"
             raise InvalidValue("graph", self.graph, allowed)
-        _ = self.estimator  # checks μ, b2, the kind and the difference
-
-    @cached_property
-    def estimator(self) -> Estimator:
-        """Eq. (2) with this algorithm's μ and b2."""
-        return Estimator(self.smoothing, self.directions, self.direction_kind, self.difference)
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
         """Return the state before round 0: everybody at x0."""
         check_no_uplink("dzopa", uplink)
-        check_directions(self.direction_kind, self.directions, federation.dim)
+        self.check(federation)
         self.weights(federation.devices)  # is the graph one of N devices?
         return State(np.tile(x0, (federation.devices, 1)))
 
@@ -116,10 +94,9 @@ class DZOPA:
         self, t: int, state: State, federation: Federation, uplink: Uplink
     ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
-        step = OwnSteps(
-            self.estimator, self.learning_rate, self.batch_size, state.models, t, federation.seed
-        )
-        updates = federation.map(step, range(federation.devices))  # -η times the estimates
+        everyone = tuple(range(federation.devices))
+        work = Work(self, state.models, t, federation.seed, rows=everyone)
+        updates = federation.map(work, everyone)  # -η times the estimates
         weights = self.weights(federation.devices)
         mixed = self._mix(state.models.astype(np.float64), weights)
         for update in updates:
@@ -129,9 +106,24 @@ class DZOPA:
         away = models - models.mean(axis=0, dtype=np.float64)
         disagreement = float(np.sqrt(np.mean(np.sum(away**2, axis=1))))
         info = RoundInfo(
-            updates.count, updates.queries, sent, 0, models.size, {"disagreement": disagreement}
+            participants=updates.count,
+            queries=updates.queries,
+            uplink_bytes=sent,
+            channel_uses=models.size,
+            metrics={"disagreement": disagreement},
         )
         return State(models), info
+
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return -η times the estimate at the device's own model."""
+        return local_steps(
+            self.estimator,
+            objective,
+            x,
+            at,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+        )
 
     def _mix(self, models: Array, weights: Array) -> Array:
         """Return (I - γ L) X with L = diag(W 1) - W."""
@@ -162,27 +154,3 @@ class DZOPA:
     def model(self, state: State) -> Array:
         """Return the mean of the devices' models."""
         return np.asarray(state.models.mean(axis=0, dtype=np.float64), state.models.dtype)
-
-
-@dataclass(frozen=True)
-class OwnSteps:
-    """A step of each device from its own model."""
-
-    estimator: Estimator
-    learning_rate: float
-    batch_size: int
-    models: Array
-    round: int
-    seed: int
-    owners: list[int] | None = None  # whose models these are; None: row i is device i's
-
-    def __call__(self, objective: Objective, device: int) -> Update:
-        """Return -η times the estimate at the device's own model."""
-        x = self.models[device if self.owners is None else self.owners.index(device)]
-        return LocalSteps(
-            self.estimator, self.learning_rate, self.batch_size, x, self.round, self.seed
-        )(objective, device)
-
-    def only(self, devices: Sequence[int]) -> OwnSteps:
-        """Return the same work with the models of these devices alone, to be sent to them."""
-        return replace(self, models=self.models[list(devices)], owners=list(devices))

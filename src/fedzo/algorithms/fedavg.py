@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import ModelState, RoundInfo, check_participants, check_weighting
-from fedzo.core.federation import Federation, Update
-from fedzo.core.objective import size_of
+from fedzo.algorithms.base import (
+    Algorithm,
+    ModelState,
+    RoundInfo,
+    check_participants,
+    check_weighting,
+    weight_of,
+)
+from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, NonFinite, check_counts, check_positive
 from fedzo.uplinks.base import Uplink
@@ -18,8 +25,8 @@ from fedzo.uplinks.base import Uplink
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class FedAvg:
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Algorithm):
     r"""Local stochastic gradient steps and averaging, for problems that give gradients.
 
     The same as :class:`~fedzo.FedZO` with the true gradient of the same batch in place of its
@@ -90,36 +97,25 @@ class FedAvg:
     ) -> tuple[ModelState, RoundInfo]:
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
-        updates = federation.map(LocalGradientSteps(self, state.x, t, federation.seed), devices)
+        updates = federation.map(Work(self, state.x, t, federation.seed), devices)
         delta, sent = uplink.aggregate(t, updates, federation)
         x = (state.x + delta).astype(state.x.dtype)
-        return ModelState(x), RoundInfo(updates.count, updates.queries, *sent)
+        return ModelState(x), RoundInfo.of(updates, sent)
 
-    def model(self, state: ModelState) -> Array:
-        """Return x^t."""
-        return state.x
-
-
-@dataclass(frozen=True)
-class LocalGradientSteps:
-    """One device's part of a round: a pure function of (objective, device)."""
-
-    algorithm: FedAvg
-    x: Array
-    round: int
-    seed: int
-
-    def __call__(self, objective: Any, device: int) -> Update:
-        """Return Δ_i^t."""
-        algorithm = self.algorithm
-        at = Draws(self.seed, Stream.BATCHES, self.round, device)
-        delta = np.zeros_like(self.x)
-        for k in range(algorithm.local_steps):
-            batch = objective.batch(device, algorithm.batch_size, at._replace(step=k))
-            gradient = objective.gradient(self.x + delta, batch)
-            delta -= (algorithm.learning_rate * gradient).astype(delta.dtype)
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return Δ_i^t: H gradient steps from x^t."""
+        delta = np.zeros_like(x)
+        for k in range(self.local_steps):
+            draws = at.on(Stream.BATCHES)._replace(step=k)
+            gradient = objective.gradient(
+                x + delta, objective.batch(device, self.batch_size, draws)
+            )
+            delta -= (self.learning_rate * gradient).astype(delta.dtype)
         if not np.isfinite(delta).all():
-            raise NonFinite("the gradient", self.round + 1, device)
-        weight = 1 if algorithm.weighting == "uniform" else size_of(objective, device)
-        queries = algorithm.local_steps * algorithm.batch_size
-        return Update(device, delta, weight, queries)
+            raise NonFinite("the gradient", at.round + 1, device)
+        return Update(
+            device=device,
+            delta=delta,
+            weight=weight_of(self.weighting, objective, device),
+            queries=self.local_steps * self.batch_size,
+        )

@@ -2,27 +2,38 @@ r"""FedZO: Algorithm 1 of Fang et al. 2022."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import ModelState, RoundInfo, check_participants, check_weighting
-from fedzo.core.directions import Frame, check_directions
-from fedzo.core.estimator import Estimator
-from fedzo.core.federation import Federation, Update
-from fedzo.core.objective import Objective, size_of
-from fedzo.core.random import Draws, Stream
-from fedzo.errors import UsageError, check_counts, check_positive
+from fedzo.algorithms.base import (
+    RoundInfo,
+    ZerothOrder,
+    check_participants,
+    check_weighting,
+    weight_of,
+)
+from fedzo.algorithms.server import Kept, Mean, ServerStep
+from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws
+from fedzo.core.steps import local_steps
+from fedzo.errors import InvalidValue, check_counts, check_positive, require
 from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class FedZO:
+class State(NamedTuple):
+    """What FedZO carries from round to round."""
+
+    x: Array  # x^t
+    server: Kept = ()  # what the server step keeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedZO(ZerothOrder):
     r"""Federated zeroth-order optimisation with local steps and partial participation.
 
     In round t each device i of a random set M_t of M devices starts at
@@ -40,23 +51,22 @@ class FedZO:
         η, the length of a local step; "auto" measures it before the run: :mod:`fedzo.runs.auto`.
     smoothing : float or "auto"
         μ, how far from x the values are taken; "auto" is the corollaries'.
-    batch_size : int
-        b1, realisations ξ in an estimate, drawn independently (with replacement).
-    directions : int
-        b2, directions v in an estimate.
     local_steps : int
         H, steps between two meetings with the server.
     participants : int, optional
         M, devices in a round; all N by default. An over-the-air uplink schedules by the
         channel instead.
-    direction_kind : str
-        ``sphere`` (the paper's), ``gaussian``, ``rademacher``, ``orthogonal`` or
-        ``coordinate``: see :mod:`fedzo.core.directions`.
-    difference : str
-        ``forward`` (the paper's) or ``central``: see :mod:`fedzo.core.estimator`.
     weighting : str
         ``uniform`` (the paper's 1/M), or ``size``: devices count by the number of their
         samples.
+    shared_directions : bool
+        All devices of a round use the same directions, so their coefficients can be averaged,
+        and a round is described by H b2 numbers for all of them (DeComFL, Li et al. 2025).
+    server : ServerStep
+        What the server makes of the mean update: :mod:`fedzo.algorithms.server`. The paper's adds
+        it; in a configuration this is the table ``[server]``.
+    batch_size, directions, direction_kind, difference
+        See :class:`~fedzo.algorithms.base.ZerothOrder`.
 
     References
     ----------
@@ -79,119 +89,68 @@ class FedZO:
     """
 
     learning_rate: float | Literal["auto"] = 1e-3
-    smoothing: float | Literal["auto"] = 1e-3
-    batch_size: int = 25
-    directions: int = 20
     local_steps: int = 5
     participants: int | None = None
-    direction_kind: str = "sphere"
-    difference: str = "forward"
     weighting: str = "uniform"
+    shared_directions: bool = False
+    server: ServerStep = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.learning_rate != "auto":
             check_positive(self, "learning_rate")
-        check_counts(self, "batch_size", "local_steps")
+        check_counts(self, "local_steps")
         if self.participants is not None:
             check_counts(self, "participants")
         check_weighting(self.weighting)
-        _ = self.estimator  # checks μ, b2, the kind and the difference
+        allowed = "a server step such as fedzo.algorithms.server.Mean()"
+        require(isinstance(self.server, ServerStep), "server", self.server, allowed)
 
-    @cached_property
-    def estimator(self) -> Estimator:
-        """Eq. (2) with this algorithm's μ and b2."""
-        # While μ is not chosen yet, any will do to check the others.
-        smoothing = 1.0 if self.smoothing == "auto" else self.smoothing
-        return Estimator(smoothing, self.directions, self.direction_kind, self.difference)
-
-    @property
-    def automatic(self) -> bool:
-        """Whether a number has still to be chosen."""
-        return "auto" in (self.learning_rate, self.smoothing)
-
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:
+    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
         """Return the state before round 0."""
-        if self.automatic:
-            raise UsageError("'auto' is for fedzo.minimize and fedzo run, which choose a number")
+        self.check(federation)
         check_participants(self.participants, federation)
         check_weighting(self.weighting, federation)
-        check_directions(self.direction_kind, self.directions, federation.dim)
-        return ModelState(x0)
+        if uplink.wants_coefficients and self.corrects:
+            name = type(self).__name__
+            why = "whose updates are combinations of its directions: its local steps are corrected"
+            raise InvalidValue("name", name, f"one {why}")
+        return State(x0, self.server.init(x0))
 
     def round(
-        self, t: int, state: ModelState, federation: Federation, uplink: Uplink
-    ) -> tuple[ModelState, RoundInfo]:
+        self, t: int, state: State, federation: Federation, uplink: Uplink
+    ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
-        work = LocalSteps(
-            self.estimator,
-            float(self.learning_rate),
-            self.batch_size,
-            state.x,
-            t,
-            federation.seed,
-            self.local_steps,
-            self.weighting,
-        )
+        work = Work(self, state.x, t, federation.seed)
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
         delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
-        x = (state.x + delta).astype(state.x.dtype)  # x^{t+1}
-        return ModelState(x), RoundInfo(updates.count, updates.queries, *sent)
+        x, server = self.server.apply(t, state.server, state.x, delta)  # x^{t+1}
+        return State(x, server), RoundInfo.of(updates, sent)
 
-    def model(self, state: ModelState) -> Array:
-        """Return x^t."""
-        return state.x
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return Δ_i^t: H steps of eq. (6) from x^t."""
+        return local_steps(
+            self.estimator,
+            objective,
+            x,
+            at,
+            learning_rate=float(self.learning_rate),
+            batch_size=self.batch_size,
+            steps=self.local_steps,
+            weight=weight_of(self.weighting, objective, device),
+            correction=self.correction if self.corrects else None,
+        )
 
+    def correction(self, x: Array, start: Array) -> Array:
+        """Return what a local step at x adds to the estimate; ``start`` is x^t.
 
-@dataclass(frozen=True)
-class LocalSteps:
-    """One device's part of a round: H steps from x, a pure function of (objective, device)."""
-
-    estimator: Estimator
-    learning_rate: float
-    batch_size: int
-    x: Array
-    round: int
-    seed: int
-    local_steps: int = 1
-    weighting: str = "uniform"
-
-    def __call__(self, objective: Objective, device: int) -> Update:
-        """Return Δ_i^t, and the coefficients of the directions that it is made of.
-
-        It is summed by itself, step by step, rather than taken as x_i^{(t,H)} - x^t: what is
-        small is not rounded to the precision of what is large, and whoever knows the seed
-        and the coefficients gets the same sum, to the bit.
+        The hook for variants: a proximal term is ``self.proximal * (x - start)``. It is used
+        only where a subclass overrides it.
         """
-        frame = self.estimator.frame(self.x.size, self.x.dtype)
-        at = Draws(self.seed, Stream.DIRECTIONS, self.round, device)
-        x, delta, queries = self.x, np.zeros_like(self.x), 0  # x_i^{(t,0)} = x^t
-        steps = np.empty((self.local_steps, self.estimator.directions), self.x.dtype)
-        for k in range(self.local_steps):
-            steps[k], x, asked = self.estimator.step(  # eq. (6)
-                objective,
-                x,
-                self.batch_size,
-                frame,
-                at._replace(step=k),
-                self.learning_rate,
-                delta,
-                self.x,
-            )
-            queries += asked
-        weight = 1 if self.weighting == "uniform" else size_of(objective, device)
-        return Update(device, delta, weight, queries, steps)
+        raise NotImplementedError
 
-
-def rebuild(coefficients: Array, kind: str, dim: int, at: Draws) -> Array:
-    """Return the Δ_i^t that these (H, b2) coefficients make, as the device at ``at`` summed it.
-
-    The directions are drawn again and go through the same kernel in the same order, so the
-    result is the device's own to the bit, on machines whose vector units are alike.
-    """
-    frame = Frame(kind, coefficients.shape[1], dim, coefficients.dtype)
-    start, delta = np.zeros((2, dim), coefficients.dtype)
-    for k, step in enumerate(coefficients):
-        frame.draw(at._replace(stream=Stream.DIRECTIONS, step=k))
-        frame.advance(step, delta, start)
-    return delta
+    @property
+    def corrects(self) -> bool:
+        """Whether a subclass corrects the local steps."""
+        return type(self).correction is not FedZO.correction

@@ -3,27 +3,24 @@ r"""ZO-SGD: Ghadimi & Lan 2013, the centralised baseline."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import ModelState, RoundInfo, check_no_uplink
-from fedzo.algorithms.fedzo import LocalSteps
-from fedzo.core.directions import check_directions
-from fedzo.core.estimator import Estimator
-from fedzo.core.federation import Federation, Update
+from fedzo.algorithms.base import ModelState, RoundInfo, ZerothOrder, check_no_uplink
+from fedzo.core.federation import Federation, Update, Work
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import check_counts, check_positive
+from fedzo.core.steps import local_steps
+from fedzo.errors import check_positive
 from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class ZOSGD:
+@dataclass(frozen=True, kw_only=True)
+class ZOSGD(ZerothOrder):
     r"""Stochastic zeroth-order descent in one place that holds all data: one step a round.
 
     .. math:: x^{t+1} = x^t - \eta\, \tilde\nabla F\bigl(x^t, \{\xi_m\}_{m=1}^{b_1},
@@ -36,16 +33,8 @@ class ZOSGD:
     ----------
     learning_rate : float
         η.
-    smoothing : float
-        μ, how far from x the values are taken.
-    batch_size : int
-        b1, realisations ξ in an estimate.
-    directions : int
-        b2, directions v in an estimate.
-    direction_kind : str
-        See :mod:`fedzo.core.directions`.
-    difference : str
-        ``forward`` or ``central``.
+    smoothing, batch_size, directions, direction_kind, difference
+        See :class:`~fedzo.algorithms.base.ZerothOrder`.
 
     References
     ----------
@@ -64,63 +53,40 @@ class ZOSGD:
     """
 
     learning_rate: float = 1e-3
-    smoothing: float = 1e-3
-    batch_size: int = 25
-    directions: int = 20
-    direction_kind: str = "sphere"
-    difference: str = "forward"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "learning_rate")
-        check_counts(self, "batch_size")
-        _ = self.estimator  # checks μ, b2, the kind and the difference
-
-    @cached_property
-    def estimator(self) -> Estimator:
-        """Eq. (2) with this algorithm's μ and b2."""
-        return Estimator(self.smoothing, self.directions, self.direction_kind, self.difference)
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:
         """Return the state before round 0."""
         check_no_uplink("zo_sgd", uplink)
-        check_directions(self.direction_kind, self.directions, federation.dim)
+        self.check(federation)
         return ModelState(x0)
 
     def round(
         self, t: int, state: ModelState, federation: Federation, uplink: Uplink
     ) -> tuple[ModelState, RoundInfo]:
         """Return the state after round t."""
-        step = LocalSteps(
-            self.estimator, self.learning_rate, self.batch_size, state.x, t, federation.seed
-        )
-        updates, x = federation.map(PooledSteps(step), [0]), state.x
+        updates = federation.map(Work(self, state.x, t, federation.seed), [0])
+        x = state.x
         for update in updates:  # none, if nobody could be heard
             x = (x + update.delta).astype(x.dtype)
-        info = RoundInfo(updates.count, updates.queries, uplink_bytes=0, downlink_bytes=0)
-        return ModelState(x), info
+        return ModelState(x), RoundInfo(participants=updates.count, queries=updates.queries)
 
-    def model(self, state: ModelState) -> Array:
-        """Return x^t."""
-        return state.x
-
-
-@dataclass(frozen=True)
-class PooledSteps:
-    """Steps over all devices' data, by whoever holds them all."""
-
-    steps: LocalSteps
-
-    @property
-    def round(self) -> int:
-        """Return t."""
-        return self.steps.round
-
-    def __call__(self, objective: Objective, device: int) -> Update:
-        """Return how far the model moved."""
-        return self.steps(Pooled(objective), device)
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return -η times the estimate over all devices' data, by whoever holds them all."""
+        return local_steps(
+            self.estimator,
+            Pooled(objective),
+            x,
+            at,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+        )
 
 
-class Pooled:
+class Pooled(Objective):
     """All devices' data as those of one: a batch is a few samples here and a few there."""
 
     def __init__(self, objective: Objective) -> None:

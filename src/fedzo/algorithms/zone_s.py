@@ -3,19 +3,17 @@ r"""ZONE-S: Hajinezhad, Hong & Garcia 2019, the primal-dual baseline."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import RoundInfo, check_no_uplink
-from fedzo.algorithms.fedzo import LocalSteps
-from fedzo.core.directions import check_directions
-from fedzo.core.estimator import Estimator
-from fedzo.core.federation import Federation
+from fedzo.algorithms.base import RoundInfo, ZerothOrder, check_no_uplink
+from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import check_counts, check_positive
+from fedzo.core.steps import local_steps
+from fedzo.errors import check_positive
 from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
@@ -28,8 +26,8 @@ class State(NamedTuple):
     multipliers: Array  # (N, d), row i is λ_i
 
 
-@dataclass(frozen=True)
-class ZoneS:
+@dataclass(frozen=True, kw_only=True)
+class ZoneS(ZerothOrder):
     r"""Zeroth-order primal-dual descent on a star, one device a round.
 
     In each round the server draws a device i with probability p_i = 1/N, which forms
@@ -56,16 +54,8 @@ class ZoneS:
     ----------
     penalty : float
         ρ; a step has the length 1/(Nρ).
-    smoothing : float
-        μ, how far from z the values are taken.
-    batch_size : int
-        b1, realisations ξ in an estimate.
-    directions : int
-        b2, directions v in an estimate.
-    direction_kind : str
-        See :mod:`fedzo.core.directions`.
-    difference : str
-        ``forward`` or ``central``.
+    smoothing, batch_size, directions, direction_kind, difference
+        See :class:`~fedzo.algorithms.base.ZerothOrder`.
 
     References
     ----------
@@ -84,26 +74,15 @@ class ZoneS:
     """
 
     penalty: float = 500.0
-    smoothing: float = 1e-3
-    batch_size: int = 25
-    directions: int = 20
-    direction_kind: str = "sphere"
-    difference: str = "forward"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "penalty")
-        check_counts(self, "batch_size")
-        _ = self.estimator  # checks μ, b2, the kind and the difference
-
-    @cached_property
-    def estimator(self) -> Estimator:
-        """Eq. (2) with this algorithm's μ and b2."""
-        return Estimator(self.smoothing, self.directions, self.direction_kind, self.difference)
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
         """Return the state before round 0."""
         check_no_uplink("zone_s", uplink)
-        check_directions(self.direction_kind, self.directions, federation.dim)
+        self.check(federation)
         return State(x0, np.zeros((federation.devices, federation.dim), x0.dtype))
 
     def round(
@@ -112,10 +91,10 @@ class ZoneS:
         """Return the state after round t."""
         n, seed = federation.devices, federation.seed
         i = int(Draws(seed, Stream.PARTICIPANTS, round=t).integers(n, 1)[0])
-        step = LocalSteps(self.estimator, 1.0, self.batch_size, state.z, t, seed)
-        update = next(federation.map(step, [i]), None)
+        update = next(federation.map(Work(self, state.z, t, seed), [i]), None)
+        sent = state.z.nbytes
         if update is None:  # it did not answer
-            return state, RoundInfo(0, 0, 0, state.z.nbytes)
+            return state, RoundInfo(participants=0, queries=0, downlink_bytes=sent)
         z, multipliers = state.z.astype(np.float64), state.multipliers
         estimate = -update.delta.astype(np.float64)  # G_i(z)
         x_i = z - (multipliers[i] + estimate / n) / (self.penalty / n)
@@ -123,8 +102,20 @@ class ZoneS:
         new_z = z + (x_i - z) / n + multipliers.sum(axis=0, dtype=np.float64) / (n * self.penalty)
         new_multipliers = multipliers.copy()
         new_multipliers[i] += (self.penalty / n) * (x_i - z)
-        info = RoundInfo(1, update.queries, state.z.nbytes, state.z.nbytes, state.z.size)
+        info = RoundInfo(
+            participants=1,
+            queries=update.queries,
+            uplink_bytes=sent,
+            downlink_bytes=sent,
+            channel_uses=state.z.size,
+        )
         return State(new_z.astype(state.z.dtype), new_multipliers), info
+
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return -G_i(z), a step of length 1."""
+        return local_steps(
+            self.estimator, objective, x, at, learning_rate=1.0, batch_size=self.batch_size
+        )
 
     def model(self, state: State) -> Array:
         """Return z."""

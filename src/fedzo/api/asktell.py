@@ -13,26 +13,27 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
-from fedzo.core.federation import LocalFederation, Replies, Update, Work
+from fedzo.algorithms import Algorithm, FedZO
+from fedzo.core.federation import LocalFederation, Replies, Task, Update
 from fedzo.core.files import write_atomic
-from fedzo.core.random import check_seed
 from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.auto import choose
 from fedzo.runs.inputs import checked_start
+from fedzo.runs.job import Job
 from fedzo.runs.loop import Loop
-from fedzo.runs.minimize import describe
+from fedzo.runs.minimize import describe_job, split_options
+from fedzo.runs.options import RunKeywords
+from fedzo.runs.parts import make_parts
 from fedzo.runs.result import Result, Status
-from fedzo.uplinks import UPLINKS, Ideal, Uplink
+from fedzo.uplinks import Ideal, Uplink
 from fedzo.variables.bounds import Bounds
 
 Array = NDArray[Any]
@@ -50,7 +51,7 @@ class AskTell:
 
     Parameters are those of :func:`fedzo.minimize`, and so is what comes out: the same seed and
     the same values give the same run, to the bit. Evaluations are asked for like anything
-    else; ``evaluate_every`` says how often.
+    else, as often as ``minimize`` would evaluate.
 
     Examples
     --------
@@ -70,26 +71,12 @@ class AskTell:
         devices: int,
         algorithm: Algorithm | None = None,
         uplink: Uplink | None = None,
-        rounds: int = 100,
-        seed: int = 0,
-        evaluate_every: int = 10,
-        target: float | None = None,
         bounds: Bounds | None = None,
+        **options: Unpack[RunKeywords],
     ) -> None:
-        check_seed("seed", seed)
         algorithm, uplink = algorithm or FedZO(), uplink or Ideal()
+        run, _ = split_options(options)
         start = checked_start(x0)
-        self._settings = {
-            "x0": start.tolist(),
-            "dtype": start.dtype.name,
-            "devices": devices,
-            "algorithm": describe(algorithm, "name", ALGORITHMS),
-            "uplink": describe(uplink, "kind", UPLINKS),
-            "rounds": rounds,
-            "seed": seed,
-            "evaluate_every": evaluate_every,
-            "target": target,
-        }
         notes = _Notes()
         objective = FunctionObjective(
             notes.answer,
@@ -101,23 +88,28 @@ class AskTell:
         )
         u0 = objective.encode(start)
         box = objective.box
-        self._settings["bounds"] = None if box is None else box.pairs()
-        self._notes, self._told = notes, list[float]()
+        self._settings = {
+            "x0": start.tolist(),
+            "dtype": start.dtype.name,
+            "devices": devices,
+            "bounds": None if box is None else box.pairs(),
+            "tables": describe_job(algorithm, uplink, run, {}),
+        }
+        self._notes, self._values = notes, list[float]()
         automatic = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
+        job = Job(
+            algorithm=algorithm if automatic is None else _stand_in(automatic),
+            uplink=uplink,
+            options=run,
+            tables={},
+        )
+        federation = _AskingFederation(objective, run.seed, notes)
         self._loop = _AskingLoop.begin(
-            _AskingFederation(objective, seed, notes),
-            u0,
-            algorithm if automatic is None else _stand_in(automatic),
-            uplink,
-            automatic=automatic,
-            rounds=rounds,
-            evaluate_every=evaluate_every,
-            target=target,
-            point=objective.point,
+            job, federation, u0, point=objective.point, automatic=automatic
         )
         self._end: tuple[Status, str] | None = None
         self._wanted: list[Query] = []
-        self._go_on()
+        self._proceed()
 
     def ask(self) -> list[Query]:
         """Return what is wanted now: points and devices, none when the run has ended.
@@ -128,17 +120,17 @@ class AskTell:
         return [Query(x.copy(), device) for x, device in self._wanted]
 
     def tell(self, values: Sequence[float]) -> None:
-        """Tell the values of the batch, in its order; nan for one that could not be had.
+        """Tell the values of the batch, in its order; nan for one that is missing.
 
-        A device with a value that could not be had is left out of the round.
+        A device with a missing value is left out of the round.
         """
         found = _numbers(values)
         allowed = f"{len(self._wanted)}, one for each query of the batch"
         require(len(found) == len(self._wanted), "values", f"{len(found)} numbers", allowed)
         if found:
-            self._told += found
+            self._values += found
             self._notes.write(self._wanted, found)
-            self._go_on()
+            self._proceed()
 
     @property
     def x(self) -> Array:
@@ -152,7 +144,7 @@ class AskTell:
         return self._loop.close(*(self._end or waiting))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that is needed to go on, as JSON."""
+        """Write all that is needed to resume, as JSON."""
         write_atomic(Path(path), (json.dumps(self.__getstate__(), indent=1) + "\n").encode())
 
     @classmethod
@@ -174,26 +166,27 @@ class AskTell:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-            raise UsageError(f"{path} holds no run to go on with: {error!r}") from error
+            raise UsageError(f"{path} holds no run to resume: {error!r}") from error
         return opt
 
     def __getstate__(self) -> dict[str, Any]:
-        values = [None if np.isnan(value) else value for value in self._told]
+        values = [None if np.isnan(value) else value for value in self._values]
         return {**self._settings, "values": values}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         settings = dict(state)
         values = [np.nan if value is None else value for value in settings.pop("values")]
         x0 = np.array(settings.pop("x0"), settings.pop("dtype"))
-        settings["algorithm"] = _made(settings["algorithm"], "name", ALGORITHMS)
-        settings["uplink"] = _made(settings["uplink"], "kind", UPLINKS)
-        self.__init__(x0, **settings)  # type: ignore[misc]
+        tables = settings.pop("tables")
+        algorithm, uplink, _ = make_parts(tables)
+        run = {key: value for key, value in tables["run"].items() if key != "data_seed"}
+        self.__init__(x0, algorithm=algorithm, uplink=uplink, **settings, **run)  # type: ignore[misc]
         while values:  # of whole batches: tell takes no others
             count = len(self._wanted)
             self.tell(values[:count])
             del values[:count]
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         """Begin again from the last whole round, or the evaluation after it."""
         self._wanted = []
         try:
@@ -249,10 +242,10 @@ class _AskingFederation(LocalFederation):
         self.notes.read.clear()
         self._asked = self._count.queries
 
-    def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
+    def map(self, work: Task, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work."""
         answers: list[Update | None] = self._each(lambda i: self._answer(work, i), devices)
-        return Replies(answer for answer in answers if answer is not None)
+        return Replies((answer for answer in answers if answer is not None), work)
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices."""
@@ -282,7 +275,8 @@ class _AskingLoop(Loop):
     def go(self) -> tuple[Status, str]:
         """Choose numbers in place of "auto", and run to the end."""
         if self.automatic is not None:
-            self.algorithm, probed = choose(self.automatic, self.federation, self.x, self.rounds)
+            algorithm, probed = choose(self.automatic, self.federation, self.x, self.options.rounds)
+            self.job = replace(self.job, algorithm=algorithm)
             self.position = self.position._replace(queries=probed)
             self.automatic = None
             self.federation.left_out.clear()  # of no round
@@ -307,18 +301,8 @@ def _stand_in(algorithm: FedZO) -> FedZO:
 
 
 def _numbers(values: Sequence[float]) -> list[float]:
-    """Return the values as numbers, checked to be some."""
+    """Return the values as floats; refuse what is not a sequence of numbers."""
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError) as error:
-        allowed = "numbers, nan for one that could not be had"
-        raise InvalidValue("values", values, allowed) from error
-
-
-def _made(table: Mapping[str, Any], key: str, known: Mapping[str, type]) -> Any:
-    """Return the algorithm or uplink that :func:`fedzo.runs.minimize.describe` has described."""
-    fields = dict(table)
-    name = fields.pop(key)
-    module, _, attribute = name.partition(":")
-    kind = known[name] if name in known else getattr(import_module(module), attribute)
-    return kind(**fields)
+        raise InvalidValue("values", values, "numbers, nan for one that is missing") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,8 @@ from fedzo.models.base import check_columns
 from fedzo.problems.attack.inputs import columns_of, listed
 from fedzo.problems.attack.problem import Attack
 from fedzo.runs.minimize import minimize
-from fedzo.runs.result import Callback, Result
+from fedzo.runs.options import RunKeywords
+from fedzo.runs.result import Callbacks, Result
 from fedzo.variables.perturbation import Distortion, Perturbation
 
 Array = NDArray[Any]
@@ -43,8 +44,8 @@ class UniversalAttack:
     algorithm : Algorithm, optional
         How to look for it; FedZO with the settings of ``fedzo run attack`` and a measured
         learning rate by default.
-    rounds, seed, workers, evaluate_every, callback, run_dir, resume
-        As in :func:`fedzo.minimize`.
+    callback, run_dir, resume, **options
+        As in :func:`fedzo.minimize`; 20 rounds, each evaluated, by default.
 
     Attributes
     ----------
@@ -70,8 +71,8 @@ class UniversalAttack:
     >>> labels = Linear().predict_proba(inputs).argmax(axis=1)
     >>> label = np.bincount(labels).argmax()
     >>> of_one_class = inputs[labels == label]
-    >>> parties = np.array_split(of_one_class, 3)
-    >>> attack = UniversalAttack(Linear(), rounds=5).fit(parties, label)
+    >>> devices = np.array_split(of_one_class, 3)
+    >>> attack = UniversalAttack(Linear(), rounds=5).fit(devices, label)
     >>> attack.success_rate(of_one_class, label) > 0.5
     True
     """
@@ -83,25 +84,21 @@ class UniversalAttack:
         c: float = 1.0,
         margin: str = "logits",
         algorithm: Algorithm | None = None,
-        rounds: int = 20,
-        seed: int = 0,
-        workers: int | None = None,
-        evaluate_every: int = 1,
-        callback: Callback | None = None,
+        callback: Callbacks = None,
         run_dir: str | os.PathLike[str] | None = None,
         resume: bool = False,
+        **options: Unpack[RunKeywords],
     ) -> None:
         self.model = _model(model)
         self.c, self.margin = c, margin
         self._options: dict[str, Any] = {
             "algorithm": DEFAULT if algorithm is None else algorithm,
-            "rounds": rounds,
-            "seed": seed,
-            "workers": workers,
-            "evaluate_every": evaluate_every,
             "callback": callback,
             "run_dir": run_dir,
             "resume": resume,
+            "rounds": 20,
+            "evaluate_every": 1,  # so the best is known whenever a budget ends
+            **options,
         }
         self._perturbation: Perturbation | None = None
         self._distortion: Distortion | None = None
@@ -118,13 +115,13 @@ class UniversalAttack:
         Parameters
         ----------
         images_per_device
-            Each party's inputs, in the model's input range.
+            Each device's inputs, in the model's input range.
         labels
-            Each party's labels, one for each input or one for all of them; a single label: that
-            of all inputs of all parties. A label is a column of the model's scores, or for
+            Each device's labels, one for each input or one for all of them; a single label: that
+            of all inputs of all devices. A label is a column of the model's scores, or for
             scikit-learn the estimator's own.
         held_out
-            Inputs and labels that no party has, to measure success on as well.
+            Inputs and labels that no device has, to measure success on as well.
 
         Raises
         ------
@@ -143,8 +140,8 @@ class UniversalAttack:
             margin=self.margin,
         )
         self._result = minimize(problem, **self._options)
-        self._perturbation = problem.perturbation(self._result.best.x)
-        self._distortion = problem.distortion(self._result.best.x)
+        self._perturbation = problem.perturbation(self._result.x)
+        self._distortion = problem.distortion(self._result.x)
         if problem.failure is not None:
             problem.failure.add_note("The best perturbation so far is kept: see noise and save().")
             raise problem.failure

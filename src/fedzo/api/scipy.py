@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedzo.errors import require
 from fedzo.runs.minimize import minimize
 from fedzo.runs.progress import ProgressLine
-from fedzo.runs.result import Callback, Progress, listed
+from fedzo.runs.result import Callback, Progress, as_watchers
 
 Array = NDArray[Any]
 
@@ -30,7 +30,7 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
     Parameters
     ----------
     devices : int, optional
-        N. The function is then ``fun(x, device, *args)``. If it is left out, there is one
+        N. The function is then ``fun(x, device, *args)``. Without it there is one
         device and the function is SciPy's ``fun(x, *args)``.
     **settings
         Any other of :func:`fedzo.minimize`. SciPy's ``options`` may give them as well, and
@@ -61,13 +61,13 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
         for key in ("jac", "hess", "hessp", "constraints", "tol"):
             given = options.pop(key, None)
             unused = given is None or (key == "constraints" and not np.size(given))
-            require(unused, key, given, "left out: only values of the function are used")
+            require(unused, key, given, "omitted: only values of the function are used")
         shown = [ProgressLine()] if options.pop("disp", False) else []
         chosen = {**settings, **{_OURS.get(key, key): value for key, value in options.items()}}
         if bounds is not None:
             chosen["bounds"] = bounds
         theirs = [] if callback is None else [_for_scipy(callback, OptimizeResult)]
-        chosen["callback"] = [*theirs, *listed(chosen.get("callback")), *shown]
+        chosen["callback"] = [*theirs, *as_watchers(chosen.get("callback")), *shown]
         if devices is None:
             result = minimize(lambda x, _: fun(x, *args), x0, devices=1, **chosen)
         else:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Unpack
 
 from fedzo.algorithms import FedZO
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, require
 from fedzo.problems.function import OnFailure
 from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Tuning
-from fedzo.runs.auto import settled
-from fedzo.runs.folder import RunFolder
+from fedzo.runs.job import Job, choose_numbers, perform
 from fedzo.runs.loop import RESERVED
-from fedzo.runs.minimize import minimize
-from fedzo.runs.result import Callback, Result, closing
+from fedzo.runs.minimize import describe_job, split_options
+from fedzo.runs.options import RunKeywords, RunOptions
+from fedzo.runs.result import Callbacks, Result, as_watchers, closing
+from fedzo.uplinks import Ideal
 from fedzo.variables.space import Float, Int, Space, Value
 
 # Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.
@@ -56,15 +58,12 @@ def tune(
     worst: float | None = None,
     on_failure: OnFailure = "raise",
     evaluation_seeds: int = 1,
-    evaluate_every: int = 3,
     algorithm: FedZO = TUNER,
     parallel: Parallel = "threads",
-    workers: int | None = None,
-    seed: int = 0,
-    target: float | None = None,
-    callback: Callback | Sequence[Callback] | None = None,
+    callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    **options: Unpack[RunKeywords],
 ) -> Tuned:
     """Find hyper-parameters that do well on all devices, each of which trains on its own data.
 
@@ -84,8 +83,9 @@ def tune(
         See :class:`~fedzo.problems.tuning.problem.Tuning`.
     algorithm : FedZO
         The default is for noisy problems of few dimensions: see ``docs/black-box.md``.
-    evaluate_every, workers, seed, target, callback, run_dir, resume
-        See :func:`fedzo.minimize`. ``workers`` is the number of processes, too.
+    callback, run_dir, resume, **options
+        See :func:`fedzo.minimize`; an evaluation every third round by default. ``workers`` is the
+        number of processes, too, and ``rounds`` follows from ``max_queries``.
 
     Examples
     --------
@@ -98,8 +98,10 @@ def tune(
     >>> tuned.params["layers"], round(float(np.log10(tuned.params["rate"])), 1), tuned.queries
     (3, -1.0, 295)
     """
-    for key, count in (("max_queries", max_queries), ("evaluate_every", evaluate_every)):
-        check_count(key, count)
+    check_count("max_queries", max_queries)
+    require("rounds" not in options, "rounds", options.get("rounds"), "omitted: see max_queries")
+    chosen: dict[str, Any] = {"evaluate_every": 3, **options}
+    run, _ = split_options(chosen)
     require(isinstance(algorithm, FedZO), "algorithm", algorithm, "a fedzo.FedZO(...)")
     space = space if isinstance(space, Space) else Space(space)
     taken = sorted(RESERVED & space.parameters.keys())
@@ -113,66 +115,56 @@ def tune(
         on_failure=on_failure,
         evaluation_seeds=evaluation_seeds,
         parallel=parallel,
-        workers=workers,
+        workers=run.workers,
         max_queries=max_queries,
-        seed=seed,
+        seed=run.seed,
     )
-    rounds = _rounds(algorithm, problem, max_queries, evaluate_every)
-    with closing(problem):
-        algorithm, probed = settled(
-            algorithm,
-            problem,
-            problem.initial(),
-            rounds=rounds,
-            seed=seed,
-            workers=workers,
-            folder=run_dir,
-        )
-    probed = probed or _probed(run_dir)
-    rounds = _rounds(algorithm, problem, max_queries, evaluate_every, probed)
-    described = {name: asdict(kind) for name, kind in space.parameters.items()}
-    result = minimize(
-        problem,
+    job = Job(
         algorithm=algorithm,
-        rounds=rounds,
-        seed=seed,
-        workers=workers,
-        evaluate_every=evaluate_every,
-        target=target,
-        callback=callback,
-        run_dir=run_dir,
+        uplink=Ideal(),
+        options=replace(run, rounds=_rounds(algorithm, problem, max_queries, run)),
+        tables={},
+        run_dir=None if run_dir is None else Path(run_dir),
         resume=resume,
-        config={
-            "problem": {
-                "name": name_of(train_and_score),
-                "devices": devices,
-                "evaluation_seeds": evaluation_seeds,
-                "worst": worst,
-                "max_queries": max_queries,
-                "probed": probed,
-            },
-            "space": described,
-        },
+        watchers=as_watchers(callback),
     )
+    with closing(problem):
+        job, probed = choose_numbers(job, problem, problem.initial())
+    probed = probed or _probed(job)
+    run = replace(run, rounds=_rounds(algorithm, problem, max_queries, run, probed))
+    described = {name: asdict(kind) for name, kind in space.parameters.items()}
+    table = {
+        "name": name_of(train_and_score),
+        "devices": devices,
+        "evaluation_seeds": evaluation_seeds,
+        "worst": worst,
+        "max_queries": max_queries,
+        "probed": probed,
+        "python_only": "its training is a function that was given to fedzo.tune",
+    }
+    tables = {**describe_job(job.algorithm, job.uplink, run, table), "space": described}
+    result = perform(replace(job, options=run, tables=tables), problem, problem.initial())
     best = result.best
     return Tuned(space.params(best.x), best.fun, problem.meter.queries, result.history, result)
 
 
-def _probed(run_dir: str | os.PathLike[str] | None) -> int:
+def _probed(job: Job) -> int:
     """Return how many queries the run that has begun in a folder asked before its first round."""
-    if run_dir is None or not os.path.exists(config := RunFolder(run_dir).config):
+    if job.folder is None or not os.path.exists(job.folder.config):
         return 0
-    told = tomllib.loads(config.read_text(encoding="utf-8"))
+    told = tomllib.loads(job.folder.config.read_text(encoding="utf-8"))
     return int(told.get("problem", {}).get("probed", 0))
 
 
-def _rounds(algorithm: FedZO, problem: Tuning, budget: int, every: int, probed: int = 0) -> int:
+def _rounds(
+    algorithm: FedZO, problem: Tuning, budget: int, run: RunOptions, probed: int = 0
+) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
     rounds, evaluation = 0, problem.evaluation_cost
-    while probed + _evaluations(rounds + 1, every) * evaluation + (rounds + 1) * cost <= budget:
+    while probed + _evaluations(rounds + 1, run) * evaluation + (rounds + 1) * cost <= budget:
         rounds += 1
     if rounds == 0:
         least = probed + 2 * evaluation + cost
@@ -181,5 +173,6 @@ def _rounds(algorithm: FedZO, problem: Tuning, budget: int, every: int, probed: 
     return rounds
 
 
-def _evaluations(rounds: int, every: int) -> int:
-    return rounds // every + 1 + (rounds % every > 0)
+def _evaluations(rounds: int, run: RunOptions) -> int:
+    """Return how many evaluations so many rounds have, one of them at the end."""
+    return sum(map(run.evaluates, range(rounds))) + 1

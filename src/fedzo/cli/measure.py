@@ -21,10 +21,9 @@ from threadpoolctl import ThreadpoolController
 
 from fedzo import data
 from fedzo.algorithms import FedZO
-from fedzo.algorithms.fedzo import LocalSteps, rebuild
 from fedzo.core.directions import Frame
-from fedzo.core.federation import LocalFederation, Replies
-from fedzo.core.objective import Objective, initial_of
+from fedzo.core.federation import LocalFederation, Replies, Work
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.simd import dot_products
 from fedzo.problems.attack.problem import attack
@@ -43,7 +42,7 @@ PAPER = FedZO(
 )
 
 
-class Synthetic:
+class Synthetic(Objective):
     """f_i(x) = 1/2 |x - c_i|^2 with c_i made up on the spot: no memory grows with N."""
 
     def __init__(self, dim: int, devices: int) -> None:
@@ -104,7 +103,7 @@ def one_round(
 ) -> tuple[LocalFederation, Callable[[], object]]:
     """Return a federation (to be entered) and an action that does one round on it."""
     federation = LocalFederation(objective, 0, workers)
-    state = algorithm.init(initial_of(objective), federation, Ideal())
+    state = algorithm.init(objective.initial(), federation, Ideal())
     return federation, lambda: algorithm.round(0, state, federation, Ideal())
 
 
@@ -196,15 +195,13 @@ def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> floa
 def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
     """Time what an uplink does with a round's updates, and a server's rebuilding of them."""
     x, seed = problem.initial(), 0
-    work = LocalSteps(PAPER.estimator, 1e-3, PAPER.batch_size, x, 0, seed, PAPER.local_steps)
+    work = Work(PAPER, x, 0, seed)
     with LocalFederation(problem, seed, None) as federation:
         updates = list(federation.map(work, range(PAPER.participants or 0)))
 
         def rebuild_all() -> None:
             for update in updates:
-                assert update.coefficients is not None
-                at = Draws(seed, Stream.DIRECTIONS, 0, update.device)
-                rebuild(update.coefficients, "sphere", problem.dim, at)
+                work.rebuild(update)
 
         uplinks = {"ideal": Ideal(), "aircomp": AirComp(), "seeds": Seeds()}
         actions: dict[str, Callable[[], object]] = {

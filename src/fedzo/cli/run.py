@@ -13,6 +13,7 @@ from fedzo.errors import UsageError
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
+    from fedzo.runs.job import Engine
     from fedzo.runs.result import Callback, Result
     from fedzo.runs.signals import Interrupts
 
@@ -50,14 +51,27 @@ def run(arguments: argparse.Namespace) -> int:
                 return _run_seeds(experiment, out, arguments, interrupts)
             return _run_one(experiment, out, arguments.resume, arguments, interrupts)
     except KeyboardInterrupt:
-        first = out / f"seed-{experiment.settings.seed}" if several else out
+        first = out / f"seed-{experiment.options.seed}" if several else out
         if RunFolder(first).has_run():
             command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
             command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
             command += ["--engine", "flower"] if arguments.engine == "flower" else []
-            print(f"to go on: {shlex.join(command)}", file=sys.stderr)
+            print(f"to resume: {shlex.join(command)}", file=sys.stderr)
             return INTERRUPTED
         raise
+
+
+def _engine(name: str, experiment: Experiment) -> Engine:
+    """Return who computes: threads of this process, or Flower's simulation engine."""
+    from fedzo.runs.job import threads
+
+    if name == "local":
+        return threads
+    try:
+        from fedzo.flower.simulation import simulation
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--engine flower: {error}: pip install 'fedzo[flower]'") from error
+    return simulation(experiment)
 
 
 def _out(arguments: argparse.Namespace, name: str) -> Path:
@@ -70,7 +84,7 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
             return path
         if path.name == "config.toml" and path.is_file():
             return path.parent
-        raise UsageError("--resume needs --out DIR, the folder of the run to go on with")
+        raise UsageError("--resume needs --out DIR, the folder of the run to resume")
     folder, number = Path("runs") / name, 2
     while folder.exists():
         folder, number = Path("runs") / f"{name}-{number}", number + 1
@@ -88,7 +102,8 @@ def _run_one(
     from fedzo.runs.result import Status
 
     callbacks: list[Callback] = [] if arguments.quiet else [ProgressLine()]
-    result = experiment.run(out, resume, [*callbacks, interrupts], arguments.engine)
+    watchers: list[Callback] = [*callbacks, interrupts]
+    result = experiment.run(out, resume, watchers, _engine(arguments.engine, experiment))
     print(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
@@ -101,7 +116,7 @@ def _run_seeds(
     from fedzo.plots.curves import draw_curves
     from fedzo.runs.folder import RunFolder, read_runs
 
-    first = experiment.settings.seed
+    first = experiment.options.seed
     seeds = range(first, first + arguments.seeds)
     runs = {out / f"seed-{seed}": experiment.with_seed(seed) for seed in seeds}
     begun = [folder for folder in runs if RunFolder(folder).has_run()]
@@ -144,7 +159,11 @@ def _summary(result: Result, out: Path) -> str:
         devices = sorted({one["device"] for one in left_out})
         named = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
         rows.insert(
-            1, ("left out", f"{len(left_out)} times, device {named}: history.jsonl has why")
+            1,
+            (
+                "left out",
+                f"{len(left_out)} times, device {named}: see history.jsonl for the reasons",
+            ),
         )
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)

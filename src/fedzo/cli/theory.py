@@ -37,10 +37,10 @@ def theory(arguments: argparse.Namespace) -> int:
     if arguments.constants is not None:
         constants = Constants.parse(arguments.constants)
     elif arguments.estimate is not None:
-        seed = experiment.settings.seed
+        seed = experiment.options.seed
         constants = estimate(objective, queries=arguments.estimate, seed=seed)
-    elif hasattr(objective, "constants"):
-        constants = Constants(**objective.constants())
+    elif known := objective.constants():
+        constants = Constants(**known)
     else:
         raise UsageError(
             f"{arguments.config}: the problem's constants are not known; --estimate measures "
@@ -51,9 +51,9 @@ def theory(arguments: argparse.Namespace) -> int:
         constants,
         devices=objective.devices,
         dim=objective.dim,
-        rounds=experiment.settings.rounds,
+        rounds=experiment.options.rounds,
         uplink=experiment.uplink,
-        seed=experiment.settings.seed,
+        seed=experiment.options.seed,
     )
     print(found.text())
     return 0

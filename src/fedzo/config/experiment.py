@@ -2,7 +2,8 @@
 
 A table's keys are the parameters of what it makes: ``[algorithm]`` those of the algorithm
 that ``name`` names, ``[uplink]`` those of its ``kind``, ``[problem]`` those of the problem's
-factory, and ``[run]`` those of :class:`RunSettings`. There is no second list of keys.
+factory, ``[server]`` those of its step, and ``[run]`` those of :class:`RunOptions`. There is no
+second list of keys.
 """
 
 from __future__ import annotations
@@ -16,30 +17,20 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from fedzo.algorithms import ALGORITHMS, Algorithm
-from fedzo.config.signature import arguments_of, made_by, parameters_of
-from fedzo.core.federation import Federation
-from fedzo.core.importing import named
-from fedzo.core.objective import Objective, missing
-from fedzo.errors import (
-    InvalidValue,
-    UsageError,
-    nearest,
-    one_of,
-    require,
-)
+from fedzo.algorithms import Algorithm
+from fedzo.core.importing import import_path, named
+from fedzo.core.objective import Objective, check_objective
+from fedzo.core.signature import arguments_of, made_by, parameters_of
+from fedzo.errors import FedzoError, InvalidValue, UsageError, naming, nearest, one_of, require
 from fedzo.problems import PROBLEMS
-from fedzo.runs.minimize import drive, minimize
-from fedzo.runs.options import FlowerSettings, RunSettings
-from fedzo.runs.result import Callback, Result
-from fedzo.uplinks import UPLINKS, Uplink
+from fedzo.runs.inputs import as_objective
+from fedzo.runs.job import Engine, Job, perform, threads
+from fedzo.runs.options import FlowerSettings, RunOptions
+from fedzo.runs.parts import PARTS, class_of, make_parts
+from fedzo.runs.result import Callbacks, Result, as_watchers
+from fedzo.uplinks import Uplink
 
-Array = NDArray[Any]
 Tables = dict[str, dict[str, Any]]
-
-ENGINES = ("local", "flower")
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ class Experiment:
     Examples
     --------
     >>> experiment = Experiment.load("quadratic", ["run.rounds=20", "algorithm.local_steps=2"])
-    >>> experiment.algorithm.local_steps, experiment.settings.rounds
+    >>> experiment.algorithm.local_steps, experiment.options.rounds
     (2, 20)
     >>> result = experiment.run()
     >>> result.nit
@@ -63,7 +54,7 @@ class Experiment:
     problem: Callable[[], Objective]
     algorithm: Algorithm
     uplink: Uplink
-    settings: RunSettings
+    options: RunOptions
     flower: FlowerSettings
 
     @classmethod
@@ -74,6 +65,7 @@ class Experiment:
         file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
         """
         path = _find(source)
+        import_path(path.parent)  # a part of one's own may lie beside its configuration
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -90,7 +82,7 @@ class Experiment:
     @classmethod
     def resolve(cls, tables: Mapping[str, Any], name: str = "run") -> Experiment:
         """Check the tables against what they make, and fill in the defaults."""
-        known = ("problem", "algorithm", "uplink", "run", "flower")
+        known = ("problem", "algorithm", "server", "uplink", "run", "flower")
         for table, keys in tables.items():
             if table not in known:
                 raise UsageError(
@@ -98,104 +90,57 @@ class Experiment:
                     f"a configuration has {', '.join(f'[{k}]' for k in known)}"
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
-        run = dict(tables.get("run", {}))
-        settings, run = made_by("run", RunSettings, run)
+        options, run = made_by("run", RunOptions, tables.get("run", {}))
         problem = dict(tables.get("problem", {}))
-        problem_name = _choice("problem", problem, *_CHOICES["problem"], own=True)
+        problem_name = _problem_name(problem)
         factory = _factory(problem_name)
         arguments = arguments_of("problem", factory, problem, hidden=("seed",))
-        chosen = {**arguments, **_takes_seed(factory, settings.data_seed)}
-        algorithm = dict(tables.get("algorithm", {}))
-        algorithm_name = _choice("algorithm", algorithm, *_CHOICES["algorithm"])
-        made, algorithm = made_by("algorithm", ALGORITHMS[algorithm_name], algorithm)
-        uplink = dict(tables.get("uplink", {}))
-        kind = _choice("uplink", uplink, *_CHOICES["uplink"])
-        heard, uplink = made_by("uplink", UPLINKS[kind], uplink)
+        chosen = {**arguments, **_takes_seed(factory, options.data_seed)}
+        algorithm, uplink, parts = make_parts(tables)
         made_flower, flower = made_by("flower", FlowerSettings, tables.get("flower", {}))
-        resolved = {
-            "problem": {"name": problem_name, **arguments},
-            "algorithm": {"name": algorithm_name, **algorithm},
-            "uplink": {"kind": kind, **uplink},
-            "run": run,
-        }
+        resolved = {"problem": {"name": problem_name, **arguments}, **parts, "run": run}
         return cls(
             name=name,
             tables=resolved | ({"flower": flower} if "flower" in tables else {}),
             problem=lambda: _objective(problem_name, factory, chosen),
-            algorithm=made,
-            uplink=heard,
-            settings=settings,
+            algorithm=algorithm,
+            uplink=uplink,
+            options=options,
             flower=made_flower,
         )
 
     def with_seed(self, seed: int) -> Experiment:
         """Return the same experiment with another seed; the data stay as they are."""
-        try:
-            settings = replace(self.settings, seed=seed)
-        except InvalidValue as error:
-            raise error.under("run") from error
+        with naming("run"):
+            options = replace(self.options, seed=seed)
         tables = {**self.tables, "run": {**self.tables["run"], "seed": seed}}
-        return replace(self, tables=tables, settings=settings)
+        return replace(self, tables=tables, options=options)
+
+    def job(
+        self, run_dir: Path | None = None, resume: bool = False, callback: Callbacks = None
+    ) -> Job:
+        """Return what is to be run, in a folder if one is given."""
+        return Job(
+            algorithm=self.algorithm,
+            uplink=self.uplink,
+            options=self.options,
+            tables=self.tables,
+            run_dir=run_dir,
+            resume=resume,
+            watchers=as_watchers(callback),
+        )
 
     def run(
         self,
         run_dir: Path | None = None,
         resume: bool = False,
-        callback: Callback | Sequence[Callback] | None = None,
-        engine: str = "local",
+        callback: Callbacks = None,
+        engine: Engine = threads,
     ) -> Result:
-        """Run it, in a folder if one is given, on threads or on Flower's simulation engine."""
-        if engine not in ENGINES:
-            raise InvalidValue("engine", engine, one_of(ENGINES) + nearest(engine, ENGINES))
-        if engine == "flower":
-            try:
-                from fedzo.flower.simulation import simulate
-            except ModuleNotFoundError as error:
-                advice = "pip install 'fedzo[flower]'"
-                raise UsageError(f"--engine flower: {error}: {advice}") from error
-            return simulate(self, run_dir, resume, callback)
-        objective, settings = self.problem(), self.settings
-        loop = self._loop(run_dir, resume, callback)
-        try:
-            return minimize(objective, seed=settings.seed, workers=settings.workers, **loop)
-        except InvalidValue as error:  # a hyper-parameter that does not fit this problem
-            raise error.under("algorithm") from error
-
-    def run_over(
-        self,
-        federation: Federation,
-        x0: Array,
-        run_dir: Path | None = None,
-        resume: bool = False,
-        callback: Callback | Sequence[Callback] | None = None,
-        probed: int = 0,
-    ) -> Result:
-        """Run it over a federation that holds its problem; ``probed``: see :func:`drive`."""
-        try:
-            return drive(federation, x0, **self._loop(run_dir, resume, callback), probed=probed)
-        except InvalidValue as error:  # a hyper-parameter that does not fit this problem
-            raise error.under("algorithm") from error
-
-    def _loop(
-        self,
-        run_dir: Path | None,
-        resume: bool,
-        callback: Callback | Sequence[Callback] | None,
-    ) -> dict[str, Any]:
-        """Return what the loop is told, whoever computes."""
-        settings = self.settings
-        return {
-            "algorithm": self.algorithm,
-            "uplink": self.uplink,
-            "rounds": settings.rounds,
-            "evaluate_every": settings.evaluate_every,
-            "checkpoint_every": settings.checkpoint_every,
-            "target": settings.target,
-            "callback": callback,
-            "run_dir": run_dir,
-            "resume": resume,
-            "config": self.tables,
-        }
+        """Run it, on threads of this process or by another engine."""
+        with naming("algorithm"):  # a hyper-parameter that does not fit this problem
+            objective, x0 = as_objective(self.problem(), None, None, {})
+            return perform(self.job(run_dir, resume, callback), objective, x0, engine)
 
 
 def shipped() -> list[str]:
@@ -238,46 +183,48 @@ def _override(tables: dict[str, Any], override: str) -> None:
     tables.setdefault(table, {})[key] = value
 
 
-# The tables whose keys depend on one of them: which it is, what it may be, what it is if unsaid.
-_CHOICES: dict[str, tuple[str, Mapping[str, Any], str | None]] = {
-    "problem": ("name", PROBLEMS, None),
-    "algorithm": ("name", ALGORITHMS, "fedzo"),
-    "uplink": ("kind", UPLINKS, "ideal"),
-}
-
-
 def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
-    """Put changes into the tables of a file."""
+    """Put changes into the tables of a file.
+
+    Where a change names another problem or part, the keys that only the old one takes go.
+    """
     for table, keys in changes.items():
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
             continue  # the file is wrong, and will be told so
-        if table in _CHOICES:
-            key, known, default = _CHOICES[table]
-            was, now = str(old.get(key, default)), str(keys.get(key))
-            if was in known and now in known:
-                makers = [_factory(c) if table == "problem" else known[c] for c in (was, now)]
+        key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
+        if key in keys:
+            default = None if table == "problem" else PARTS[table].default
+            makers = [_maker(table, name) for name in (old.get(key, default), keys[key])]
+            if makers[0] is not None and makers[1] is not None:
                 for gone in parameters_of(makers[0]) - parameters_of(makers[1]):
                     old.pop(gone, None)
         old.update(keys)
 
 
-def _choice(
-    table: str,
-    keys: dict[str, Any],
-    key: str,
-    known: Mapping[str, Any],
-    default: str | None = None,
-    own: bool = False,
-) -> str:
-    """Take out the key that says what a table makes; ``own`` if it may be the user's."""
-    choice = keys.pop(key, default)
-    allowed = one_of(known) + (", or 'module:factory' for your own" if own else "")
-    if choice is None:
-        raise UsageError(f"{table}.{key} is missing: it must be {allowed}")
-    if isinstance(choice, str) and (choice in known or (own and ":" in choice)):
-        return choice
-    raise InvalidValue(f"{table}.{key}", choice, allowed + nearest(str(choice), known))
+def _maker(table: str, name: Any) -> Any:
+    """Return what a name makes, None where it names nothing: that is told later."""
+    try:
+        return _factory(name) if table == "problem" else class_of(table, name)
+    except FedzoError:
+        return None
+
+
+def _problem_name(keys: dict[str, Any]) -> str:
+    """Take out the key that names the problem."""
+    reason = keys.pop("python_only", None)
+    name = keys.pop("name", None)
+    if reason is not None:
+        raise UsageError(
+            f"problem.name = {name!r}: this run was started in Python and cannot be run from its "
+            f"configuration: {reason}"
+        )
+    allowed = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
+    if name is None:
+        raise UsageError(f"problem.name is missing: it must be {allowed}")
+    if isinstance(name, str) and (name in PROBLEMS or ":" in name):
+        return name
+    raise InvalidValue("problem.name", name, allowed + nearest(str(name), PROBLEMS))
 
 
 def _factory(name: str) -> Callable[..., Any]:
@@ -292,16 +239,9 @@ def _factory(name: str) -> Callable[..., Any]:
 
 
 def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:
-    try:
+    with naming("problem"):
         made = factory(**arguments)
-    except InvalidValue as error:
-        raise error.under("problem") from error
-    if not isinstance(made, Objective):
-        raise UsageError(
-            f"problem.name = {name!r}: made a {type(made).__name__}, which is no Objective"
-            f"{missing(made)}"
-        )
-    return made
+    return check_objective(made, f"problem.name = {name!r}: made")
 
 
 def _takes_seed(factory: Callable[..., Any], seed: int) -> dict[str, int]:

@@ -41,6 +41,7 @@ from fedzo.errors import InvalidValue, NonFinite, UsageError, check_positive, ne
 Array = NDArray[Any]
 
 DIFFERENCES = ("forward", "central")
+EVERY_DEVICE = 2**32 - 1  # stands for the device in the address of shared directions
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Estimator:
 
     ``difference = "central"`` takes (F(x + μv) - F(x - μv)) / 2μ in place of
     (F(x + μv) - F(x)) / μ: no error of first order in μ, for 2 b2 instead of b2 + 1 values
-    a sample.
+    a sample. ``shared`` directions are the same for all devices of a step.
 
     Examples
     --------
@@ -72,6 +73,7 @@ class Estimator:
     directions: int
     kind: str = "sphere"
     difference: str = "forward"
+    shared: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self, "smoothing")
@@ -101,7 +103,7 @@ class Estimator:
 
     def step(
         self,
-        objective: Any,
+        objective: Objective,
         x: Array,
         batch_size: int,
         frame: Frame,
@@ -113,14 +115,15 @@ class Estimator:
         """Move ``delta`` by -η times the estimate at x; return what moved it, and start + delta.
 
         What moved it are the coefficients of ``frame.rows``, in the model's precision. A
-        problem that does all of this in one compiled call, its own ``step``, is asked to.
+        problem that does all of this in one compiled call, its ``fused_step``, is asked to.
         Raises :class:`~fedzo.errors.NonFinite` where a value was not finite.
         """
-        if frame.kind == "sphere" and hasattr(objective, "step"):
+        if frame.kind == "sphere" and objective.offers("fused_step"):
             factor = -learning_rate * self.factor(x.size, batch_size)
             rows, offsets = self.stencil[0], self.smoothing * self.stencil[1]
-            moves, new_x, asked = objective.step(
-                x, frame, rows, offsets, factor, at, batch_size, delta, start
+            addresses = at.on(Stream.BATCHES), self.address(at)
+            moves, new_x, asked = objective.fused_step(
+                x, frame, rows, offsets, factor, addresses, batch_size, delta, start
             )
             _require_finite(moves, at)
             return moves, new_x, asked
@@ -134,20 +137,30 @@ class Estimator:
         sides = 1 if self.difference == "forward" else 2
         return dim / (sides * self.smoothing * batch_size * self.directions)
 
+    def address(self, at: Draws) -> Draws:
+        """Return where the directions of a step are drawn, of the device at ``at`` or of all."""
+        at = at.on(Stream.DIRECTIONS)
+        return at._replace(device=EVERY_DEVICE) if self.shared else at
+
+    def rebuild(self, coefficients: Array, dim: int, at: Draws) -> Array:
+        """Return the sum that (H, b2) coefficients make with the directions of H steps."""
+        frame = self.frame(dim, coefficients.dtype)
+        start, delta = np.zeros((2, dim), coefficients.dtype)
+        for k, moves in enumerate(coefficients):
+            frame.draw(self.address(at._replace(step=k)))
+            frame.advance(moves, delta, start)
+        return delta
+
     def _values(
-        self, objective: Any, x: Array, batch_size: int, frame: Frame, at: Draws
+        self, objective: Objective, x: Array, batch_size: int, frame: Frame, at: Draws
     ) -> NDArray[np.float64]:
         """Fill the frame, and return the values at the stencil's points as float64, (k, b)."""
         rows, signs = self.stencil
         batch = objective.batch(at.device, batch_size, at.on(Stream.BATCHES))
-        frame.draw(at.on(Stream.DIRECTIONS))
+        frame.draw(self.address(at))
         # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
         steps = self.smoothing * signs * frame.scales[rows]
-        if hasattr(objective, "values_along"):
-            values = objective.values_along(x, frame.rows, rows, steps, batch)
-        else:
-            points = x + steps[:, None].astype(x.dtype) * frame.rows[rows]
-            values = objective.values(points, batch)
+        values = objective.values_along(x, frame.rows, rows, steps, batch)
         values = np.asarray(values, np.float64)
         if values.ndim != 2 or len(values) != len(rows):
             name, shape = type(objective).__name__, f"({len(rows)}, samples)"

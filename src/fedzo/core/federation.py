@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
@@ -22,7 +23,9 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo.core.budget import Meter
-from fedzo.core.objective import Objective, metrics_of, size_of
+from fedzo.core.estimator import Estimator
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import NoAnswer, UsageError, check_count
 
 Array = NDArray[Any]
@@ -35,19 +38,89 @@ _SILENT: Any = {"over": "ignore", "invalid": "ignore"}
 
 
 class Update(NamedTuple):
-    """What one device answers to one round's work."""
+    """What one device answers to one round's work.
+
+    Attributes
+    ----------
+    device : int
+        Whose answer it is.
+    delta : array
+        Δ_i^t, how far the device's model moved.
+    weight : float
+        Its share in the average, before the shares are made to sum to one.
+    queries : int
+        How many values F_i(x, ξ) it took.
+    coefficients : array, optional
+        (H, b2): what Δ_i^t is made of, where it is a combination of the round's directions.
+    values : array, optional
+        (k,) float64: the device's loss at each of k points, where the work was to evaluate those;
+        ``delta`` is empty then.
+    """
 
     device: int
-    delta: Array  # Δ_i^t, how far the device's model moved
-    weight: float  # its share in the average, before the shares are made to sum to one
-    queries: int  # how many values F_i(x, ξ) this took
-    coefficients: Array | None = None  # (H, b2): what Δ_i^t is made of, if of directions
+    delta: Array
+    weight: float
+    queries: int
+    coefficients: Array | None = None
+    values: Array | None = None
 
 
-Work = Callable[[Objective, int], Update]
+@dataclass(frozen=True)
+class Work:
+    """One round's work: a pure function of (objective, device), the same wherever it is done.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        Whose ``local`` is done.
+    x : array
+        Where devices start: x^t, or one row for each device of ``rows``.
+    round : int
+        t.
+    seed : int
+        The federation's.
+    rows : tuple of int, optional
+        Whose rows x has, where each device has a model of its own.
+    """
+
+    algorithm: Any
+    x: Array
+    round: int
+    seed: int
+    rows: tuple[int, ...] | None = None
+
+    def __call__(self, objective: Objective, device: int) -> Update:
+        """Return what the device answers."""
+        x = self.x if self.rows is None else self.x[self.rows.index(device)]
+        update: Update = self.algorithm.local(objective, device, x, self.at(device))
+        return update
+
+    def at(self, device: int) -> Draws:
+        """Return the address of a device's draws in this round."""
+        return Draws(self.seed, Stream.DIRECTIONS, self.round, device)
+
+    def only(self, devices: Sequence[int]) -> Work:
+        """Return the same work with what these devices need of x, to be sent to them."""
+        if self.rows is None:
+            return self
+        kept = [self.rows.index(device) for device in devices]
+        return replace(self, x=self.x[kept], rows=tuple(devices))
+
+    def rebuild(self, update: Update) -> Array:
+        """Return the Δ_i^t that an update's coefficients make, as the device itself summed it.
+
+        The directions are drawn again and go through the same kernel in the same order, so the
+        result is the device's own to the bit, on machines whose vector units are alike.
+        """
+        estimator: Estimator = self.algorithm.estimator
+        assert update.coefficients is not None
+        return estimator.rebuild(update.coefficients, self.x.size, self.at(update.device))
 
 
-class LeftOut(NamedTuple):
+Task = Callable[[Objective, int], Update]  # a Work, or what wraps one
+
+
+class LeftOutDevice(NamedTuple):
     """A device that a round or an evaluation had to do without."""
 
     device: int
@@ -55,10 +128,11 @@ class LeftOut(NamedTuple):
 
 
 class Replies(Iterator[Update]):
-    """A stream of updates in device order that counts what goes by."""
+    """A stream of updates in device order that counts what goes by; ``work`` is what was asked."""
 
-    def __init__(self, updates: Iterable[Update]) -> None:
+    def __init__(self, updates: Iterable[Update], work: Task | None = None) -> None:
         self._updates = iter(updates)
+        self.work = work if isinstance(work, Work) else None
         self.count = 0
         self.queries = 0
 
@@ -74,14 +148,16 @@ class Federation(Protocol):
 
     A federation is entered before its first round and left after its last. Whoever could not
     be heard is named in ``left_out``, which the reader empties; ``meter`` counts the queries
-    of a problem that counts them itself.
+    of a problem that counts them itself; ``scale`` is the problem's typical length of each
+    number in x, where it knows one.
     """
 
     seed: int
     dim: int
     devices: int
-    left_out: list[LeftOut]
+    left_out: list[LeftOutDevice]
     meter: Meter | None
+    scale: Array | None
 
     @property
     def evaluation_cost(self) -> int:
@@ -140,8 +216,8 @@ class LocalFederation:
             check_count("workers", workers)
         self.objective, self.seed = objective, seed
         self.dim, self.devices = objective.dim, objective.devices
-        self.meter: Meter | None = getattr(objective, "meter", None)
-        self.left_out: list[LeftOut] = []
+        self.meter, self.scale = objective.meter, objective.scale
+        self.left_out: list[LeftOutDevice] = []
         self.workers = workers or cores()
         self._trials: list[float] | None = [] if workers is None else None
         self._threads: ThreadPoolExecutor | None = None
@@ -172,19 +248,18 @@ class LocalFederation:
 
     def offers(self, method: str) -> bool:
         """Tell whether the problem has one of an objective's optional methods."""
-        return hasattr(self.objective, method)
+        return self.objective.offers(method)
 
     @cached_property
     def evaluation_cost(self) -> int:
-        """How many values F_i(x, ξ) one evaluation takes: of all f_i, if nothing else is said."""
-        told = getattr(self.objective, "evaluation_cost", None)
-        return told or sum(size_of(self.objective, i) for i in range(self.devices))
+        """How many values F_i(x, ξ) one evaluation takes."""
+        return self.objective.evaluation_cost
 
-    def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
+    def map(self, work: Task, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
         stream = self._ordered if self._trials is None else self._tried
         answers = stream(lambda i: self._answer(work, int(i)), devices)
-        return Replies(answer for answer in answers if answer is not None)
+        return Replies((answer for answer in answers if answer is not None), work)
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices.
@@ -197,13 +272,13 @@ class LocalFederation:
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return what else the problem has to tell of x."""
-        return metrics_of(self.objective, x)
+        return self.objective.metrics(x)
 
-    def _answer(self, work: Work, device: int) -> Update | None:
+    def _answer(self, work: Task, device: int) -> Update | None:
         try:
             return work(self.objective, device)
         except NoAnswer as error:
-            self.left_out.append(LeftOut(device, str(error)))
+            self.left_out.append(LeftOutDevice(device, str(error)))
             return None
 
     def _losses(self, x: Array, devices: Array) -> Array:
@@ -212,7 +287,7 @@ class LocalFederation:
         except NoAnswer as error:
             if len(devices) > 1:  # one at a time, to hear who it was
                 return np.concatenate([self._losses(x, one) for one in devices[:, None]])
-            self.left_out.append(LeftOut(int(devices[0]), str(error)))
+            self.left_out.append(LeftOutDevice(int(devices[0]), str(error)))
             return np.array([np.nan])
         if losses.shape != devices.shape:
             name, right = type(self.objective).__name__, devices.shape

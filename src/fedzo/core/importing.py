@@ -12,8 +12,17 @@ from typing import Any
 from fedzo.errors import InvalidValue
 
 
+def import_path(folder: Path) -> None:
+    """Let modules be found in a folder too, after all other places."""
+    where = str(folder.resolve())
+    if where not in sys.path and not Path(__file__).is_relative_to(where):
+        sys.path.append(where)
+
+
 def named(key: str, name: str) -> Any:
-    """Import what ``module:name`` names; the module may lie beside where the command was given.
+    """Import what ``module:name`` names.
+
+    The module may lie in the working directory, or beside the configuration that names it.
 
     ``key`` is the setting to complain about.
 
@@ -33,10 +42,11 @@ def named(key: str, name: str) -> Any:
         sys.path.insert(0, here)  # and it stays: the module may import others when it is called
     try:
         if not all(part.isidentifier() for part in module.split(".")):
-            raise ImportError(f"{module!r} is no name of a module")
+            raise ImportError(f"{module!r} is not the name of a module")
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise InvalidValue(key, name, f"importable: {error}, here or on Python's path") from error
+        where = "it is looked for here, beside the configuration and on Python's path"
+        raise InvalidValue(key, name, f"importable: {error}; {where}") from error
     except (ImportError, AttributeError, SyntaxError) as error:
         raise InvalidValue(key, name, f"importable: {error}") from error
 

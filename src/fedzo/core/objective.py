@@ -1,4 +1,4 @@
-"""What a problem must answer to: values at points, and nothing else.
+"""What a problem answers to: values at points, and what else it may offer.
 
 An optimiser asks for a batch of a device's randomness and for the loss of points on that
 batch. How the values are made, in BLAS, in ONNX Runtime, behind an HTTP endpoint, is the
@@ -7,13 +7,21 @@ problem's own business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.budget import Meter
 from fedzo.core.random import Draws
+from fedzo.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedzo.core.directions import Frame
 
 Array = NDArray[Any]
 
@@ -26,90 +34,222 @@ class Best(NamedTuple):
     round: int
 
 
-@runtime_checkable
-class Objective(Protocol):
+class Objective:
     """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
 
-    ``dim`` is d and ``devices`` is N. Besides the three methods here an objective may have
-
-    ``values_along(x, directions, rows, steps, batch)``
-        the (k, b) values at the k points x + steps[k] * directions[rows[k]], without the
-        points ever being built: for a linear model that is one matrix product.
-        ``directions`` is lent: it is overwritten after the call.
-    ``step(x, frame, rows, offsets, factor, at, size, delta, start)``
-        a whole step on the sphere in one go, for compiled problems that need no GIL for it:
-        draws a batch and the frame by the address ``at``, takes the values at
-        x + offsets[k] * v[rows[k]], makes the moves factor * scale * sum of differences (see
-        :func:`fedzo.core.estimator.scale_slopes`), adds them up into ``delta``, and returns the
-        moves, start + delta and the number of values;
-    ``gradient(x, batch)``
-        the mean gradient over a batch, for first-order baselines;
-    ``metrics(x)``
-        further numbers to record at an evaluation, such as a test accuracy;
-    ``initial()``
-        where to start when the caller does not say, else at zero;
-    ``constants()``
-        L, gap, sigma_g, sigma_h, c_g and c_h of the paper's assumptions, where they are known;
-    ``size(device)``
-        how many samples a device holds, for averages weighted by size;
-    ``evaluation_cost``
-        how many values one evaluation takes, if not one for each sample that a device holds;
-    ``meter``
-        a :class:`~fedzo.core.budget.Meter` that counts every query, and may end the run;
-    ``reach``
-        how far x should go in a round at least, where the problem knows the scale of its x:
-        ``learning_rate = "auto"`` goes by it;
-    ``point(x)``
-        what the optimiser's x is to a person, where that is not x itself: it is what a
-        result, a callback and ``model.npy`` get;
-    ``write_files(folder, best)``
-        writes further files into a run's folder when it has ended, from the :class:`Best` model;
-    ``close()``
-        lets go of what is held for a run, such as processes, when it has ended.
+    A problem of one's own is a subclass. It must set ``dim``, which is d, and ``devices``, which is
+    N, and define :meth:`batch`, :meth:`values` and :meth:`losses`. Everything else here has a
+    default, and is what a problem *may* offer: quicker values, a start, metrics, files.
 
     A problem that cannot answer for one device, for now, raises
     :class:`~fedzo.errors.NoAnswer`: the round goes on without that device.
+
+    Attributes
+    ----------
+    dim, devices : int
+        d and N.
+    meter : Meter, optional
+        Counts every query, and may end the run at a budget.
+    scale : array, optional
+        The typical length of each number in x, where it is known: adaptive algorithms begin by it.
+    reach : float
+        How far x should go in a round at least, where the problem knows the scale of its x:
+        ``learning_rate = "auto"`` goes by it.
+
+    Examples
+    --------
+    >>> class Distance(Objective):
+    ...     dim, devices = 2, 3
+    ...     def batch(self, device, size, draws):
+    ...         return device
+    ...     def values(self, points, batch):
+    ...         return np.sum((points - batch) ** 2, axis=1, keepdims=True)
+    ...     def losses(self, x, devices):
+    ...         return np.array([np.sum((x - i) ** 2) for i in devices])
+    >>> problem = Distance()
+    >>> problem.initial(), problem.size(0), problem.offers("gradient")
+    (array([0., 0.]), 1, False)
     """
 
     dim: int
     devices: int
+    meter: Meter | None = None
+    scale: Array | None = None
+    reach: float = 0.0
+
+    # How the problem was made, so that a run's configuration can make it again.
+    made_by: str
+    made_with: Mapping[str, Any]
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Note the arguments of the constructor."""
+        self = super().__new__(cls)
+        self.made_by, self.made_with = name_of(cls), _arguments(cls, arguments, keywords)
+        return self
+
+    # ------------------------------------------------------------------------ what it must answer
 
     def batch(self, device: int, size: int, draws: Draws) -> Any:
         """Return ``size`` independent realisations ξ of a device's randomness."""
-        ...
+        raise NotImplementedError
 
     def values(self, points: Array, batch: Any) -> Array:
         """Return F_i(x_k, ξ_m) of each point and each realisation: (k, d) -> (k, b)."""
-        ...
+        raise NotImplementedError
 
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x) of the given devices, each over all that it holds."""
-        ...
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------- quicker values
+
+    def values_along(
+        self, x: Array, directions: Array, rows: Array, steps: Array, batch: Any
+    ) -> Array:
+        """Return the (k, b) values at the k points x + steps[k] * directions[rows[k]].
+
+        The default builds the points. Whoever need not build them overrides this: for a linear
+        model it is one matrix product. ``directions`` is lent, and overwritten after the call.
+        """
+        points = x + steps[:, None].astype(x.dtype) * directions[rows]
+        return self.values(points, batch)
+
+    def fused_step(
+        self,
+        x: Array,
+        frame: Frame,
+        rows: Array,
+        offsets: Array,
+        factor: float,
+        addresses: tuple[Draws, Draws],
+        size: int,
+        delta: Array,
+        start: Array,
+    ) -> tuple[Array, Array, int]:
+        """Take a whole step on the sphere in one compiled call, which needs no GIL for it.
+
+        It draws a batch and the frame by their two addresses, takes the values at
+        x + offsets[k] * v[rows[k]], makes the moves factor * scale * sum of differences (see
+        :func:`fedzo.core.estimator.scale_slopes`), adds them up into ``delta``, and returns the
+        moves, start + delta and the number of values. It is used only where it is overridden.
+        """
+        raise NotImplementedError
+
+    def gradient(self, x: Array, batch: Any) -> Array:
+        """Return the mean gradient over a batch, for first-order baselines, where there is one."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------ what it is about
+
+    def initial(self) -> Array:
+        """Return where to start when the caller does not say: at zero, if nothing else is said."""
+        return np.zeros(self.dim)
+
+    def size(self, device: int) -> int:
+        """Return how many samples a device holds: 1 where there is no notion of samples."""
+        return 1
+
+    @property
+    def evaluation_cost(self) -> int:
+        """How many values one evaluation takes: one for each sample, if nothing else is said."""
+        return sum(self.size(i) for i in range(self.devices))
+
+    def metrics(self, x: Array) -> Mapping[str, float]:
+        """Return further numbers to record at an evaluation, such as a test accuracy."""
+        return {}
+
+    def constants(self) -> Mapping[str, float]:
+        """Return L, gap, sigma_g, sigma_h, c_g and c_h of the paper's assumptions, where known."""
+        return {}
+
+    def point(self, x: Array) -> Array:
+        """Return what the optimiser's x is to a person: what a result and ``model.npy`` hold."""
+        return x.copy()
+
+    # --------------------------------------------------------------------------- when it ends
+
+    def write_files(self, folder: Path, best: Best) -> None:
+        """Write further files into the folder of a run that has ended."""
+
+    def close(self) -> None:
+        """Let go of what is held for a run, such as processes, when it has ended."""
+
+    # ----------------------------------------------------------------------------------------
+
+    def offers(self, name: str) -> bool:
+        """Tell whether the problem has its own version of one of the optional methods."""
+        return getattr(type(self), name) is not getattr(Objective, name)
 
 
-def missing(candidate: object) -> str:
-    """Word what an object lacks to be an :class:`Objective`."""
-    needed = ("dim", "devices", "batch", "values", "losses")
-    lacks = [name for name in needed if not hasattr(candidate, name)]
-    return f": it lacks {', '.join(lacks)}" if lacks else ": it is a class, not an object of it"
+P = ParamSpec("P")
+O = TypeVar("O", bound=Objective)
+NEEDED = ("dim", "devices", "batch", "values", "losses")
 
 
-def size_of(objective: Objective, device: int) -> int:
-    """Return how many samples a device holds, 1 if the objective has no notion of samples."""
-    size = getattr(objective, "size", None)
-    return int(size(device)) if size is not None else 1
+def check_objective(candidate: object, source: str) -> Objective:
+    """Return the candidate if it is an objective with all that it needs, or raise.
+
+    >>> check_objective(3, "problem.name = 'mine:make' made")
+    Traceback (most recent call last):
+    fedzo.errors.UsageError: problem.name = 'mine:make' made an object of type int, which is not an
+    Objective: it must be a subclass of fedzo.Objective with dim, devices, batch, values and losses
+    """
+    kind = type(candidate)
+    needed = "a subclass of fedzo.Objective with dim, devices, batch, values and losses"
+    if isinstance(candidate, type):
+        raise UsageError(f"{source} the class {candidate.__name__}, not an object of it")
+    if not isinstance(candidate, Objective):
+        raise UsageError(
+            f"{source} an object of type {kind.__name__}, which is not an Objective: "
+            f"it must be {needed}"
+        )
+    lacks = [
+        name
+        for name in NEEDED
+        if not hasattr(candidate, name) or getattr(kind, name, None) is getattr(Objective, name, 0)
+    ]
+    if lacks:
+        raise UsageError(f"{source} {kind.__name__}, which lacks {', '.join(lacks)}")
+    return candidate
 
 
-def initial_of(objective: Objective) -> Array:
-    """Return where a run starts when nobody says: the objective's own point, or zero."""
-    initial = getattr(objective, "initial", None)
-    return np.asarray(initial()) if initial is not None else np.zeros(objective.dim)
+def described(factory: Callable[P, O]) -> Callable[P, O]:
+    """Decorate a function that makes a problem, so that the problem knows how it was made.
+
+    >>> from fedzo.problems.softmax import softmax
+    >>> problem = softmax(devices=10, partition="iid")
+    >>> problem.made_by, problem.made_with["partition"]
+    ('fedzo.problems.softmax:softmax', 'iid')
+    """
+
+    @functools.wraps(factory)
+    def make(*arguments: P.args, **keywords: P.kwargs) -> O:
+        made = factory(*arguments, **keywords)
+        made.made_by, made.made_with = name_of(factory), _arguments(factory, arguments, keywords)
+        return made
+
+    return make
 
 
-def metrics_of(objective: Objective, x: Array) -> Mapping[str, float]:
-    """Return the objective's own metrics at x, if it has any."""
-    metrics = getattr(objective, "metrics", None)
-    return metrics(x) if metrics is not None else {}
+def _arguments(maker: Any, arguments: Any, keywords: Any) -> dict[str, Any]:
+    """Return all arguments of a call by name, defaults included."""
+    try:
+        bound = inspect.signature(maker).bind(*arguments, **keywords)
+    except (TypeError, ValueError):  # the call is about to say what is wrong
+        return {}
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def is_plain(value: object) -> bool:
+    """Tell whether a configuration can hold a value.
+
+    >>> is_plain([1, "a", None]), is_plain(print)
+    (True, False)
+    """
+    if isinstance(value, list | tuple):
+        return all(is_plain(item) for item in value)
+    return value is None or isinstance(value, str | bool | int | float | np.number)
 
 
 def name_of(fun: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedzo.core.federation import LeftOut
+from fedzo.core.federation import LeftOutDevice
 from fedzo.errors import Halted
 from fedzo.flower import wire
 from fedzo.flower.roll import Roll, line, log, lost
@@ -34,7 +34,7 @@ class Asking:
 
     def __init__(self, grid: Grid, settings: FlowerSettings) -> None:
         self.grid, self.settings = grid, settings
-        self.left_out: list[LeftOut] = []
+        self.left_out: list[LeftOutDevice] = []
         self.sent: list[Message] = []  # of the last round
         self.received: list[Message] = []
         self._ttl = settings.patience + settings.grace
@@ -92,7 +92,7 @@ class Asking:
                         continue
                     del missing[device]
                     if isinstance(told[device], str):
-                        self.left_out.append(LeftOut(device, line(told[device])))
+                        self.left_out.append(LeftOutDevice(device, line(told[device])))
                     else:
                         found[device] = told[device]
             enough = len(devices) - len(missing) >= need
@@ -103,7 +103,7 @@ class Asking:
         for node, asked in under_way.asked.values():
             self.roll.strike(node, f"it was silent for the {self.settings.grace:g} s of grace")
             missing.update(dict.fromkeys(asked, "its node did not answer in time"))
-        self.left_out += [LeftOut(device, reason) for device, reason in missing.items()]
+        self.left_out += [LeftOutDevice(device, reason) for device, reason in missing.items()]
         return found
 
     def _send(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fedzo.core.federation import LocalFederation, Update
-from fedzo.core.objective import Objective, initial_of, metrics_of, missing, size_of
+from fedzo.algorithms import ALGORITHMS, Algorithm
+from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.errors import NoAnswer, UsageError, require
 from fedzo.flower import wire
 from fedzo.flower.app_config import problem_of
@@ -21,7 +22,10 @@ Array = NDArray[Any]
 OPTIONAL = ("gradient", "metrics", "initial", "size")
 
 
-def make_client_app(objective_factory: Callable[[Context], Objective] = problem_of) -> ClientApp:
+def make_client_app(
+    objective_factory: Callable[[Context], Objective] = problem_of,
+    algorithms: Sequence[type[Algorithm]] = (),
+) -> ClientApp:
     """Return the ClientApp of nodes that hold this problem.
 
     Parameters
@@ -32,6 +36,8 @@ def make_client_app(objective_factory: Callable[[Context], Objective] = problem_
         message, so it should keep what is dear to make. The objective must be that of all N
         devices, but is only asked about those that live on this node: of the others it needs
         no data.
+    algorithms : sequence of classes
+        Algorithms of one's own that this node is willing to do the work of, besides fedzo's.
 
     Notes
     -----
@@ -49,16 +55,11 @@ def make_client_app(objective_factory: Callable[[Context], Objective] = problem_
     """
     allowed = "a function that is given Flower's context and returns an objective"
     require(callable(objective_factory), "objective_factory", objective_factory, allowed)
+    known = {**ALGORITHMS, **{name_of(kind): kind for kind in algorithms}}
     app = ClientApp()
 
     def made(context: Context) -> Objective:
-        objective: object = objective_factory(context)
-        if not isinstance(objective, Objective):
-            kind = type(objective).__name__
-            raise UsageError(
-                f"objective_factory returned a {kind}, which is no Objective{missing(objective)}"
-            )
-        return objective
+        return check_objective(objective_factory(context), "objective_factory returned")
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
@@ -68,13 +69,13 @@ def make_client_app(objective_factory: Callable[[Context], Objective] = problem_
 
     @app.query("initial")
     def initial(message: Message, context: Context) -> Message:
-        x = initial_of(made(context))
+        x = made(context).initial()
         return wire.reply(RecordDict({"arrays": wire.vector(x)}), message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         objective = made(context)
-        work, devices, coefficients = wire.read_task(message.content)
+        work, devices, coefficients = wire.read_task(message.content, known)
         found = _work(work, objective, devices, context)
         return wire.reply(wire.answer(found, coefficients), message)
 
@@ -84,7 +85,7 @@ def make_client_app(objective_factory: Callable[[Context], Objective] = problem_
         x, devices, wanted = wire.read_model(message.content)
         with LocalFederation(objective, seed=0, workers=1):  # as fedzo evaluates elsewhere
             found, failures = _losses(objective, x, devices, context)
-            metrics = metrics_of(objective, x) if wanted else {}
+            metrics = objective.metrics(x) if wanted else {}
         return wire.reply(wire.losses(found, failures, metrics), message)
 
     return app
@@ -124,18 +125,18 @@ def _range(piece: str) -> range:
     return found
 
 
-def _introduction(objective: Any, held: list[int]) -> wire.Hello:
+def _introduction(objective: Objective, held: list[int]) -> wire.Hello:
     return wire.Hello(
         dim=objective.dim,
         devices=objective.devices,
         held=tuple(held),
-        sizes=tuple(size_of(objective, i) for i in held),
-        offers=tuple(name for name in OPTIONAL if hasattr(objective, name)),
-        cost=int(getattr(objective, "evaluation_cost", None) or 0),
+        sizes=tuple(objective.size(i) for i in held),
+        offers=tuple(name for name in OPTIONAL if objective.offers(name)),
+        cost=objective.evaluation_cost if objective.offers("evaluation_cost") else 0,
     )
 
 
-def _work(work: Any, objective: Objective, devices: list[int], context: Context) -> wire.Answer:
+def _work(work: Work, objective: Objective, devices: list[int], context: Context) -> wire.Answer:
     """Do the work on this node's cores; a device that fails costs nobody but itself."""
     held = set(held_devices(context.node_config, objective.devices))
 
@@ -149,7 +150,9 @@ def _work(work: Any, objective: Objective, devices: list[int], context: Context)
 
     with LocalFederation(objective, seed=0) as here:
         updates = tuple(here.map(careful, devices))
-        return wire.Answer(work.round, updates, {o.device: o.reason for o in here.left_out})
+        return wire.Answer(
+            work.round, updates, {absent.device: absent.reason for absent in here.left_out}
+        )
 
 
 def _losses(

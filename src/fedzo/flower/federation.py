@@ -12,10 +12,9 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedzo.algorithms.fedzo import LocalSteps, rebuild
 from fedzo.core.budget import Meter
-from fedzo.core.federation import LeftOut, Replies, Update
-from fedzo.core.random import Draws, Stream, check_seed
+from fedzo.core.federation import LeftOutDevice, Replies, Update, Work
+from fedzo.core.random import check_seed
 from fedzo.errors import FedzoError, Halted, NonFinite
 from fedzo.flower import wire
 from fedzo.flower.asking import Asking, Found
@@ -77,6 +76,7 @@ class FlowerFederation:
         self.settings, self.seed = settings or FlowerSettings(), seed
         self.coefficients = uplink.wants_coefficients
         self.meter: Meter | None = None  # each node counts for itself
+        self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
         self._nodes = Asking(grid, self.settings)
         self.left_out, self._roll = self._nodes.left_out, self._nodes.roll
@@ -119,9 +119,9 @@ class FlowerFederation:
         kind, numbers = max(votes, key=votes.__getitem__)
         return np.frombuffer(numbers, kind).copy()
 
-    def map(self, work: Any, devices: Sequence[int] | Array) -> Replies:
+    def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
-        return Replies(self._updates(work, [int(i) for i in devices]))
+        return Replies(self._updates(work, [int(i) for i in devices]), work)
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices, each from where its data are."""
@@ -145,7 +145,7 @@ class FlowerFederation:
         finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]
-            self.left_out += [LeftOut(i, "its loss is not finite") for i in wrong]
+            self.left_out += [LeftOutDevice(i, "its loss is not finite") for i in wrong]
         return losses
 
     def metrics(self, x: Array) -> Mapping[str, float]:
@@ -164,10 +164,10 @@ class FlowerFederation:
 
     # ---------------------------------------------------------------------- a round's updates
 
-    def _updates(self, work: Any, devices: list[int]) -> Iterator[Update]:
+    def _updates(self, work: Work, devices: list[int]) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received = [], []
-        short = self.coefficients and isinstance(work, LocalSteps)
-        packed = None if hasattr(work, "only") else wire.pack(work)  # once for all nodes
+        short = self.coefficients
+        packed = wire.pack(work) if work.rows is None else None  # once for all nodes
         found = self._nodes.ask(
             wire.TRAIN,
             devices,
@@ -180,34 +180,40 @@ class FlowerFederation:
                 update = self._whole(found[device], work) if short else found[device]
                 self._check(update, work)
             except _Refused as error:
-                self.left_out.append(LeftOut(device, str(error)))
+                self.left_out.append(LeftOutDevice(device, str(error)))
                 continue
             heard += 1
             yield update
-        diverged = [one.device for one in self.left_out if "not finite" in one.reason]
+        diverged = [absent.device for absent in self.left_out if "not finite" in absent.reason]
         if diverged and not heard:
             raise NonFinite("the loss", work.round + 1, diverged[0])
 
-    def _read_updates(self, content: RecordDict, asked: list[int], work: Any, short: bool) -> Found:
+    def _read_updates(
+        self, content: RecordDict, asked: list[int], work: Work, short: bool
+    ) -> Found:
         told = wire.read_answer(content, short, len(asked))
         if told.round != work.round:
             raise Malformed(f"its answer is of round {told.round + 1}")
         return {**told.failures, **{update.device: update for update in told.updates}}
 
-    def _whole(self, update: Update, work: LocalSteps) -> Update:
+    def _whole(self, update: Update, work: Work) -> Update:
         """Make an update of its coefficients, by the directions that the server draws too."""
-        own, right = update.coefficients, (work.local_steps, work.estimator.directions)
+        if update.values is not None:
+            return update
+        own, right = update.coefficients, work.algorithm.coefficients_shape
         if own is None or own.shape != right or own.dtype != work.x.dtype:
             raise _Refused(f"its coefficients are not {right} of type {work.x.dtype}")
         if not np.isfinite(own).all():
             raise _Refused("its coefficients are not finite")
-        at = Draws(self.seed, Stream.DIRECTIONS, work.round, update.device)
-        return update._replace(delta=rebuild(own, work.estimator.kind, self.dim, at))
+        return update._replace(delta=work.rebuild(update))
 
-    def _check(self, update: Update, work: Any) -> None:
+    def _check(self, update: Update, work: Work) -> None:
         """Raise unless an update may be added to the others."""
-        delta, right = update.delta, getattr(work, "x", update.delta).dtype
-        if delta.shape != (self.dim,) or delta.dtype != right:
+        delta, right = update.delta, work.x.dtype
+        if update.values is not None:
+            if update.values.shape != (len(work.x),):
+                raise _Refused(f"it answered {update.values.size} values, not {len(work.x)}")
+        elif delta.shape != (self.dim,) or delta.dtype != right:
             got = f"{delta.shape} of type {delta.dtype}"
             raise _Refused(f"its update has the shape {got}, not ({self.dim},) of {right}")
         if not np.isfinite(delta).all():
@@ -218,17 +224,12 @@ class FlowerFederation:
         if norm > (limit or _LONGEST):
             most = f"max_norm = {limit:g}" if limit else f"{_LONGEST:g}"
             raise _Refused(f"its update has the length {norm:.4g}, more than {most}")
-        share = self._roll.sizes[update.device] if _by_size(work) else 1
+        by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
+        share = self._roll.sizes[update.device] if by_size else 1
         if update.weight != share:
             raise _Refused(f"its weight is {update.weight:g}, not {share}")
         if not 0 <= update.queries <= _MOST_QUERIES:
             raise _Refused(f"it claims to have asked {update.queries} queries")
-
-
-def _by_size(work: Any) -> bool:
-    """Tell whether updates are weighted by the number of samples, as told in introductions."""
-    settings = getattr(work, "algorithm", work)
-    return getattr(settings, "weighting", "uniform") == "size"
 
 
 class _Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints

@@ -8,10 +8,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedzo.config.experiment import Experiment
-from fedzo.errors import Halted, InvalidValue
+from fedzo.errors import Halted, InvalidValue, naming
 from fedzo.flower.app_config import experiment_of
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import log
+from fedzo.runs.job import drive
 from fedzo.runs.result import Progress, Result
 
 
@@ -20,7 +21,7 @@ def make_server_app(config: Experiment | None = None) -> ServerApp:
 
     The server holds no data and makes no problem: the dimension, the start, the losses and the
     metrics come from the nodes. Of the run's configuration it reads ``run-dir``, a folder on
-    the server for the run's files, and ``resume``, which goes on from its checkpoint.
+    the server for the run's files, and ``resume``, which resumes from its checkpoint.
 
     Parameters
     ----------
@@ -61,16 +62,17 @@ def run_on(
     grid: Grid, experiment: Experiment, run_dir: Path | None = None, resume: bool = False
 ) -> Result:
     """Run an experiment over the nodes of a grid."""
-    federation = FlowerFederation(
-        grid, experiment.settings.seed, experiment.uplink, experiment.flower
-    )
-    return experiment.run_over(federation, federation.initial(), run_dir, resume, tell)
+    options = experiment.options
+    federation = FlowerFederation(grid, options.seed, experiment.uplink, experiment.flower)
+    with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
+        job = experiment.job(run_dir, resume, log_progress)
+        return drive(job, federation, federation.initial())
 
 
-def tell(progress: Progress) -> None:
+def log_progress(progress: Progress) -> None:
     """Log how far a run has come, and who was left out."""
     record = progress.record
     loss = "" if record is None else f", f(x) = {record['train_loss']:.6g}"
     log.info("round %d of %d%s", progress.round, progress.rounds, loss)
-    for one in (record or {}).get("left_out", ()):
-        log.warning("round %(round)d went without device %(device)d: %(reason)s", one)
+    for absent in (record or {}).get("left_out", ()):
+        log.warning("round %(round)d went without device %(device)d: %(reason)s", absent)

@@ -7,33 +7,27 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
-from numpy.typing import NDArray
 
-from fedzo.algorithms import ALGORITHMS
 from fedzo.config.experiment import Experiment
 from fedzo.core.federation import cores
+from fedzo.core.objective import Objective
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower import wire
 from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import line
-from fedzo.runs.auto import settled
-from fedzo.runs.folder import plain
-from fedzo.runs.inputs import as_objective
-from fedzo.runs.minimize import describe
-from fedzo.runs.result import Callback, Progress, Result, closing, listed
-
-Array = NDArray[Any]
+from fedzo.runs.folder import as_toml
+from fedzo.runs.job import Drive, Engine, Job
+from fedzo.runs.result import Progress, Result
 
 log = logging.getLogger("fedzo")
 
@@ -56,53 +50,28 @@ _RAY: dict[str, Any] = {
 }
 
 
-def simulate(
-    experiment: Experiment,
-    run_dir: Path | None = None,
-    resume: bool = False,
-    callback: Callback | Sequence[Callback] | None = None,
-) -> Result:
-    """Run an experiment on Flower's simulation engine.
+def simulation(experiment: Experiment) -> Engine:
+    """Return the engine that runs an experiment on Flower's simulation.
 
     The devices are dealt out to ``experiment.flower.nodes`` virtual nodes, all of which are
     waited for, whatever ``quorum``, ``grace`` and ``patience`` say. Who is left out is told by a
     warning of the logger ``fedzo``, each for the first time.
     """
-    settings = experiment.settings
-    objective, start = as_objective(experiment.problem(), None, None, {})
-    meter = getattr(objective, "meter", None)
-    if meter is not None and meter.budget is not None:
-        raise UsageError(
-            f"a budget of {meter.budget:,} queries is kept within one process, and Flower's "
-            "nodes are several: limit run.rounds instead"
-        )
-    with closing(objective):
-        algorithm, probed = settled(
-            experiment.algorithm,
-            objective,
-            start,
-            rounds=settings.rounds,
-            seed=settings.seed,
-            workers=settings.workers,
-            folder=run_dir,
-        )
-        table = {"algorithm": describe(algorithm, "name", ALGORITHMS)}
-        chosen = replace(experiment, algorithm=algorithm, tables=experiment.tables | table)
-        result = _on_ray(chosen, start, run_dir, resume, callback, probed)
-    if run_dir is not None and hasattr(objective, "write_files"):
-        objective.write_files(run_dir, result.best)
-    return result
+
+    def run(job: Job, objective: Objective, drive: Drive) -> Result:
+        meter = objective.meter
+        if meter is not None and meter.budget is not None:
+            raise UsageError(
+                f"a budget of {meter.budget:,} queries is kept within one process, and Flower's "
+                "nodes are several: limit run.rounds instead"
+            )
+        return _on_ray(experiment, job, drive)
+
+    return run
 
 
-def _on_ray(
-    experiment: Experiment,
-    x0: Array,
-    run_dir: Path | None,
-    resume: bool,
-    callback: Callback | Sequence[Callback] | None,
-    probed: int,
-) -> Result:
-    """Run it from x0; the engine has the server's part on a thread of its own.
+def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
+    """Drive the rounds; the engine has the server's part on a thread of its own.
 
     An interrupt of this one ends it in order.
     """
@@ -115,16 +84,17 @@ def _on_ray(
         try:
             federation = FlowerFederation(
                 _Watched(grid, interrupted),
-                experiment.settings.seed,
-                experiment.uplink,
+                job.options.seed,
+                job.uplink,
                 replace(experiment.flower, quorum=1.0, patience=_NO_HURRY),
             )
-            callbacks: list[Callback] = [_LeftOut(), *listed(callback)]
-            outcome.append(experiment.run_over(federation, x0, run_dir, resume, callbacks, probed))
+            outcome.append(drive(federation))
         except BaseException as error:  # to be raised where the caller is
             outcome.append(error)
 
-    client_app = make_client_app(ProblemOf(json.dumps(plain(experiment.tables))))
+    client_app = make_client_app(
+        ProblemOf(json.dumps(as_toml(job.tables))), algorithms=[type(job.algorithm)]
+    )
     with _quiet():
         try:
             run_simulation(
@@ -160,17 +130,18 @@ def _wait_for(outcome: list[Any]) -> None:
         time.sleep(0.05)
 
 
-class _LeftOut:
-    """A callback that tells who is left out and why, each once."""
+class WarnOfAbsence:
+    """A callback that warns of each device that is left out, once for each reason."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[int, str]] = set()
+        self._warned: set[tuple[int, str]] = set()
 
     def __call__(self, progress: Progress) -> None:
+        """Warn of those whom this evaluation names."""
         for one in (progress.record or {}).get("left_out", ()):
             known = (one["device"], one["reason"])
-            if known not in self._told:
-                self._told.add(known)
+            if known not in self._warned:
+                self._warned.add(known)
                 log.warning("device %(device)d is left out of round %(round)d: %(reason)s", one)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -12,18 +13,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
-from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
+from fedzo.algorithms import Algorithm, FedZO
 from fedzo.errors import Halted, InvalidValue
 from fedzo.flower import wire
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.roll import log
-from fedzo.flower.server import tell
+from fedzo.flower.server import log_progress
 from fedzo.runs.inputs import checked_start
-from fedzo.runs.minimize import describe, drive
-from fedzo.runs.options import FlowerSettings
+from fedzo.runs.job import Job, drive
+from fedzo.runs.minimize import describe_job
+from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.result import Progress
-from fedzo.uplinks import UPLINKS, Ideal, Uplink
+from fedzo.uplinks import Ideal, Uplink
 
+_WHY = "its problem is held by Flower's nodes"
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -44,14 +47,12 @@ class FedzoStrategy:
         Names all randomness of the run.
     settings : FlowerSettings
         Whom to wait for, and for how long.
-    evaluate_every : int
-        f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
-    checkpoint_every : int
-        With a ``run_dir``, a checkpoint is written every so many rounds, and at the end.
+    evaluate_every, checkpoint_every : int
+        See :class:`~fedzo.runs.options.RunOptions`.
     run_dir : path, optional
         A folder on the server for the run's files.
     resume : bool
-        Go on from ``run_dir``'s checkpoint.
+        Resume from ``run_dir``'s checkpoint.
 
     Examples
     --------
@@ -111,8 +112,8 @@ class FedzoStrategy:
             raise InvalidValue("initial_arrays", f"{x0.size} numbers", right)
         result = Result()
 
-        def told(progress: Progress) -> None:
-            tell(progress)
+        def watch(progress: Progress) -> None:
+            log_progress(progress)
             if progress.record is not None:
                 numbers: dict[str, Any] = {
                     k: v for k, v in progress.record.items() if isinstance(v, int | float)
@@ -122,25 +123,20 @@ class FedzoStrategy:
                 if found is not None:
                     result.evaluate_metrics_serverapp[progress.round] = found
 
-        run = drive(
-            federation,
-            x0,
+        every = {"evaluate_every": self.evaluate_every, "checkpoint_every": self.checkpoint_every}
+        options = RunOptions(rounds=num_rounds, seed=self.seed, **every)
+        problem = {"dim": federation.dim, "devices": federation.devices, "python_only": _WHY}
+        tables = describe_job(self.algorithm, self.uplink, options, problem)
+        job = Job(
             algorithm=self.algorithm,
             uplink=self.uplink,
-            rounds=num_rounds,
-            evaluate_every=self.evaluate_every,
-            checkpoint_every=self.checkpoint_every,
-            callback=told,
-            run_dir=self.run_dir,
+            options=options,
+            tables={**tables, "flower": asdict(self.settings)},
+            run_dir=None if self.run_dir is None else Path(self.run_dir),
             resume=self.resume,
-            config={
-                "problem": {"dim": federation.dim, "devices": federation.devices},
-                "algorithm": describe(self.algorithm, "name", ALGORITHMS),
-                "uplink": describe(self.uplink, "kind", UPLINKS),
-                "run": {"rounds": num_rounds, "seed": self.seed},
-                "flower": asdict(self.settings),
-            },
+            watchers=(watch,),
         )
+        run = drive(job, federation, x0)
         if not run.success:
             raise Halted(run.message)
         log.info("%s", run.message)

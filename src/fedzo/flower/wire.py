@@ -1,18 +1,15 @@
 """What travels: messages of arrays and plain values, each read back by an explicit schema.
 
-Nothing is pickled. A round's work is a frozen dataclass out of :data:`WORKS`; it travels as the
-name of its class, its plain fields in a ``ConfigRecord`` (a nested dataclass's by dotted names)
-and its arrays in an ``ArrayRecord``. Whoever reads it looks the name up in the same list,
-and checks every field against the class's type hints.
+Nothing is pickled. A round's work travels as the algorithm's name and hyper-parameters in JSON,
+the round and the seed in a ``ConfigRecord``, and x in an ``ArrayRecord``. Whoever reads it looks
+the name up among the algorithms that it knows, and checks every field against its signature.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
+import json
 import math
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,19 +22,19 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from numpy.typing import NDArray
 
-from fedzo.algorithms.dzopa import OwnSteps
-from fedzo.algorithms.fedavg import LocalGradientSteps
-from fedzo.algorithms.fedzo import LocalSteps
-from fedzo.algorithms.zo_sgd import PooledSteps
-from fedzo.core.federation import Update
-from fedzo.errors import UsageError
+from fedzo.algorithms import Algorithm
+from fedzo.core.federation import Update, Work
+from fedzo.core.signature import arguments_of
+from fedzo.errors import FedzoError
 from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
+from fedzo.runs.folder import as_toml
+from fedzo.runs.parts import describe_parts
+from fedzo.uplinks import Ideal
 
 Array = NDArray[Any]
 
-WORKS: dict[str, Any] = {
-    work.__name__: work for work in (LocalSteps, LocalGradientSteps, PooledSteps, OwnSteps)
-}
+# An algorithm's hyper-parameters are a few numbers; a longer text is not one of ours.
+LONGEST_TEXT = 10_000
 
 # A problem has a few metrics, each with a short name; the history keeps no more.
 MOST_METRICS, LONGEST_NAME = 64, 64
@@ -89,15 +86,22 @@ class Packed(NamedTuple):
     arrays: ArrayRecord
 
 
-def pack(work: Any) -> Packed:
-    """Return work as it travels; raise if it is none of :data:`WORKS`."""
-    name = type(work).__name__
-    if WORKS.get(name) is not type(work):
-        raise UsageError(f"{name} is no work that can travel: it must be one of {list(WORKS)}")
-    plain: dict[str, Any] = {"work": name}
-    arrays: dict[str, FlowerArray] = {}
-    _flatten("work", work, plain, arrays)
-    return Packed(ConfigRecord(plain), ArrayRecord(arrays))
+def pack(work: Work) -> Packed:
+    """Return work as it travels."""
+    plain: dict[str, Any] = {
+        "algorithm": describe_algorithm(work.algorithm),
+        "round": work.round,
+        "seed": str(work.seed),  # up to 64 bits without a sign, which a record has no integer for
+    }
+    if work.rows is not None:
+        plain["rows"] = list(work.rows)
+    return Packed(ConfigRecord(plain), vector(work.x))
+
+
+def describe_algorithm(algorithm: Algorithm) -> str:
+    """Return an algorithm as text: its name and its hyper-parameters, without the server's step."""
+    fields = describe_parts(algorithm, Ideal())["algorithm"]
+    return json.dumps(as_toml({"algorithm": fields})["algorithm"])
 
 
 def task(work: Packed, devices: Sequence[int], coefficients: bool) -> RecordDict:
@@ -105,59 +109,56 @@ def task(work: Packed, devices: Sequence[int], coefficients: bool) -> RecordDict
 
     Examples
     --------
-    >>> from fedzo.core.estimator import Estimator
-    >>> work = LocalSteps(Estimator(1e-3, 2), 0.1, 5, np.zeros(3), round=7, seed=1)
+    >>> from fedzo import FedZO
+    >>> from fedzo.algorithms import ALGORITHMS
+    >>> work = Work(FedZO(directions=2, local_steps=1), np.zeros(3), round=7, seed=1)
     >>> content = task(pack(work), [2, 4], coefficients=True)
-    >>> content["work"]["work"], content["work"]["work.estimator.smoothing"]
-    ('LocalSteps', 0.001)
-    >>> same, devices, coefficients = read_task(content)
-    >>> same.round, same.estimator == work.estimator, devices, coefficients
+    >>> same, devices, coefficients = read_task(content, ALGORITHMS)
+    >>> same.round, same.algorithm == work.algorithm, devices, coefficients
     (7, True, [2, 4], True)
     """
     asked = ConfigRecord({"devices": [int(i) for i in devices], "coefficients": coefficients})
     return RecordDict({"task": asked, "work": work.plain, "arrays": work.arrays})
 
 
-def _flatten(prefix: str, part: Any, plain: dict[str, Any], arrays: dict[str, Any]) -> None:
-    for field in dataclasses.fields(part):
-        name, value = f"{prefix}.{field.name}", getattr(part, field.name)
-        if dataclasses.is_dataclass(value):
-            _flatten(name, value, plain, arrays)
-        elif isinstance(value, np.ndarray):
-            arrays[name] = FlowerArray(np.ascontiguousarray(value))
-        elif value is not None:  # a record has no word for None: what is not there is None
-            plain[name] = value.item() if isinstance(value, np.generic) else value
+def read_task(content: RecordDict, known: Mapping[str, Any]) -> tuple[Work, list[int], bool]:
+    """Return the work, the devices that shall do it, and whether to answer by coefficients.
 
-
-def read_task(content: RecordDict) -> tuple[Any, list[int], bool]:
-    """Return the work, the devices that shall do it, and whether to answer by coefficients."""
+    ``known`` are the algorithms that this node is willing to run, by name.
+    """
     asked, plain = dict(config(content, "task")), dict(config(content, "work"))
-    arrays = dict(array_record(content))
-    kind = WORKS.get(str(plain.pop("work", None)))
-    if kind is None:
-        raise Malformed("the message names no work that is known here")
     devices = take(asked, "devices", list[int])
     coefficients = take(asked, "coefficients", bool)
-    work = _build(kind, "work", plain, arrays)
+    rows = take(plain, "rows", list[int] | None)
+    arrays = dict(array_record(content))
+    work = Work(
+        algorithm=_algorithm(take(plain, "algorithm", str), known),
+        x=numpy_of(arrays, "x"),
+        round=take(plain, "round", int),
+        seed=_seed(take(plain, "seed", str)),
+        rows=None if rows is None else tuple(rows),
+    )
     if plain or arrays:
-        raise Malformed(f"the message has fields that {kind.__name__} has not: {[*plain, *arrays]}")
+        raise Malformed(f"the message has unknown fields: {[*plain, *arrays]}")
     return work, devices, coefficients
 
 
-def _build(kind: Any, prefix: str, plain: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    hints, values = _hints(kind), {}
-    for field in dataclasses.fields(kind):
-        name, hint = f"{prefix}.{field.name}", hints[field.name]
-        if dataclasses.is_dataclass(hint):
-            values[field.name] = _build(hint, name, plain, arrays)
-        elif typing.get_origin(hint) is np.ndarray:
-            values[field.name] = numpy_of(arrays, name)
-        else:
-            values[field.name] = take(plain, name, hint)
-    return kind(**values)
+def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:
+    """Return the algorithm that a text describes, if it is among the known ones."""
+    try:
+        keys: dict[str, Any] = json.loads(text) if len(text) <= LONGEST_TEXT else {}
+        name = keys.pop("name")
+        kind = known[name]
+        made: Algorithm = kind(**arguments_of("algorithm", kind, keys, hidden=("server",)))
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError, FedzoError) as error:
+        raise Malformed("the message names no algorithm that is known here") from error
+    return made
 
 
-_hints = functools.cache(typing.get_type_hints)
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
+        raise Malformed("the seed is not a whole number of 64 bits")
+    return int(text)
 
 
 # ------------------------------------------------------------------------- up: what came of it
@@ -179,7 +180,10 @@ def answer(found: Answer, coefficients: bool) -> RecordDict:
         "reasons": list(found.failures.values()),
     }
     records = RecordDict()
-    if updates and coefficients:
+    if updates and updates[0].values is not None:
+        values = np.stack([np.asarray(u.values, "<f8") for u in updates])
+        plain["values"] = values.tobytes()
+    elif updates and coefficients:
         numbers = np.stack([np.asarray(u.coefficients) for u in updates])
         plain["steps"], plain["dtype"] = numbers.shape[1], numbers.dtype.name
         plain["coefficients"] = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
@@ -203,16 +207,20 @@ def read_answer(content: RecordDict, coefficients: bool, asked: int) -> Answer:
     empty = np.empty(0)
     if not devices:
         rows: Any = ()
+    elif "values" in plain:
+        rows = [(empty, None, own) for own in _values(plain, len(devices))]
     elif coefficients:
-        rows = [(empty, own) for own in _coefficients(plain, len(devices))]
+        rows = [(empty, own, None) for own in _coefficients(plain, len(devices))]
     else:
         deltas = numpy_of(dict(array_record(content)), "deltas")
         if deltas.ndim != 2 or len(deltas) != len(devices):
             raise Malformed(f"updates of {len(devices)} devices have the shape {deltas.shape}")
-        rows = [(delta, None) for delta in deltas]
+        rows = [(delta, None, None) for delta in deltas]
     updates = tuple(
-        Update(device, delta, weight, asked, own)
-        for device, (delta, own), weight, asked in zip(devices, rows, weights, queries, strict=True)
+        Update(device, delta, weight, asked, own, values)
+        for device, (delta, own, values), weight, asked in zip(
+            devices, rows, weights, queries, strict=True
+        )
     )
     return Answer(take(plain, "round", int), updates, failures)
 
@@ -240,6 +248,18 @@ def _coefficients(plain: dict[str, Any], devices: int) -> Array:
     if steps < 1 or numbers.size == 0 or numbers.size % (devices * steps):
         raise Malformed(f"{numbers.size} coefficients are not those of {devices} devices")
     return numbers.reshape(devices, steps, -1)
+
+
+def _values(plain: dict[str, Any], devices: int) -> Array:
+    numbers = np.frombuffer(_whole(take(plain, "values", bytes), 8 * devices), "<f8")
+    return numbers.astype(np.float64).reshape(devices, -1)
+
+
+def _whole(content: bytes, unit: int) -> bytes:
+    """Return bytes that are a whole number of units, at least one."""
+    if not content or len(content) % unit:
+        raise Malformed(f"{len(content)} bytes are not a multiple of {unit}")
+    return content
 
 
 # ----------------------------------------------------------------------- the other messages

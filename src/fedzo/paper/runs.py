@@ -21,7 +21,7 @@ from fedzo._version import __version__
 from fedzo.config.experiment import Experiment
 from fedzo.errors import UsageError
 from fedzo.paper.worker import OUTCOME, serve
-from fedzo.runs.folder import RunFolder, plain, read_history
+from fedzo.runs.folder import RunFolder, as_toml, read_history
 from fedzo.runs.result import Status
 
 # Seconds of one core for a value, in orders of magnitude: an attack asks a neural network.
@@ -55,11 +55,11 @@ class Run:
         if algorithm["name"] == "zone_s":
             steps = 1  # one device a round
         each = steps * values * algorithm.get("batch_size", 1)
-        return float(self.experiment.settings.rounds * each * _VALUE[tables["problem"]["name"]])
+        return float(self.experiment.options.rounds * each * _VALUE[tables["problem"]["name"]])
 
     def history(self) -> list[dict[str, Any]]:
         """Return its records; one that diverged ends in a last record without a finite number."""
-        rounds = self.experiment.settings.rounds
+        rounds = self.experiment.options.rounds
         try:
             records = list(read_history(RunFolder(self.folder).history))
             status = json.loads((self.folder / OUTCOME).read_text(encoding="utf-8"))["status"]
@@ -98,7 +98,7 @@ def run_of(experiment: Experiment, seed: int, out: Path) -> Run:
     >>> run_of(experiment, 4, Path("reproduction")).folder.parent == folder.parent
     True
     """
-    known = plain(experiment.with_seed(0).tables)
+    known = as_toml(experiment.with_seed(0).tables)
     text = json.dumps([__version__, known], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = out / "runs" / f"{experiment.name}-{digest}" / f"seed-{seed}"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.errors import (
     Halted,
@@ -38,7 +39,7 @@ class FunctionOptions(TypedDict, total=False):
     max_queries: int | None
 
 
-class FunctionObjective:
+class FunctionObjective(Objective):
     """An objective made of a plain function.
 
     The function has no randomness that we know of, so a batch is one realisation whatever
@@ -75,6 +76,8 @@ class FunctionObjective:
            [2.],
            [2.]])
     """
+
+    meter: Meter
 
     def __init__(
         self,

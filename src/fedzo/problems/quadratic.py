@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import check_count, require
 
@@ -34,7 +35,7 @@ class Batch(NamedTuple):
     noise: Array  # (b1, d), each row a ξ
 
 
-class Quadratic:
+class Quadratic(Objective):
     """Random quadratic functions f_i with one Hessian.
 
     Parameters

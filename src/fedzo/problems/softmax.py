@@ -23,7 +23,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.directions import Frame, advance_kernel
 from fedzo.core.estimator import scale_slopes
-from fedzo.core.random import Draws, Stream, integers_kernel, normals_kernel
+from fedzo.core.objective import Objective, described
+from fedzo.core.random import Draws, integers_kernel, normals_kernel
 from fedzo.core.simd import aligned_rows, dot_products, exp, use_wide_vectors
 from fedzo.data import Dataset
 from fedzo.data.partition import deal
@@ -41,7 +42,7 @@ class Batch(NamedTuple):
     labels: Array  # (b1,)
 
 
-class Softmax:
+class Softmax(Objective):
     """Softmax regression over a federation.
 
     Parameters
@@ -112,24 +113,25 @@ class Softmax:
         _cross_entropy(x, directions.reshape(-1), rows, steps, *batch, self.classes, values)
         return values
 
-    def step(
+    def fused_step(
         self,
         x: Array,
         frame: Frame,
         rows: Array,
         offsets: Array,
         factor: float,
-        at: Draws,
+        addresses: tuple[Draws, Draws],
         size: int,
         delta: Array,
         start: Array,
     ) -> tuple[Array, Array, int]:
         """Take one step on the sphere: see :class:`fedzo.core.objective.Objective`."""
-        device, count = at.device, len(frame.rows)
+        batches, directions = addresses
+        device, count = batches.device, len(frame.rows)
         moves, new_x = np.empty(count, x.dtype), np.empty_like(x)
         _step(
             (self._inputs, self._labels, self._starts[device], self.size(device), self.classes),
-            (at.on(Stream.BATCHES).address(), at.on(Stream.DIRECTIONS).address()),
+            (batches.address(), directions.address()),
             self._empty_batch(size),
             (x, rows, offsets, factor),
             (frame.rows, frame.scales, moves, delta, start, new_x),
@@ -178,6 +180,7 @@ class Softmax:
         return loss / len(labels), right / len(labels)
 
 
+@described
 def softmax(
     data: str = "fashion-mnist-mini",
     data_dir: str | None = None,

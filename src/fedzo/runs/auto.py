@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.fedzo import FedZO, LocalSteps
+from fedzo.algorithms.fedzo import FedZO
 from fedzo.core.budget import Meter
-from fedzo.core.federation import LocalFederation, Update
+from fedzo.core.federation import LocalFederation, Update, Work
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
@@ -69,29 +69,15 @@ class Chosen(NamedTuple):
     queries: int
 
 
-def settled(
-    algorithm: Any,
-    objective: Objective,
-    x0: Array,
-    *,
-    rounds: int,
-    seed: int,
-    workers: int | None = None,
-    folder: str | os.PathLike[str] | None = None,
-) -> Chosen:
-    """Return the algorithm with numbers in place of "auto", if it has any.
-
-    Of a run that has begun in the folder, they are those that its ``config.toml`` holds.
-    """
-    if not (isinstance(algorithm, FedZO) and algorithm.automatic):
-        return Chosen(algorithm, 0)
-    if folder is not None and os.path.exists(config := RunFolder(folder).config):
-        known = tomllib.loads(config.read_text(encoding="utf-8")).get("algorithm", {})
-        keys = [key for key in ("learning_rate", "smoothing") if getattr(algorithm, key) == "auto"]
-        if all(isinstance(known.get(key), float) for key in keys):
-            return Chosen(replace(algorithm, **{key: known[key] for key in keys}), 0)
-    with LocalFederation(objective, seed, workers) as federation:
-        return choose(algorithm, federation, x0, rounds)
+def recorded(algorithm: FedZO, folder: RunFolder | None) -> FedZO | None:
+    """Return the algorithm with the numbers of the run that has begun in a folder, if any has."""
+    if folder is None or not os.path.exists(folder.config):
+        return None
+    known = tomllib.loads(folder.config.read_text(encoding="utf-8")).get("algorithm", {})
+    keys = [key for key in ("learning_rate", "smoothing") if getattr(algorithm, key) == "auto"]
+    if not all(isinstance(known.get(key), float) for key in keys):
+        return None
+    return replace(algorithm, **{key: known[key] for key in keys})
 
 
 def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int) -> Chosen:
@@ -158,7 +144,7 @@ def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: i
     found = found or careful
     if found is None:
         raise UsageError(_FLAT)
-    least = getattr(federation.objective, "reach", 0.0) / length
+    least = federation.objective.reach / length
     found = replace(found, learning_rate=max(found.learning_rate, least))
     if federation.meter is not None:  # it has seen retries, too
         queries = federation.meter.queries - before
@@ -179,11 +165,9 @@ class _Probe:
         self.federation, self.x0, self.queries = federation, x0, 0
         self.batch_size = algorithm.batch_size
         total = np.zeros(federation.dim)
+        one_step = replace(algorithm, learning_rate=1.0, local_steps=1, weighting="uniform")
         for k in range(algorithm.local_steps):
-            t = _ROUND + k
-            work = LocalSteps(
-                algorithm.estimator, 1.0, algorithm.batch_size, x0, t, federation.seed
-            )
+            work = Work(one_step, x0, _ROUND + k, federation.seed)
             mean = Mean(federation.dim)
             devices = sample_uniformly(_ROUND, algorithm.participants, federation)
             updates = federation.map(work, devices)
@@ -210,7 +194,8 @@ class _Probe:
         def work(objective: Objective, device: int) -> Update:
             at = Draws(seed, Stream.BATCHES, _ROUND - 1, device)
             values = objective.values(points, objective.batch(device, size, at))
-            return Update(device, np.asarray(values, np.float64).mean(axis=1), 1, values.size)
+            means = np.asarray(values, np.float64).mean(axis=1)
+            return Update(device=device, delta=means, weight=1, queries=values.size)
 
         updates = self.federation.map(work, self.devices)
         found = {update.device: update.delta for update in updates}

@@ -10,7 +10,7 @@ import io
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, time
 from numbers import Real
@@ -28,7 +28,7 @@ from fedzo.errors import FedzoError, UsageError
 Array = NDArray[Any]
 Config = Mapping[str, Mapping[str, Any]]
 
-_FORMAT = 1  # of checkpoints: another number if what is in them is no longer read as it was
+_FORMAT = 2  # of checkpoints: another number if what is in them is no longer read as it was
 
 # What may differ between the first part of a run and its continuation.
 FREE_KEYS = {
@@ -63,6 +63,7 @@ class RunFolder:
         self.history = self.path / "history.jsonl"
         self.checkpoint = self.path / "checkpoint.npz"
         self.model = self.path / "model.npy"
+        self.best = self.path / "best.npy"
         self.curves = self.path / "curves.png"
 
     def has_run(self) -> bool:
@@ -80,7 +81,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = _lock(self.path)
         except FileExistsError as error:
-            raise UsageError(f"cannot write to {self.path}: it is no folder") from error
+            raise UsageError(f"cannot write to {self.path}: it is not a folder") from error
         except OSError as error:
             raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
         try:
@@ -106,13 +107,13 @@ class RunFolder:
         except OSError as error:
             raise FedzoError(f"cannot write {self.history}: {error.strerror}") from error
 
-    def keep_history(self, upto: int, every: int) -> list[dict[str, Any]]:
+    def keep_history(self, upto: int, scheduled: Callable[[int], bool]) -> list[dict[str, Any]]:
         """Drop what lies after a round, half lines and lines off the schedule; return the rest.
 
         What is left is what an uninterrupted run would have written by that round.
         """
         kept = [
-            r for r in read_history(self.history) if r["round"] <= upto and r["round"] % every == 0
+            r for r in read_history(self.history) if r["round"] <= upto and scheduled(r["round"])
         ]
         write_atomic(self.history, "".join(json.dumps(r) + "\n" for r in kept).encode())
         return kept
@@ -151,14 +152,22 @@ class RunFolder:
         if found != _FORMAT:
             raise UsageError(
                 f"{self.checkpoint} has format {found}, and this fedzo reads format {_FORMAT}: "
-                "go on with the fedzo that wrote it"
+                "resume with the fedzo that wrote it"
             )
 
-    def save_model(self, x: Array) -> None:
-        """Write the model."""
-        buffer = io.BytesIO()
-        np.save(buffer, x)
-        write_atomic(self.model, buffer.getvalue())
+    def save_models(self, last: Array, best: Array) -> None:
+        """Write the model after the last round, and the best one where that is another."""
+        _save_array(self.model, last)
+        if not np.array_equal(last, best):
+            _save_array(self.best, best)
+        else:
+            self.best.unlink(missing_ok=True)  # of the part before a resume
+
+
+def _save_array(path: Path, array: Array) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    write_atomic(path, buffer.getvalue())
 
 
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
@@ -218,26 +227,26 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
-def plain(config: Config) -> Config:
+def as_toml(config: Config) -> Config:
     """Return a configuration as it will be when written to TOML and read again.
 
     TOML has no null: a setting that is None, or a default that TOML has no word for, is left
     out, which means the same.
 
-    >>> plain({"algorithm": {"directions": np.int64(3), "participants": None, "sizes": (1, 2)}})
+    >>> as_toml({"algorithm": {"directions": np.int64(3), "participants": None, "sizes": (1, 2)}})
     {'algorithm': {'directions': 3, 'sizes': [1, 2]}}
     """
-    return {table: _plain(keys) for table, keys in config.items()}
+    return {table: _as_toml(keys) for table, keys in config.items()}
 
 
-def _plain(value: Any) -> Any:
+def _as_toml(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        items = [_plain(v) for v in value]
+        items = [_as_toml(v) for v in value]
         return None if None in items else items
     if isinstance(value, Mapping):
-        return {str(k): p for k, v in value.items() if (p := _plain(v)) is not None}
+        return {str(k): p for k, v in value.items() if (p := _as_toml(v)) is not None}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value if isinstance(value, str | int | float | date | time) else None

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.core.objective import Objective, initial_of, missing, name_of
+from fedzo.core.objective import Objective, check_objective, is_plain, name_of
 from fedzo.errors import InvalidValue, UsageError, check_count, require
+from fedzo.problems import PROBLEMS
 from fedzo.problems.function import FunctionObjective, FunctionOptions
 
 Array = NDArray[Any]
@@ -23,17 +24,22 @@ def as_objective(
 ) -> tuple[Objective, Array]:
     """Return a function or objective as an objective, and where to start, checked to agree."""
     if isinstance(fun, Objective):
+        check_objective(fun, "fun is")
         if options:
             key, value = next(iter(options.items()))
-            raise InvalidValue(key, value, "left out: it is for plain functions, not an Objective")
+            raise InvalidValue(
+                key, value, "omitted: it is for plain functions, and fun is an Objective"
+            )
         if devices not in (None, fun.devices):
-            raise InvalidValue("devices", devices, f"left out, or the objective's {fun.devices}")
+            raise InvalidValue(
+                "devices", devices, f"{fun.devices}, as the objective has it, or omitted"
+            )
         for key, count in (("dim", fun.dim), ("devices", fun.devices)):
             try:
                 check_count(key, count)
             except InvalidValue as error:
                 raise UsageError(f"{name_of(fun)}: {error}") from error
-        start = checked_start(initial_of(fun) if x0 is None else x0)
+        start = checked_start(fun.initial() if x0 is None else x0)
         if x0 is None and start.size != fun.dim:
             raise UsageError(
                 f"{name_of(fun)}: initial() has {start.size} numbers, dim is {fun.dim}"
@@ -42,7 +48,11 @@ def as_objective(
         require(start.size == fun.dim, "x0", f"an array of {start.size}", allowed)
         return fun, start
     if not callable(fun) or isinstance(fun, type):
-        raise UsageError(f"{name_of(fun)} is neither a function nor an Objective{missing(fun)}")
+        what = "a class" if isinstance(fun, type) else f"an object of type {type(fun).__name__}"
+        raise UsageError(
+            f"fun is {what}, {name_of(fun)}: it must be a function of (x, device), or an object of "
+            "a subclass of fedzo.Objective"
+        )
     if x0 is None:
         raise InvalidValue("x0", None, "given: a function has no starting point of its own")
     if devices is None:
@@ -63,3 +73,39 @@ def checked_start(x0: ArrayLike) -> Array:
     require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
     require(bool(np.isfinite(start).all()), "x0", "an array", "finite")
     return start
+
+
+def describe_problem(fun: object, objective: Objective, start: Array) -> dict[str, Any]:
+    """Return the [problem] table of a problem that was given in Python.
+
+    Running a configuration with this table makes the same problem again. Where that cannot be,
+    ``python_only`` says why, and such a configuration is refused.
+
+    >>> from fedzo.problems.quadratic import Quadratic
+    >>> problem = Quadratic(dim=3, gradient_noise=0.5)
+    >>> table = describe_problem(problem, problem, problem.initial())
+    >>> table["name"], table["gradient_noise"]
+    ('quadratic', 0.5)
+    >>> describe_problem(problem, problem, np.ones(3))["python_only"]
+    'its x0 was given in Python'
+    """
+    if isinstance(objective, FunctionObjective):
+        table: dict[str, Any] = {"name": name_of(fun), "dim": objective.dim}
+        table |= {"devices": objective.devices, "max_queries": objective.meter.budget}
+        if objective.box is not None:
+            table["bounds"] = objective.box.pairs()
+        return table | {"python_only": "its problem is a function that was given in Python"}
+    names = {factory: name for name, factory in PROBLEMS.items()}
+    own = objective.made_with
+    complex_ones = [key for key, value in own.items() if not is_plain(value)]
+    plain = {key: value for key, value in own.items() if key not in complex_ones}
+    table = {"name": names.get(objective.made_by, objective.made_by), **plain}
+    if "<" in objective.made_by or objective.made_by.startswith("__main__:"):
+        reason = "its problem is defined where no other program can import it"
+    elif complex_ones:
+        reason = f"its problem was made with {', '.join(complex_ones)} in Python"
+    elif not np.array_equal(start, objective.initial()):
+        reason = "its x0 was given in Python"
+    else:
+        return table
+    return {**table, "dim": objective.dim, "devices": objective.devices, "python_only": reason}

@@ -7,26 +7,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms import Algorithm, RoundInfo
+from fedzo.algorithms import RoundInfo
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
-from fedzo.errors import (
-    BudgetSpent,
-    Halted,
-    NonFinite,
-    UsageError,
-    check_count,
-    check_counts,
-    require,
-)
-from fedzo.runs.folder import Checkpoint, Config, RunFolder, differences
-from fedzo.runs.result import Callback, Progress, Result, Status
-from fedzo.uplinks import Uplink
+from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
+from fedzo.runs.folder import Checkpoint, RunFolder, differences
+from fedzo.runs.options import RunOptions
+from fedzo.runs.result import Progress, Result, Status
+from fedzo.runs.states import flatten, unflatten
+
+if TYPE_CHECKING:
+    from fedzo.runs.job import Job
 
 Array = NDArray[Any]
 
@@ -53,7 +49,7 @@ class Position(NamedTuple):
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     channel_uses: int = 0
-    last: RoundInfo = RoundInfo(0, 0, 0, 0)
+    last: RoundInfo = RoundInfo(participants=0, queries=0)
 
     def moved(self, state: Any, info: RoundInfo) -> Position:
         """Return the position one round on."""
@@ -72,20 +68,12 @@ class Position(NamedTuple):
 class Loop:
     """A run under way: :meth:`go` goes on from the present position to an end."""
 
+    job: Job
     federation: Federation
     position: Position
     best: Best  # of the evaluations on schedule: those that a resumed run repeats
     start: str  # a fingerprint of x0
-    algorithm: Algorithm
-    uplink: Uplink
-    rounds: int
-    evaluate_every: int
-    point: Callable[[Array], Array] | None
-    target: float | None = None
-    checkpoint_every: int = 10
-    callback: Callback | None = None
-    config: Config = field(default_factory=dict)
-    files: RunFolder | None = None
+    point: Callable[[Array], Array] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     asked_before: int = 0  # what the meter had counted before the run, if there is one
@@ -94,30 +82,33 @@ class Loop:
     @classmethod
     def begin(
         cls,
+        job: Job,
         federation: Federation,
         x0: Array,
-        algorithm: Algorithm,
-        uplink: Uplink,
+        point: Callable[[Array], Array] | None = None,
         probed: int = 0,
         **settings: Any,
     ) -> Self:
         """Return the run before its first round."""
-        position = Position(0, algorithm.init(x0, federation, uplink), probed)
+        position = Position(0, job.algorithm.init(x0, federation, job.uplink), probed)
         start = hashlib.sha256(x0.tobytes()).hexdigest()[:16]
         best = Best(x0, np.inf, 0)
-        return cls(federation, position, best, start, algorithm, uplink, **settings)
+        return cls(job, federation, position, best, start, point, **settings)
 
-    def __post_init__(self) -> None:
-        check_counts(self, "evaluate_every", "checkpoint_every")
-        target: Any = self.target
-        number = isinstance(target, Real) and float(target) == target  # nan is none
-        require(target is None or number, "target", target, "a number")
-        check_count("rounds", self.rounds, least=0)
+    @property
+    def options(self) -> RunOptions:
+        """How many rounds, what is evaluated and saved when."""
+        return self.job.options
+
+    @property
+    def files(self) -> RunFolder | None:
+        """The run's folder."""
+        return self.job.folder
 
     @property
     def x(self) -> Array:
         """The global model."""
-        return self.algorithm.model(self.position.state)
+        return self.job.algorithm.model(self.position.state)
 
     def shown(self, x: Array) -> Array:
         """Return a model as a person knows it."""
@@ -143,26 +134,27 @@ class Loop:
             raise UsageError(
                 f"{files.path} already holds a run: resume it or choose another folder"
             )
-        files.prepare(self.config)
+        files.prepare(self.job.tables)
 
     def _reopen(self, files: RunFolder) -> None:
         checkpoint = files.load()
         if checkpoint is None:
-            files.keep_history(upto=-1, every=1)  # killed before its first checkpoint
+            files.keep_history(-1, self.options.evaluates)  # killed before its first checkpoint
             return
-        changed = differences(checkpoint.config, self.config)
+        changed = differences(checkpoint.config, self.job.tables)
         if changed or checkpoint.start != self.start:
             what = "; ".join(changed) or "another starting point"
             raise UsageError(f"{files.checkpoint} is of another configuration: {what}")
-        if checkpoint.round > self.rounds:
+        if checkpoint.round > self.options.rounds:
             raise UsageError(
-                f"{files.path} has already run {checkpoint.round} rounds, more than {self.rounds}"
+                f"{files.path} has already run {checkpoint.round} rounds, "
+                f"more than {self.options.rounds}"
             )
         last = RoundInfo(**checkpoint.last)
-        state = type(self.position.state)(*checkpoint.state)
+        state = unflatten(self.position.state, checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
         self.best, self.left_out = checkpoint.best, checkpoint.left_out
-        self.history = files.keep_history(checkpoint.round, self.evaluate_every)
+        self.history = files.keep_history(checkpoint.round, self.options.evaluates)
         self.began -= checkpoint.seconds
         if self.federation.meter is not None:
             self.federation.meter.queries = checkpoint.spent
@@ -176,42 +168,53 @@ class Loop:
             status, message = self._halted(error)
         except KeyboardInterrupt:
             self.save()
-            self._count_what_was_in_vain()
+            self._count_unfinished_queries()
             status, message = Status.INTERRUPTED, f"interrupted after round {self.position.round}"
         except NonFinite as error:  # the last checkpoint is from before it, and is kept
-            self._count_what_was_in_vain()
+            self._count_unfinished_queries()
             status, message = Status.NON_FINITE, str(error)
         return status, message
 
     def _loop(self) -> tuple[Status, str]:
         while True:
             t = self.position.round
-            at_end = t == self.rounds
-            if t % self.evaluate_every == 0 or at_end:
+            at_end = t == self.options.rounds
+            if self.options.evaluates(t) or at_end:
                 self.evaluate()
-            if t % self.checkpoint_every == 0 or at_end:
+            if self.options.saves(t):
                 self.save()
-            if self.callback is not None and self.callback(self._progress()):
+            if end := self._end(at_end):
                 self.save()
-                return Status.STOPPED, f"stopped by the callback after round {t}"
-            if self._reached():
-                self.save()
-                return Status.STOPPED, f"reached the target {self.target:g} after round {t}"
-            if at_end:
-                return Status.FINISHED, f"finished {t} rounds"
+                return end
             self.step()
 
+    def _end(self, at_end: bool) -> tuple[Status, str] | None:
+        """Return how the run ends after this round, if it does."""
+        t, done = self.position.round, self.position.last.done
+        if self._stopped_by_watcher():
+            return Status.STOPPED, f"stopped by the callback after round {t}"
+        if self._reached():
+            return Status.STOPPED, f"reached the target {self.options.target:g} after round {t}"
+        if done:
+            return Status.STOPPED, f"{done} after round {t}"
+        return (Status.FINISHED, f"finished {t} rounds") if at_end else None
+
+    def _stopped_by_watcher(self) -> bool:
+        """Show every watcher how far the run has come; tell whether one of them stops it."""
+        progress = self._progress()
+        return True in [bool(watcher(progress)) for watcher in self.job.watchers]  # call each
+
     def _halted(self, error: Halted) -> tuple[Status, str]:
-        """Keep the last whole round, and count what was asked for in vain after it."""
-        self._count_what_was_in_vain()
+        """Keep the last whole round, and count what was asked for after it."""
+        self._count_unfinished_queries()
         self.save()
         status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
         return status, f"{error} after round {self.position.round}"
 
-    def _count_what_was_in_vain(self) -> None:
-        """Count the queries of a round or an evaluation that came to nothing, if there is a meter.
+    def _count_unfinished_queries(self) -> None:
+        """Count the queries of a round or an evaluation that was cut short, if there is a meter.
 
-        An interrupted round is gone on with, so its checkpoint has been written without them.
+        An interrupted round is done again on resume, so its checkpoint was written without them.
         """
         counted = self.position.queries + self._evaluation_queries()
         asked = self._asked(self.asked_before, counted)
@@ -221,9 +224,9 @@ class Loop:
         """Do one round."""
         t, state = self.position.round, self.position.state
         before = self._metered()
-        state, info = self.algorithm.round(t, state, self.federation, self.uplink)
+        state, info = self.job.algorithm.round(t, state, self.federation, self.job.uplink)
         self._note_left_out(t + 1)
-        if not np.isfinite(self.algorithm.model(state)).all():
+        if not np.isfinite(self.job.algorithm.model(state)).all():
             raise NonFinite("the model", t + 1)
         # What a round tells of itself may be anything; the numbers are what is kept.
         info = info._replace(
@@ -238,7 +241,7 @@ class Loop:
             return
         before, pending = self._metered(), list(self.left_out)
         losses = self.federation.losses(self.x)
-        absent = [one.device for one in self.federation.left_out]
+        absent = [device.device for device in self.federation.left_out]
         self._note_left_out(at.round)
         wrong = ~np.isfinite(losses)
         wrong[absent] = False
@@ -249,7 +252,7 @@ class Loop:
             raise Halted("no device could be evaluated")
         record: dict[str, Any] = {
             "round": at.round,
-            "train_loss": float(losses.mean()),
+            "train_loss": mean_of(losses),
             **_metrics(self.federation.metrics(self.x)),
             **_metrics(at.last.metrics),
             "participants": at.last.participants,
@@ -266,7 +269,7 @@ class Loop:
         self.history.append(record)
         # A resumed run has no evaluation off the schedule: its next one names who is named here.
         self.left_out = pending
-        if at.round % self.evaluate_every == 0:
+        if self.options.evaluates(at.round):
             self.left_out, self.best = [], self._better()
         if self.files is not None:
             self.files.append(record)
@@ -281,35 +284,36 @@ class Loop:
         self.files.save(
             Checkpoint(
                 round=at.round,
-                state=tuple(at.state),
+                state=flatten(at.state),
                 totals=totals,
                 spent=self._metered(),
                 best=self.best,
                 last=at.last._asdict(),
                 left_out=self.left_out,
                 seconds=self.seconds,
-                config=self.config,
+                config=self.job.tables,
                 start=self.start,
             )
         )
 
     def close(self, status: Status, message: str) -> Result:
-        """Write what a finished run leaves, and tell what came of it."""
+        """Write the models that a run leaves, and tell what came of it."""
+        at, best, last = self.position, self._better(), self.shown(self.x)
+        best = best._replace(x=self.shown(best.x))
+        if not self.history:  # the very first evaluation failed or was interrupted
+            best = best._replace(fun=float("nan"))
         if self.files is not None:
-            from fedzo.plots.curves import draw_curves
-
-            self.files.save_model(self.shown(self.x))
-            if self.history:  # none if the very first evaluation failed or was interrupted
-                draw_curves({self.files.path.name: [self.history]}, self.files.curves)
-        at, best = self.position, self._better()
+            self.files.save_models(last, best.x)
+        status, message = self._verdict(status, message)
         return Result(
-            x=self.shown(self.x),
-            fun=self.history[-1]["train_loss"] if self.history else float("nan"),
+            x=best.x,
+            fun=best.fun,
             success=status <= Status.STOPPED,
             status=status,
-            message=message + self._caveat() if status <= Status.STOPPED else message,
+            message=message,
             nit=at.round,
-            best=best._replace(x=self.shown(best.x)),
+            last=last,
+            best=best,
             queries=at.queries,
             evaluation_queries=self._evaluation_queries(),
             uplink_bytes=at.uplink_bytes,
@@ -319,20 +323,30 @@ class Loop:
             history=self.history,
         )
 
-    def _caveat(self) -> str:
-        """Return what a person must know of a run that has ended as it should."""
-        if not self.history:
-            return ""
+    def _verdict(self, status: Status, message: str) -> tuple[Status, str]:
+        """Return what a run that ended as it should has come to, in truth."""
+        if status > Status.STOPPED or not self.history or not self.position.round:
+            return status, message
+        if not self.position.queries:
+            return Status.HALTED, f"{message}, in which no device took part"
         first, last = (self.history[i]["train_loss"] for i in (0, -1))
-        if self.position.round and not self.position.queries:
-            return ", in which no device took part"
         rose = last - first > 0.01 * abs(first)  # less than that is noise around a good start
-        return f", but the loss rose from {first:.4g} to {last:.4g}" if rose else ""
+        best = self._better()
+        if rose:
+            kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
+            return (
+                Status.DIVERGED,
+                f"{message}, but the loss rose from {first:.4g} to {last:.4g}{kept}",
+            )
+        if best.round == 0:
+            nothing = f"no evaluated model is better than the start, {first:.4g}"
+            return Status.STALLED, f"{message}, but {nothing}"
+        return status, message
 
     def _note_left_out(self, t: int) -> None:
         """Take down who was left out in round t, for the next record of the history."""
-        for one in sorted(self.federation.left_out):
-            self.left_out.append({"round": t, **one._asdict()})
+        for absent in sorted(self.federation.left_out):
+            self.left_out.append({"round": t, **absent._asdict()})
         self.federation.left_out.clear()
 
     def _better(self) -> Best:
@@ -353,7 +367,7 @@ class Loop:
 
     def _reached(self) -> bool:
         """Tell whether the model was evaluated, and is as good as wanted."""
-        target = -np.inf if self.target is None else self.target
+        target = -np.inf if self.options.target is None else self.options.target
         return self._recorded() and bool(self.history[-1]["train_loss"] <= target)
 
     def _recorded(self) -> bool:
@@ -363,12 +377,23 @@ class Loop:
         at = self.position
         record = self.history[-1] if self._recorded() else None
         x = self.shown(self.x)
-        return Progress(at.round, self.rounds, x, at.queries, self.seconds, record)
+        return Progress(at.round, self.options.rounds, x, at.queries, self.seconds, record)
 
 
-def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers among what a problem or a round tells."""
-    numbers = {k: float(v) for k, v in told.items() if isinstance(v, Real | np.number)}
+def mean_of(losses: Array) -> float:
+    """Return the mean of finite numbers, whose sum may be beyond the largest of them.
+
+    >>> mean_of(np.array([1e308, 1.2e308]))
+    1.1e+308
+    """
+    with np.errstate(over="ignore"):
+        mean = float(losses.mean())
+    return mean if np.isfinite(mean) else float((losses / len(losses)).sum())
+
+
+def _metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers among a problem's or a round's metrics."""
+    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real | np.number)}
     taken = sorted(RESERVED & numbers.keys())
     if taken:
         raise UsageError(f"metrics may not be called {', '.join(taken)}: the history has these")

@@ -1,31 +1,31 @@
-"""The calls that run an algorithm: on this machine, or over a federation that somebody made."""
+"""``fedzo.minimize``: the call that runs an algorithm on a problem."""
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.algorithms import ALGORITHMS, Algorithm, FedZO
-from fedzo.core.federation import Federation, LocalFederation
-from fedzo.core.objective import Objective, name_of
-from fedzo.core.random import check_seed
-from fedzo.errors import UsageError, nearest, require
-from fedzo.problems.function import FunctionObjective, FunctionOptions
-from fedzo.runs.auto import settled
-from fedzo.runs.folder import Config, RunFolder, plain
-from fedzo.runs.inputs import as_objective
-from fedzo.runs.loop import Loop
-from fedzo.runs.result import Callback, Result, closing, listed, together
-from fedzo.uplinks import UPLINKS, Ideal, Uplink
+from fedzo.algorithms import Algorithm, FedZO
+from fedzo.core.objective import Objective
+from fedzo.errors import UsageError, nearest
+from fedzo.problems.function import FunctionOptions
+from fedzo.runs.inputs import as_objective, describe_problem
+from fedzo.runs.job import Job, perform
+from fedzo.runs.options import RunKeywords, RunOptions
+from fedzo.runs.parts import check_part, describe_parts
+from fedzo.runs.result import Callbacks, Result, as_watchers
+from fedzo.uplinks import Ideal, Uplink
 
 Array = NDArray[Any]
+
+
+class MinimizeKeywords(RunKeywords, FunctionOptions, total=False):
+    """What ``minimize`` takes by keyword beside its own parameters."""
 
 
 def minimize(
@@ -35,17 +35,10 @@ def minimize(
     devices: int | None = None,
     algorithm: Algorithm | None = None,
     uplink: Uplink | None = None,
-    rounds: int = 100,
-    seed: int = 0,
-    workers: int | None = None,
-    evaluate_every: int = 10,
-    checkpoint_every: int = 10,
-    target: float | None = None,
-    callback: Callback | Sequence[Callback] | None = None,
+    callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    config: Config | None = None,
-    **options: Unpack[FunctionOptions],
+    **options: Unpack[MinimizeKeywords],
 ) -> Result:
     """Minimise f(x) = 1/N sum_i f_i(x) over a federation, from values only.
 
@@ -53,8 +46,8 @@ def minimize(
     ----------
     fun : callable or Objective
         ``fun(x, device) -> float`` with ``device`` in 0, ..., N-1, or an
-        :class:`~fedzo.core.objective.Objective`. It is called from several threads at once
-        unless ``workers=1``.
+        :class:`~fedzo.Objective`. It is called from several threads at once unless
+        ``workers=1``.
     x0 : array, optional
         Where to start. Its precision, float32 or float64, is the run's. An objective may
         have a start of its own, and else starts at zero.
@@ -64,36 +57,22 @@ def minimize(
         ``FedZO()`` by default.
     uplink : Uplink, optional
         ``Ideal()`` by default.
-    rounds : int
-        T, how many rounds to run.
-    seed : int
-        Names all randomness of the run: the same seed gives the same run, bit for bit.
-    workers : int, optional
-        Threads; all cores by default. The result does not depend on it.
-    evaluate_every : int
-        f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
-    checkpoint_every : int
-        With a ``run_dir``, a checkpoint is written every so many rounds, and at the end.
-    target : float, optional
-        The run stops when f, as evaluated, is no larger than this.
     callback : callable or several, optional
-        Called with a :class:`Progress` before the first and after each round; the run stops
-        when one returns True. What has a ``close()`` is closed when the run has ended.
-        ``fedzo.ProgressLine()`` shows round, loss and the time left; :mod:`fedzo.runs.callbacks`
+        Called with a :class:`~fedzo.Progress` before the first and after each round; the run
+        stops when one returns True. What has a ``close()`` is closed when the run has ended.
+        ``fedzo.ProgressLine()`` shows round, loss and the time left; ``fedzo.callbacks``
         has more.
     run_dir : path, optional
         Folder for ``config.toml``, ``history.jsonl``, ``checkpoint.npz``, ``model.npy`` and
         ``curves.png``.
     resume : bool
-        Go on from ``run_dir``'s checkpoint; ``rounds`` counts from the very beginning, so
+        Resume from ``run_dir``'s checkpoint; ``rounds`` counts from the very beginning, so
         100 rounds and then a resume with ``rounds=200`` is the same run as 200 at once.
-    config : mapping, optional
-        The configuration to write and to compare on resume; made from the arguments by
-        default.
     **options
-        Of a plain function: ``vectorized``, ``bounds``, ``retries``, ``on_failure`` and
-        ``max_queries``; see :class:`~fedzo.problems.function.FunctionObjective`. The result's
-        ``x`` lies inside the bounds.
+        How the run goes, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
+        ``workers``, ``target``, and how often to evaluate and to save. Of a plain function, see
+        :class:`~fedzo.FunctionObjective`: ``vectorized``, ``bounds``, ``retries``,
+        ``on_failure`` and ``max_queries``. The result's ``x`` lies inside the bounds.
 
     Examples
     --------
@@ -110,121 +89,44 @@ def minimize(
     """
     algorithm = FedZO() if algorithm is None else algorithm
     uplink = Ideal() if uplink is None else uplink
-    for key, part, kind in (("algorithm", algorithm, "FedZO"), ("uplink", uplink, "Ideal")):
-        made = is_dataclass(part) and not isinstance(part, type)
-        require(made, key, part, f"an object such as fedzo.{kind}()")
-    check_seed("seed", seed)
-    known = [*inspect.signature(minimize).parameters, *FunctionOptions.__annotations__]
-    for key, value in options.items():
-        allowed = f"left out: there is no such setting{nearest(key, known)}"
-        require(key in known, key, value, allowed)
-    objective, start = as_objective(fun, x0, devices, options)
-    with closing(objective):
-        algorithm, probed = settled(
-            algorithm, objective, start, rounds=rounds, seed=seed, workers=workers, folder=run_dir
-        )
-        made_from = {
-            "problem": _problem(fun, objective),
-            "algorithm": describe(algorithm, "name", ALGORITHMS),
-            "uplink": describe(uplink, "kind", UPLINKS),
-            "run": {"rounds": rounds, "seed": seed, "evaluate_every": evaluate_every},
-        }
-        result = drive(
-            LocalFederation(objective, seed, workers),
-            start,
-            algorithm=algorithm,
-            uplink=uplink,
-            rounds=rounds,
-            evaluate_every=evaluate_every,
-            checkpoint_every=checkpoint_every,
-            target=target,
-            callback=callback,
-            run_dir=run_dir,
-            resume=resume,
-            point=getattr(objective, "point", None),
-            probed=probed,
-            # The algorithm as it was settled: a rate that was measured is a number from here on.
-            config={**made_from, **(config or {}), "algorithm": made_from["algorithm"]},
-        )
-    if run_dir is not None and hasattr(objective, "write_files"):
-        objective.write_files(Path(run_dir), result.best)
-    return result
-
-
-def drive(
-    federation: Federation,
-    x0: Array,
-    *,
-    algorithm: Algorithm,
-    uplink: Uplink,
-    rounds: int,
-    config: Config,
-    evaluate_every: int = 10,
-    checkpoint_every: int = 10,
-    target: float | None = None,
-    callback: Callback | Sequence[Callback] | None = None,
-    run_dir: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    point: Callable[[Array], Array] | None = None,
-    probed: int = 0,
-) -> Result:
-    """Run an algorithm over a federation, whoever computes there: see :func:`minimize`.
-
-    ``point`` says what the model is to a person, if that is not the model itself; ``probed``
-    is how many queries were asked before the run.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedzo.problems.function import FunctionObjective
-    >>> federation = LocalFederation(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
-    >>> result = drive(federation, np.ones(2), algorithm=FedZO(learning_rate=0.1),
-    ...                uplink=Ideal(), rounds=20, config={})
-    >>> bool(result.fun < 1e-3)
-    True
-    """
-    if resume and run_dir is None:
-        raise UsageError("resume needs the run_dir of the run to go on with")
-    files = None if run_dir is None else RunFolder(run_dir)
-    if resume and files is not None and not files.has_run():
-        raise UsageError(f"{files.path} holds no run to resume")
-    run = Loop.begin(
-        federation,
-        x0,
+    for table, part in (("algorithm", algorithm), ("uplink", uplink)):
+        check_part(table, part)
+    run, function = split_options(options)
+    objective, start = as_objective(fun, x0, devices, function)
+    job = Job(
         algorithm=algorithm,
         uplink=uplink,
-        rounds=rounds,
-        evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every,
-        target=target,
-        callback=together(callback),
-        point=point,
-        probed=probed,
-        config=plain(config),
-        files=files,
+        options=run,
+        tables=describe_job(algorithm, uplink, run, describe_problem(fun, objective, start)),
+        run_dir=None if run_dir is None else Path(run_dir),
+        resume=resume,
+        watchers=as_watchers(callback),
     )
-    with nullcontext() if files is None else files.held():
-        run.open(resume)
-        with closing(*listed(callback)), federation:
-            return run.close(*run.go())
+    return perform(job, objective, start)
 
 
-def _problem(fun: object, objective: Objective) -> dict[str, Any]:
-    """Return the [problem] table of what no configuration has made."""
-    table = {"name": name_of(fun), "dim": objective.dim, "devices": objective.devices}
-    if isinstance(objective, FunctionObjective):
-        if objective.box is not None:
-            table["bounds"] = objective.box.pairs()
-        if objective.meter.budget is not None:
-            table["max_queries"] = objective.meter.budget
-    return table
+def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptions]:
+    """Return what is said of the run, and what of a plain function; refuse everything else."""
+    of_run = {field.name for field in fields(RunOptions)} - {"data_seed"}
+    of_function = set(FunctionOptions.__annotations__)
+    for key, value in options.items():
+        if key not in of_run | of_function:
+            known = sorted(of_run | of_function)
+            raise UsageError(
+                f"{key} = {value!r}: unknown option{nearest(key, known)}; "
+                f"there are {', '.join(known)}"
+            )
+    run = {key: value for key, value in options.items() if key in of_run}
+    function: Any = {key: value for key, value in options.items() if key in of_function}
+    return RunOptions(**run), function
 
 
-def describe(part: Any, key: str, known: Mapping[str, type]) -> dict[str, Any]:
-    """Return the table of a configuration that would make this algorithm or uplink.
-
-    >>> describe(FedZO(local_steps=2), "name", ALGORITHMS)["local_steps"]
-    2
-    """
-    names = {kind: name for name, kind in known.items()}
-    return {key: names.get(type(part), name_of(type(part))), **asdict(part)}
+def describe_job(
+    algorithm: Algorithm, uplink: Uplink, run: RunOptions, problem: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the tables of a configuration for what was given in Python."""
+    table = {field.name: getattr(run, field.name) for field in fields(run)}
+    if "seed" in problem:  # a configuration has it under another name
+        table["data_seed"] = problem["seed"]
+    described = {key: value for key, value in problem.items() if key != "seed"}
+    return {"problem": described, **describe_parts(algorithm, uplink), "run": table}

@@ -4,14 +4,51 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypedDict
 
 from fedzo.core.random import check_seed
 from fedzo.errors import check_count, check_counts, check_positive, require
 
 
+class RunKeywords(TypedDict, total=False):
+    """What :func:`fedzo.minimize` and its relatives take by keyword: see :class:`RunOptions`."""
+
+    rounds: int
+    seed: int
+    evaluate_every: int
+    checkpoint_every: int
+    workers: int | None
+    target: float | None
+
+
 @dataclass(frozen=True)
-class RunSettings:
-    """The ``[run]`` table; ``data_seed`` names the problem's randomness, ``seed`` the rest."""
+class RunOptions:
+    """The ``[run]`` table.
+
+    Parameters
+    ----------
+    rounds : int
+        T, how many rounds to run.
+    seed : int
+        Names all randomness of the run: the same seed gives the same run, bit for bit.
+    data_seed : int
+        Names the randomness of a problem that a configuration makes, such as its data split.
+    evaluate_every : int
+        f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
+    checkpoint_every : int
+        A run in a folder writes a checkpoint every so many rounds, and at the end.
+    workers : int, optional
+        Threads; all cores by default. The result does not depend on it.
+    target : float, optional
+        The run stops when f, as evaluated, is no larger than this.
+
+    Examples
+    --------
+    >>> RunOptions(rounds=-1)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: rounds = -1: must be a whole number >= 0
+    """
 
     rounds: int = 100
     seed: int = 0
@@ -28,8 +65,17 @@ class RunSettings:
             check_counts(self, "workers")
         for key in ("seed", "data_seed"):
             check_seed(key, getattr(self, key))
-        wanted = self.target is None or not math.isnan(self.target)
-        require(wanted, "target", self.target, "a number")
+        target: Any = self.target
+        number = isinstance(target, Real) and not math.isnan(target)
+        require(target is None or number, "target", target, "a number")
+
+    def evaluates(self, t: int) -> bool:
+        """Tell whether f is evaluated on schedule after t rounds."""
+        return t % self.evaluate_every == 0
+
+    def saves(self, t: int) -> bool:
+        """Tell whether a checkpoint is written after t rounds."""
+        return t % self.checkpoint_every == 0 or t == self.rounds
 
 
 @dataclass(frozen=True)

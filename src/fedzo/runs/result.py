@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ class Status(enum.IntEnum):
     """How a run ended; the first two are successes."""
 
     FINISHED = 0
-    STOPPED = 1
+    STOPPED = 1  # by a callback, a target, a budget, or because nothing was left to gain
     INTERRUPTED = 2
     NON_FINITE = 3
-    HALTED = 4
+    HALTED = 4  # it could not go on
+    DIVERGED = 5  # the loss ended above where it began
+    STALLED = 6  # nothing that was evaluated is better than the start
 
 
 class Progress(NamedTuple):
@@ -37,19 +39,7 @@ class Progress(NamedTuple):
 
 
 Callback = Callable[[Progress], bool | None]
-
-
-def together(callback: Callback | Sequence[Callback] | None) -> Callback | None:
-    """Return several callbacks as one, which says stop when any of them does.
-
-    >>> both = together([lambda progress: None, lambda progress: progress.round == 3])
-    >>> both(Progress(3, 10, [], 0, 0.0, None))
-    True
-    """
-    every = listed(callback)
-    if not every:
-        return None
-    return lambda progress: True in [bool(one(progress)) for one in every]  # each is called
+Callbacks = Callback | Sequence[Callback] | None
 
 
 @contextmanager
@@ -62,21 +52,41 @@ def closing(*things: object) -> Iterator[None]:
         yield
 
 
-def listed(callback: Callback | Sequence[Callback] | None) -> list[Callback]:
-    """Return one callback, several or none as a list."""
+def as_watchers(callback: Callbacks) -> tuple[Callback, ...]:
+    """Return one callback, several or none as a tuple."""
     if callback is None:
-        return []
-    return [callback] if callable(callback) else list(callback)
+        return ()
+    return (callback,) if callable(callback) else tuple(callback)
 
 
 @dataclass
 class Result:
     """What came of a run, by SciPy's names where SciPy has one.
 
-    ``x`` is the model after ``nit`` rounds, ``fun`` is f(x) as last evaluated, over all
-    devices; ``best`` is the evaluated model of the lowest loss; ``nfev`` is
-    ``queries`` and ``evaluation_queries`` together, as SciPy counts.
-    ``history`` is the list of records that ``history.jsonl`` holds.
+    Attributes
+    ----------
+    x : array
+        The best model that was evaluated.
+    fun : float
+        f(x), as evaluated there, over all devices.
+    success : bool
+        False where the run diverged, improved on nothing, was interrupted or could not go on.
+    status, message
+        Which of these it was, as a number and in words.
+    nit : int
+        How many rounds were run.
+    last : array
+        The model after the last round, from which a resumed run goes on.
+    best : Best
+        ``x``, ``fun`` and the round after which they were evaluated.
+    queries, evaluation_queries : int
+        Values asked for by the optimiser, and by evaluations.
+    uplink_bytes, downlink_bytes, channel_uses : int
+        What was sent.
+    seconds : float
+        How long it took.
+    history : list
+        The records that ``history.jsonl`` holds.
     """
 
     x: Array
@@ -85,6 +95,7 @@ class Result:
     status: Status
     message: str
     nit: int
+    last: Array
     best: Best
     queries: int
     evaluation_queries: int
@@ -92,9 +103,33 @@ class Result:
     downlink_bytes: int
     channel_uses: int
     seconds: float
-    history: list[dict[str, Any]] = field(repr=False)
+    history: list[dict[str, Any]]
 
     @property
     def nfev(self) -> int:
         """The number of values asked for in all, by SciPy's name."""
         return self.queries + self.evaluation_queries
+
+    def __repr__(self) -> str:
+        """Return a block to read, a line for each attribute, as SciPy's results print."""
+        shown = {
+            "message": self.message,
+            "success": self.success,
+            "status": f"{self.status.name.lower()} ({int(self.status)})",
+            "fun": f"{self.fun:.8g}",
+            "x": _numbers(self.x),
+            "best": f"after round {self.best.round}",
+            "nit": self.nit,
+            "nfev": self.nfev,
+            "queries": f"{self.queries:,} (and {self.evaluation_queries:,} for evaluation)",
+            "uplink_bytes": f"{self.uplink_bytes:,}",
+            "downlink_bytes": f"{self.downlink_bytes:,}",
+            "seconds": f"{self.seconds:.3g}",
+        }
+        return "\n".join(f"{name:>14}: {value}" for name, value in shown.items())
+
+
+def _numbers(x: Array) -> str:
+    """Return a few numbers of a model on one line."""
+    few = " ".join(f"{value:.4g}" for value in x[:6])
+    return f"[{few}]" if len(x) <= 6 else f"[{few} ...] ({len(x):,} numbers)"

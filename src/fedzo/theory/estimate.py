@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo.core.directions import Frame
-from fedzo.core.objective import Objective, initial_of, size_of
+from fedzo.core.objective import Objective
 from fedzo.core.random import Stream
 from fedzo.errors import UsageError, require
 from fedzo.theory.bounds import Constants
@@ -101,11 +101,11 @@ def estimate(
     True
     """
     require(0 < step < math.inf, "step", step, "a number > 0")
-    x = np.array(initial_of(objective) if x0 is None else x0)
+    x = np.array(objective.initial() if x0 is None else x0)
     x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
     allowed = f"of the objective's dimension, {objective.dim}"
     require(x.shape == (objective.dim,), "x0", f"an array of shape {x.shape}", allowed)
-    evaluation = sum(size_of(objective, i) for i in range(objective.devices))
+    evaluation = sum(objective.size(i) for i in range(objective.devices))
     plan = plan_for(objective, queries, 2 * evaluation)
     probe = Probe(objective, step, plan, seed)
     everyone = np.arange(objective.devices)

@@ -71,12 +71,8 @@ class Probe:
 
     def values(self, x: Array, directions: Array, steps: Array, batch: Any) -> Array:
         """Return the values at x + steps[k] directions[k], (k, b), counted."""
-        if hasattr(self.objective, "values_along"):
-            rows = np.arange(len(steps))
-            values = self.objective.values_along(x, directions, rows, steps, batch)
-        else:
-            points = x + steps[:, None].astype(x.dtype) * directions
-            values = self.objective.values(points, batch)
+        rows = np.arange(len(steps))
+        values = self.objective.values_along(x, directions, rows, steps, batch)
         self.queries += values.size
         return np.asarray(values, np.float64)
 

@@ -1,4 +1,8 @@
-"""Who takes part in a round, and what the server hears of their updates."""
+"""Who takes part in a round, and what the server hears of their updates.
+
+``ideal`` hears every update, ``aircomp`` a noisy sum over the air, ``seeds`` coefficients of
+directions. May import: core.
+"""
 
 from fedzo.uplinks.aircomp import AirComp
 from fedzo.uplinks.base import Uplink, UplinkInfo

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedzo.core.federation import Federation, Replies
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of, require
-from fedzo.uplinks.base import UplinkInfo
+from fedzo.uplinks.base import Uplink, UplinkInfo
 
 Array = NDArray[Any]
 
@@ -39,7 +39,7 @@ _MOST_DB = 1000  # far beyond any radio, and well within what a float holds
 
 
 @dataclass(frozen=True)
-class AirComp:
+class AirComp(Uplink):
     r"""Analog over-the-air sum of the updates of all devices with a good channel.
 
     The channel schedules, so an algorithm's ``participants`` plays no part. A round in which
@@ -94,8 +94,6 @@ class AirComp:
     csi_error: float = 0.0
     packing: bool = False
     noise: str = "complex"
-
-    wants_coefficients: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         heard = abs(self.snr_db) <= _MOST_DB or self.snr_db == math.inf
@@ -164,7 +162,10 @@ class AirComp:
         # channel: numbers of 4 and 8 bytes.
         count = updates.count
         info = UplinkInfo(
-            4 * count, model_bytes + 12 * count, self._uses(dim) if count else 0, metrics
+            uplink_bytes=4 * count,
+            downlink_bytes=model_bytes + 12 * count,
+            channel_uses=self._uses(dim) if count else 0,
+            metrics=metrics,
         )
         return self._numbers(heard + noise, dim) / (shares or 1.0), info
 

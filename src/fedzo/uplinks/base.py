@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.federation import Federation, Replies, Update
 from fedzo.core.random import Draws, Stream
+from fedzo.errors import InvalidValue
 
 Array = NDArray[Any]
 
@@ -17,8 +18,15 @@ Array = NDArray[Any]
 class UplinkInfo(NamedTuple):
     """What a round's messages cost, and what else the uplink has to tell.
 
-    ``channel_uses`` is how many symbols, of a number each, the devices took the channel for:
-    the unit in which sending one after another and sending at once can be compared.
+    Attributes
+    ----------
+    uplink_bytes, downlink_bytes : int
+        What was sent to the server, and to the devices.
+    channel_uses : int
+        How many symbols, of a number each, the devices took the channel for: the unit in which
+        sending one after another and sending at once can be compared.
+    metrics : mapping
+        Further numbers for the history.
     """
 
     uplink_bytes: int
@@ -27,20 +35,29 @@ class UplinkInfo(NamedTuple):
     metrics: Mapping[str, Any] = {}
 
 
-class Uplink(Protocol):
-    """A frozen dataclass: its fields are its settings, and it has no state."""
+class Uplink:
+    """A frozen dataclass: its fields are its settings, and it has no state.
 
-    wants_coefficients: ClassVar[bool]  # whether it can only send what is made of directions
+    A subclass defines :meth:`aggregate`, and :meth:`participants` where devices are not sampled
+    uniformly. ``wants_coefficients`` says that it can only send what is made of directions.
+    """
+
+    wants_coefficients: ClassVar[bool] = False
 
     def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""
-        ...
+        return sample_uniformly(t, wanted, federation)
 
     def aggregate(
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
         """Return Δ^t, the server's view of the mean update."""
-        ...
+        raise NotImplementedError
+
+    def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
+        """Return the mean of the values that devices answered to points, and what was sent."""
+        kind = type(self).__name__
+        raise InvalidValue("kind", kind, "one that can send values, such as 'ideal'")
 
 
 def sample_uniformly(t: int, wanted: int | None, federation: Federation) -> Array:
@@ -68,3 +85,23 @@ class Mean:
     def value(self) -> Array:
         """Return the mean; nothing, where nobody sent anything."""
         return self._total / self._shares if self._shares else self._total
+
+
+def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:
+    """Return the mean of the devices' values, float64 numbers sent as they are.
+
+    Where nobody answered, there is nothing to average: the values are NaN.
+    """
+    assert updates.work is not None
+    points = updates.work.x
+    total: Array = np.zeros(1)
+    shares, sent, count = 0.0, 0, 0
+    for update in updates:
+        assert update.values is not None
+        total = total + update.weight * update.values
+        shares += update.weight
+        sent += update.values.nbytes
+        count += update.values.size
+    mean = total / shares if shares else np.full(len(points), np.nan)
+    down = updates.count * points.nbytes
+    return mean, UplinkInfo(uplink_bytes=sent, downlink_bytes=down, channel_uses=count)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from numpy.typing import NDArray
 
 from fedzo.core.federation import Federation, Replies
-from fedzo.uplinks.base import Mean, UplinkInfo, sample_uniformly
+from fedzo.uplinks.base import Mean, Uplink, UplinkInfo, mean_values
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Ideal:
+class Ideal(Uplink):
     """Uniform sampling of M devices, and the mean of what they send (Algorithm 1).
 
     A message is the d numbers of the model or of an update in the model's precision; each
@@ -35,12 +35,6 @@ class Ideal:
     (array([1., 1.]), 32, 4)
     """
 
-    wants_coefficients: ClassVar[bool] = False
-
-    def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
-        """Return M of the N devices, uniformly, without replacement."""
-        return sample_uniformly(t, wanted, federation)
-
     def aggregate(
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
@@ -50,4 +44,9 @@ class Ideal:
             mean.add(update)
             sent += update.delta.nbytes
         uses = updates.count * federation.dim
-        return mean.value(), UplinkInfo(sent, sent, uses)
+        info = UplinkInfo(uplink_bytes=sent, downlink_bytes=sent, channel_uses=uses)
+        return mean.value(), info
+
+    def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
+        """Return the weighted mean of the values, each a number of eight bytes."""
+        return mean_values(updates)

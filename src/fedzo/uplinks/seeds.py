@@ -3,7 +3,7 @@ r"""Seeds and scalars: the same run, a fraction of the bytes.
 A FedZO update is a combination of directions, :math:`\Delta_i^t = \sum_k \sum_n c_{k,n}\, g_{k,n}`,
 and the directions are named by (seed, round, device, step), which the server knows. So a
 device sends its H x b2 coefficients, and the server draws the directions again
-(:func:`fedzo.algorithms.fedzo.rebuild`). The coefficients are those that the device itself
+(:meth:`fedzo.core.federation.Work.rebuild`). The coefficients are those that the device itself
 used, in the model's precision, and both sum by the same kernel in the same order:
 
 * the rebuilt update is the device's own **to the bit** on machines whose vector units are
@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies, Update
-from fedzo.errors import InvalidValue, nearest, one_of
-from fedzo.uplinks.base import Mean, UplinkInfo, sample_uniformly
+from fedzo.core.federation import Federation, Replies, Update, Work
+from fedzo.errors import InvalidValue, UsageError, nearest, one_of
+from fedzo.uplinks.base import Mean, Uplink, UplinkInfo, mean_values
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<IIQdIIB")
 
 
 @dataclass(frozen=True)
-class Seeds:
+class Seeds(Uplink):
     """Uniform sampling of M devices that send coefficients; the server hears their mean update.
 
     On the way down a device that took part a few rounds ago can catch up from the log, all
@@ -48,6 +48,9 @@ class Seeds:
     downlink : str
         ``log``: whichever of log and model is fewer bytes, device by device; ``model``:
         always the model.
+    verify : bool
+        Rebuild every update from its coefficients, as a remote server would, and end the run where
+        one is not what the device summed: for those who change local steps or kernels.
 
     Examples
     --------
@@ -64,6 +67,7 @@ class Seeds:
     """
 
     downlink: str = "log"
+    verify: bool = False
 
     wants_coefficients: ClassVar[bool] = True
 
@@ -72,17 +76,16 @@ class Seeds:
             allowed = one_of(DOWNLINKS) + nearest(self.downlink, DOWNLINKS)
             raise InvalidValue("downlink", self.downlink, allowed)
 
-    def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
-        """Return M of the N devices, uniformly, without replacement."""
-        return sample_uniformly(t, wanted, federation)
-
     def aggregate(
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
         mean, sent, numbers, model, devices = Mean(federation.dim), 0, 0, 0, []
         for update in updates:
-            assert update.coefficients is not None  # algorithms without refuse this uplink
+            if update.coefficients is None:
+                raise UsageError(_NO_COEFFICIENTS)
+            if self.verify:
+                _verify(t, update, updates.work)
             mean.add(update)
             sent += _HEADER.size + update.coefficients.nbytes
             numbers += update.coefficients.size
@@ -90,7 +93,14 @@ class Seeds:
             devices.append(update.device)
         down, caught_up = self._downlink(t, devices, sent, model, federation)
         metrics = {"caught_up": caught_up}
-        return mean.value(), UplinkInfo(sent, down, numbers, metrics)
+        info = UplinkInfo(
+            uplink_bytes=sent, downlink_bytes=down, channel_uses=numbers, metrics=metrics
+        )
+        return mean.value(), info
+
+    def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
+        """Return the mean of the values: they are scalars already."""
+        return mean_values(updates)
 
     def _downlink(
         self, t: int, devices: list[int], log: int, model: int, federation: Federation
@@ -109,6 +119,21 @@ class Seeds:
             caught_up += len(there)
             missing -= there
         return total + len(missing) * model, caught_up
+
+
+_NO_COEFFICIENTS = (
+    "uplink.kind = 'seeds': the algorithm's updates have no coefficients; "
+    "they must be combinations of its directions"
+)
+
+
+def _verify(t: int, update: Update, work: Work | None) -> None:
+    """Raise unless the update is what its coefficients make."""
+    if work is not None and not np.array_equal(work.rebuild(update), update.delta):
+        raise UsageError(
+            f"uplink.verify: the update of device {update.device} in round {t + 1} is not the "
+            "combination of directions that its coefficients make"
+        )
 
 
 def encode(t: int, update: Update) -> bytes:

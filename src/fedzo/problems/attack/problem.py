@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.core.objective import Best
+from fedzo.core.objective import Best, Objective, described
 from fedzo.core.random import Draws, Stream
 from fedzo.data import load
 from fedzo.data.partition import partition as deal
@@ -75,8 +75,8 @@ class Seen(NamedTuple):
     linf: Array
 
 
-class Attack:
-    """A universal perturbation against a model, sought by parties that keep their inputs.
+class Attack(Objective):
+    """A universal perturbation against a model, sought by devices that keep their inputs.
 
     Parameters
     ----------
@@ -295,6 +295,7 @@ class Attack:
         return np.asarray(own - scores.max(axis=1))
 
 
+@described
 def attack(
     model: str = "cifar10-resnet8",
     data: str = "cifar10-deer-mini",

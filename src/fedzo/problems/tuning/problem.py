@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
 from fedzo.core.files import write_atomic
-from fedzo.core.objective import Best
+from fedzo.core.objective import Best, Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import NoAnswer, UsageError, check_count, nearest, one_of, require
 from fedzo.problems.function import OnFailure, as_number, check_on_failure, check_takes
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
     seeds: list[int]
 
 
-class Tuning:
+class Tuning(Objective):
     """f(x) = the mean over devices of the score that hyper-parameters reach there.
 
     Parameters
@@ -90,6 +90,8 @@ class Tuning:
     {'rate': 0.01}
     """
 
+    meter: Meter
+
     def __init__(
         self,
         train_and_score: TrainAndScore,
@@ -118,12 +120,16 @@ class Tuning:
         self._train = partial(_train, train_and_score, on_failure == "leave_out")
         self.space = space if isinstance(space, Space) else Space(space)
         self.dim, self.evaluation_seeds = self.space.dim, evaluation_seeds
-        self.evaluation_cost = devices * evaluation_seeds
         self.worst, self.meter = worst, Meter(max_queries)
         self._start = np.zeros(self.dim) if start is None else self.space.point(start)
         self._seed, self._workers = seed, workers
         self._sent = _pickled(self._train) if parallel == "processes" else None
         self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def evaluation_cost(self) -> int:
+        """How many trainings one evaluation takes."""
+        return self.devices * self.evaluation_seeds
 
     def initial(self) -> Array:
         """Start at the given parameters, or in the middle."""

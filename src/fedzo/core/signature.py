@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedzo.errors import InvalidValue, UsageError, nearest, one_of
+from fedzo.errors import InvalidValue, UsageError, naming, nearest, one_of
 
 _FIXED = ("run", "flower")  # the tables that always make the same
 
@@ -20,10 +20,8 @@ def made_by(table: str, factory: Callable[..., Any], keys: Mapping[str, Any]) ->
     ((1+2j), {'real': 1, 'imag': 2})
     """
     arguments = arguments_of(table, factory, keys)
-    try:
+    with naming(table):
         return factory(**arguments), arguments
-    except InvalidValue as error:
-        raise error.under(table) from error
 
 
 def arguments_of(

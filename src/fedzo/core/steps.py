@@ -1,0 +1,80 @@
+"""Steps along estimated gradients on one device: eq. (5) and (6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.estimator import Estimator
+from fedzo.core.federation import Update
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws
+
+Array = NDArray[Any]
+Correction = Callable[[Array, Array], Array]
+
+
+def local_steps(
+    estimator: Estimator,
+    objective: Objective,
+    x: Array,
+    at: Draws,
+    *,
+    learning_rate: float,
+    batch_size: int,
+    steps: int = 1,
+    weight: float = 1,
+    correction: Correction | None = None,
+) -> Update:
+    r"""Take H steps from x on the device at ``at``; return how far the model moved.
+
+    .. math:: x^{(k+1)} = x^{(k)} - \eta \bigl( \tilde\nabla F_i(x^{(k)})
+              + c(x^{(k)}, x^{(0)}) \bigr)
+
+    with the estimate of eq. (2), and a correction c(x, start) of one's own if there is one.
+
+    The update is summed by itself, step by step, rather than taken as x^{(H)} - x^{(0)}: what
+    is small is not rounded to the precision of what is large, and whoever knows the seed and
+    the coefficients gets the same sum, to the bit. With a correction it is no longer a
+    combination of directions, and has no coefficients.
+
+    Examples
+    --------
+    One step on f(x) = x_1 + 2 x_2 along both axes, and the same with a pull back to the start:
+
+    >>> from fedzo.core.random import Stream
+    >>> from fedzo.problems.function import FunctionObjective
+    >>> objective = FunctionObjective(lambda x, device: x[0] + 2 * x[1], dim=2, devices=1)
+    >>> estimator = Estimator(smoothing=0.1, directions=2, kind="coordinate")
+    >>> at = Draws(seed=0, stream=Stream.DIRECTIONS)
+    >>> options = dict(learning_rate=0.5, batch_size=1, steps=2)
+    >>> local_steps(estimator, objective, np.zeros(2), at, **options).delta.round(9)
+    array([-1., -2.])
+    >>> pull = lambda x, start: x - start
+    >>> options |= dict(correction=pull)
+    >>> local_steps(estimator, objective, np.zeros(2), at, **options).delta.round(9)
+    array([-0.75, -1.5 ])
+    """
+    frame = estimator.frame(x.size, x.dtype)
+    start, delta, queries = x, np.zeros_like(x), 0
+    coefficients = np.empty((steps, estimator.directions), x.dtype)
+    for k in range(steps):
+        if correction is not None:  # at x^(k), before the estimate moves it
+            pull = (learning_rate * correction(x, start)).astype(x.dtype)
+        coefficients[k], x, asked = estimator.step(
+            objective, x, batch_size, frame, at._replace(step=k), learning_rate, delta, start
+        )
+        if correction is not None:
+            delta -= pull
+            x = start + delta
+        queries += asked
+    return Update(
+        device=at.device,
+        delta=delta,
+        weight=weight,
+        queries=queries,
+        coefficients=coefficients if correction is None else None,
+    )

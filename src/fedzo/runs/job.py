@@ -1,0 +1,128 @@
+"""One way through: a job, whoever gave it and whoever computes, becomes a result.
+
+:func:`perform` prepares, hands the rounds to an engine and finishes; :func:`drive` is the part in
+the middle, over a federation. ``minimize``, ``fedzo run``, tuning, attacks and Flower all go
+through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedzo.algorithms import Algorithm, FedZO
+from fedzo.core.federation import Federation, LocalFederation
+from fedzo.core.objective import Objective
+from fedzo.errors import UsageError
+from fedzo.runs.folder import Config, RunFolder, as_toml
+from fedzo.runs.loop import Loop
+from fedzo.runs.options import RunOptions
+from fedzo.runs.parts import describe_parts
+from fedzo.runs.result import Callback, Result, closing
+from fedzo.runs.watchers import Curves
+from fedzo.uplinks import Uplink
+
+Array = NDArray[Any]
+Drive = Callable[[Federation], Result]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be run: the parts, the options and where the files go; not yet on what problem.
+
+    ``tables`` is the configuration to write to ``config.toml`` and to compare on resume.
+    """
+
+    algorithm: Algorithm
+    uplink: Uplink
+    options: RunOptions
+    tables: Config
+    run_dir: Path | None = None
+    resume: bool = False
+    watchers: tuple[Callback, ...] = ()
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The files of the run, if it leaves any."""
+        return None if self.run_dir is None else RunFolder(self.run_dir)
+
+
+# An engine makes the federation of a job, and has the rounds driven over it.
+Engine = Callable[[Job, Objective, Drive], Result]
+
+
+def threads(job: Job, objective: Objective, drive: Drive) -> Result:
+    """Drive the rounds over threads of this process."""
+    return drive(LocalFederation(objective, job.options.seed, job.options.workers))
+
+
+def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads) -> Result:
+    """Prepare, run and finish a job on a problem that this process holds."""
+    with closing(objective):
+        job, probed = choose_numbers(job, objective, x0)
+        result = engine(
+            job,
+            objective,
+            lambda federation: drive(job, federation, x0, objective.point, probed),
+        )
+    if job.run_dir is not None:
+        objective.write_files(job.run_dir, result.best)
+    return result
+
+
+def choose_numbers(job: Job, objective: Objective, x0: Array) -> tuple[Job, int]:
+    """Return the job with numbers in place of "auto", and how many queries they took.
+
+    Of a run that has begun in the folder, they are those that its ``config.toml`` holds.
+    """
+    if not (isinstance(job.algorithm, FedZO) and job.algorithm.automatic):
+        return job, 0
+    from fedzo.runs.auto import choose, recorded
+
+    algorithm, probed = recorded(job.algorithm, job.folder), 0
+    if algorithm is None:
+        with LocalFederation(objective, job.options.seed, job.options.workers) as federation:
+            algorithm, probed = choose(job.algorithm, federation, x0, job.options.rounds)
+    tables = {**job.tables, **describe_parts(algorithm, job.uplink)}
+    return replace(job, algorithm=algorithm, tables=tables), probed
+
+
+def drive(
+    job: Job,
+    federation: Federation,
+    x0: Array,
+    point: Callable[[Array], Array] | None = None,
+    probed: int = 0,
+) -> Result:
+    """Run a job over a federation, whoever computes there.
+
+    ``point`` says what the model is to a person, if that is not the model itself; ``probed``
+    is how many queries were asked before the run.
+
+    Examples
+    --------
+    >>> import fedzo, numpy as np
+    >>> from fedzo.problems.function import FunctionObjective
+    >>> federation = LocalFederation(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
+    >>> job = Job(fedzo.FedZO(learning_rate=0.1), fedzo.Ideal(), RunOptions(rounds=20), tables={})
+    >>> bool(drive(job, federation, np.ones(2)).fun < 1e-3)
+    True
+    """
+    folder, watchers = job.folder, job.watchers
+    if job.resume and folder is None:
+        raise UsageError("resume needs the run_dir of the run to resume")
+    if job.resume and folder is not None and not folder.has_run():
+        raise UsageError(f"{folder.path} holds no run to resume")
+    if folder is not None:
+        watchers = (*watchers, Curves(folder))
+    job = replace(job, tables=as_toml(job.tables), watchers=watchers)
+    loop = Loop.begin(job, federation, x0, point=point, probed=probed)
+    with nullcontext() if folder is None else folder.held():
+        loop.open(job.resume)
+        with closing(*watchers), federation:
+            return loop.close(*loop.go())

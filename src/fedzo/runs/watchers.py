@@ -1,0 +1,23 @@
+"""Those who watch a run for its folder: the curves are drawn when it has ended."""
+
+from __future__ import annotations
+
+from fedzo.runs.folder import RunFolder, read_history
+from fedzo.runs.result import Progress
+
+
+class Curves:
+    """Draws ``curves.png`` from the history when the run has ended."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def __call__(self, progress: Progress) -> None:
+        """Let the run go on."""
+
+    def close(self) -> None:
+        """Draw, if anything was evaluated."""
+        from fedzo.plots.curves import draw_curves
+
+        if history := list(read_history(self.folder.history)):
+            draw_curves({self.folder.path.name: [history]}, self.folder.curves)
