@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fedzo.data.dataset import Dataset
 from fedzo.data.forms import Content, File, Files, Form
 from fedzo.data.suppliers import Supplier
 from fedzo.errors import DataUnavailable
@@ -38,7 +38,7 @@ class Source:
     name: str
     about: str
     files: tuple[File, ...]
-    decode: Callable[..., Dataset]
+    decode: Callable[..., Any]
     forms: tuple[Form, ...] = (Files(),)
     places: tuple[Path, ...] = ()
     suppliers: tuple[Supplier, ...] = ()
