@@ -89,6 +89,17 @@ class Combination(NamedTuple):
         pairs = zip(self[2:], other[2:], strict=True)
         return Combination(self.kind, self.dim, *(np.concatenate(pair) for pair in pairs))
 
+    def term(self, number: int, factor: float = 1.0) -> Combination:
+        """Return one of the terms, times a factor."""
+        one = slice(number, number + 1)
+        return Combination(
+            self.kind,
+            self.dim,
+            self.addresses[one],
+            self.rows[one],
+            factor * self.coefficients[one],
+        )
+
     def scaled(self, factor: float) -> Combination:
         """Return a multiple."""
         return self._replace(coefficients=factor * self.coefficients)
