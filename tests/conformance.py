@@ -1,15 +1,18 @@
-"""What every algorithm must satisfy; `test_conformance.py` runs it over all of them.
+"""What every algorithm must satisfy; `algorithms/test_conformance.py` runs it over all of them.
 
 Whoever adds an algorithm adds it to `ALGORITHMS` and is covered.
 """
 
 import dataclasses
 import inspect
+import re
 
 import numpy as np
 
-from fedzo.core.federation import LocalFederation
+from fedzo.core.federation import LocalFederation, Work
 from fedzo.problems.quadratic import Quadratic
+from fedzo.runs.parts import describe_parts, make_parts
+from fedzo.runs.states import flatten, unflatten
 from fedzo.uplinks import Ideal
 
 PROBLEM = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
@@ -31,8 +34,12 @@ def check_is_a_frozen_dataclass_with_plain_fields(algorithm):
     """Hyper-parameters are fields that a configuration can hold."""
     assert dataclasses.is_dataclass(algorithm)
     assert type(algorithm).__dataclass_params__.frozen
-    for value in dataclasses.asdict(algorithm).values():
-        assert value is None or isinstance(value, int | float | str | bool | list)
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if field.name == "server":  # a table of its own
+            assert dataclasses.is_dataclass(value)
+        else:
+            assert value is None or isinstance(value, int | float | str | bool | list)
 
 
 def check_signatures(algorithm):
@@ -41,6 +48,8 @@ def check_signatures(algorithm):
     names = list(inspect.signature(algorithm.round).parameters)
     assert names == ["t", "state", "federation", "uplink"]
     assert list(inspect.signature(algorithm.model).parameters) == ["state"]
+    names = list(inspect.signature(algorithm.local).parameters)
+    assert names == ["objective", "device", "x", "at"]
 
 
 def check_docstring(algorithm):
@@ -48,8 +57,11 @@ def check_docstring(algorithm):
     text = inspect.getdoc(type(algorithm))
     for part in (".. math::", "Parameters", "References", "Examples", ">>> "):
         assert part in text, part
+    # What is inherited is explained where it comes from.
+    texts = [kind.__doc__ for kind in type(algorithm).__mro__ if kind.__doc__]
     for field in dataclasses.fields(algorithm):
-        assert f"{field.name} :" in text, field.name
+        explained = re.compile(rf"^ +(\w+, )*{field.name}(, \w+)* : ", re.MULTILINE)
+        assert any(explained.search(text) for text in texts), field.name
 
 
 def check_state_is_arrays(algorithm):
@@ -57,10 +69,12 @@ def check_state_is_arrays(algorithm):
     states, _ = rounds(algorithm)
     for state in states:
         assert isinstance(state, tuple)
-        for part in state:
-            assert isinstance(part, np.ndarray)
-        rebuilt = type(state)(*(np.array(part) for part in state))
+        arrays = flatten(state)
+        assert all(isinstance(array, np.ndarray) for array in arrays)
+        rebuilt = unflatten(states[0], [array.copy() for array in arrays])
+        assert type(rebuilt) is type(state)
         assert np.array_equal(algorithm.model(rebuilt), algorithm.model(state))
+        assert len(flatten(rebuilt)) == len(arrays)
 
 
 def check_model(algorithm):
@@ -79,13 +93,13 @@ def check_rounds_are_pure(algorithm):
     """The same round of the same state is the same, and the old state is left as it was."""
     with LocalFederation(PROBLEM, 1, 2) as federation:
         start = algorithm.init(np.full(8, 0.5), federation, Ideal())
-        before = [part.copy() for part in start]
+        before = [array.copy() for array in flatten(start)]
         one, info = algorithm.round(0, start, federation, Ideal())
         two, same_info = algorithm.round(0, start, federation, Ideal())
         other, _ = algorithm.round(1, start, federation, Ideal())
-    for part, old in zip(start, before, strict=True):
-        assert np.array_equal(part, old)
-    for a, b in zip(one, two, strict=True):
+    for array, old in zip(flatten(start), before, strict=True):
+        assert np.array_equal(array, old)
+    for a, b in zip(flatten(one), flatten(two), strict=True):
         assert np.array_equal(a, b)
     assert info == same_info
     assert not np.array_equal(algorithm.model(one), algorithm.model(other))
@@ -125,6 +139,33 @@ def check_info(algorithm):
         for count in (info.queries, info.uplink_bytes, info.downlink_bytes):
             assert isinstance(count, int)
             assert count >= 0
+
+
+def check_coefficients_rebuild_the_update(algorithm):
+    """What a device says its update is made of is what it is made of, to the bit."""
+    for dtype in (np.float32, np.float64):
+        work = Work(algorithm, np.full(8, 0.5, dtype), round=2, seed=3)
+        if algorithm_has_own_models(algorithm):
+            work = Work(algorithm, np.full((5, 8), 0.5, dtype), 2, 3, rows=(0, 1, 2, 3, 4))
+        update = work(PROBLEM, 1)
+        if update.coefficients is None or work.rows is not None:
+            continue
+        assert update.coefficients.shape == algorithm.coefficients_shape
+        assert np.array_equal(work.rebuild(update), update.delta)
+
+
+def algorithm_has_own_models(algorithm):
+    """Tell whether each device keeps a model of its own."""
+    with LocalFederation(PROBLEM, 1, 1) as federation:
+        state = algorithm.init(np.full(8, 0.5), federation, Ideal())
+    return state[0].ndim == 2
+
+
+def check_travels(algorithm):
+    """Described and made again, as a configuration, a node and a saved run have it, it is equal."""
+    _, _, resolved = make_parts(describe_parts(algorithm, Ideal()))
+    again, _, _ = make_parts(resolved)
+    assert again == algorithm
 
 
 CHECKS = [value for name, value in sorted(globals().items()) if name.startswith("check_")]

@@ -69,8 +69,10 @@ def test_the_citation_is_of_this_version():
 def test_the_skeleton_of_an_algorithm_conforms(reader):
     """Whoever starts from the page has an algorithm that does what all of them must."""
     reader.follow((ROOT / "docs" / "extend" / "algorithm.md").read_text())
+    settings = {"learning_rate": 0.02, "directions": 3, "batch_size": 2}
     for conforms in CHECKS:
-        conforms(reader.names["Momentum"](learning_rate=0.02, directions=3, batch_size=2))
+        conforms(reader.names["Proximal"](**settings))
+        conforms(fedzo.FedZO(server=reader.names["HeavyBall"](), **settings))
 
 
 def test_the_reader_notices_what_is_wrong(reader):

@@ -5,7 +5,7 @@ import pytest
 
 import fedzo
 from fedzo.core.directions import Frame
-from fedzo.core.federation import LocalFederation
+from fedzo.core.federation import LocalFederation, Work
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
@@ -90,7 +90,7 @@ def test_smaller_steps_end_nearer_with_noise():
 def test_weighting_by_size():
     """Two devices with 1 and 3 samples: the second's update counts three times."""
 
-    class Sized:
+    class Sized(fedzo.Objective):
         dim, devices = 1, 2
 
         def batch(self, device, size, draws):
@@ -141,7 +141,7 @@ def test_everyone_takes_part_by_default():
 def test_small_updates_are_not_lost_in_a_large_model():
     """Δ is summed by itself: steps of 2^-30 on a float32 model at 1.0 survive to the update."""
 
-    class Slope:
+    class Slope(fedzo.Objective):
         dim, devices = 1, 1
 
         def batch(self, device, size, draws):
@@ -156,12 +156,9 @@ def test_small_updates_are_not_lost_in_a_large_model():
         def losses(self, x, devices):
             return np.zeros(1)
 
-    from fedzo.algorithms.fedzo import LocalSteps
-
     algorithm = fedzo.FedZO(learning_rate=2.0**-30, directions=1, local_steps=4, batch_size=1)
     x = np.ones(1, np.float32)
-    steps = LocalSteps(algorithm.estimator, 2.0**-30, 1, x, 0, 0, local_steps=4)
-    update = steps(Slope(), 0)
+    update = Work(algorithm, x, round=0, seed=0)(Slope(), 0)
     assert update.delta[0] == pytest.approx(-4 * 2.0**-30)
 
 

@@ -29,7 +29,7 @@ SLOW = '''
 import sys, time
 import numpy as np
 
-class Slow:
+class Slow(fedzo.Objective):
     """A bowl whose values take their time; ``stuck``: the first evaluation never ends."""
     dim, devices = 5, 4
     def __init__(self, stuck: bool = False):

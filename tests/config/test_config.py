@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+import fedzo
 import fedzo.data
 from fedzo.algorithms import ALGORITHMS
 from fedzo.cli import main
@@ -31,7 +32,7 @@ OWN = '''
 import functools
 import numpy as np
 
-class Bowl:
+class Bowl(fedzo.Objective):
     """An Objective, by its methods only."""
     def __init__(self, dim: int = 3, devices: int = 4, centre: float = 1.0,
                  shifts: tuple[float, ...] = (0.0, 0.5), note: str | None = None,
@@ -508,7 +509,7 @@ def test_set_reads_toml_and_bare_words(text, value, here, own):
 
 def test_later_set_wins_over_earlier_and_over_the_file():
     experiment = Experiment.load("quadratic", ["run.rounds=5", "run.rounds=6"])
-    assert experiment.settings.rounds == 6
+    assert experiment.options.rounds == 6
 
 
 def test_set_of_another_algorithm_leaves_the_files_keys_of_the_old_one(refused):
@@ -528,9 +529,9 @@ def test_set_of_another_algorithm_leaves_the_files_keys_of_the_old_one(refused):
 def test_with_seed_changes_the_seed_only():
     one = Experiment.load("quadratic", ["run.data_seed=4"])
     other = one.with_seed(3)
-    assert (other.settings.seed, other.tables["run"]["seed"]) == (3, 3)
-    assert one.settings.seed == one.tables["run"]["seed"] == 0
-    assert dataclasses.replace(other.settings, seed=0) == one.settings
+    assert (other.options.seed, other.tables["run"]["seed"]) == (3, 3)
+    assert one.options.seed == one.tables["run"]["seed"] == 0
+    assert dataclasses.replace(other.options, seed=0) == one.options
     assert other.algorithm == one.algorithm
     assert np.array_equal(other.problem().optimum, one.problem().optimum)
     with pytest.raises(InvalidValue, match=r"^run.seed = -1"):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedzo
 from fedzo.core.directions import KINDS
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
@@ -91,7 +92,7 @@ def test_second_moment_on_the_sphere():
     assert abs(squares.mean() - DIM * SLOPE @ SLOPE) < 5 * error
 
 
-class Values:
+class Values(fedzo.Objective):
     """An objective given by its values alone."""
 
     def __init__(self, dim, values, batch=None):

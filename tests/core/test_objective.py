@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.objective import Objective, initial_of, metrics_of, size_of
-from fedzo.errors import InvalidValue
+from fedzo.core.objective import Objective, check_objective, is_plain
+from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
 
 
-class Bare:
+class Bare(fedzo.Objective):
     """The least that is an Objective."""
 
     dim, devices = 2, 3
@@ -99,28 +99,73 @@ def test_is_an_objective(objective):
 
 
 @pytest.mark.parametrize("missing", ["dim", "devices", "batch", "values", "losses"])
-def test_is_none_without(missing):
+def test_what_is_missing_is_named(missing):
     members = {k: v for k, v in vars(Bare).items() if k != missing}
-    assert isinstance(type("Whole", (), dict(vars(Bare)))(), Objective)
-    assert not isinstance(type("Part", (), members)(), Objective)
+    whole = type("Whole", (Objective,), dict(vars(Bare)))()
+    assert check_objective(whole, "made") is whole
+    with pytest.raises(UsageError, match=f"made Part, which lacks {missing}$"):
+        check_objective(type("Part", (Objective,), members)(), "made")
 
 
 @pytest.mark.parametrize("thing", [shifted, None, np.zeros(3), Bare.batch, "softmax"])
-def test_is_none(thing):
-    assert not isinstance(thing, Objective)
+def test_what_is_not_an_objective(thing):
+    with pytest.raises(UsageError, match="which is not an Objective: it must be a subclass of"):
+        check_objective(thing, "made")
 
 
-def test_what_an_objective_may_leave_out():
-    assert size_of(Bare(), 1) == 1
-    assert initial_of(Bare()).tolist() == [0.0, 0.0]
-    assert metrics_of(Bare(), np.ones(2)) == {}
+def test_a_class_is_not_an_objective():
+    with pytest.raises(UsageError, match="made the class Bare, not an object of it"):
+        check_objective(Bare, "made")
 
 
-def test_what_an_objective_may_add():
-    assert size_of(Full(), 1) == 11
-    assert type(size_of(Full(), 1)) is int
-    assert initial_of(Full()).tolist() == [1.0, 2.0]
-    assert metrics_of(Full(), np.array([3.0, 4.0])) == {"sum": 7.0}
+def test_the_defaults():
+    bare = Bare()
+    assert bare.size(1) == 1
+    assert bare.evaluation_cost == 3
+    assert bare.initial().tolist() == [0.0, 0.0]
+    assert bare.metrics(np.ones(2)) == bare.constants() == {}
+    assert bare.meter is bare.scale is None
+    points = bare.values_along(np.ones(2), np.eye(2), np.array([1]), np.array([0.5]), 0)
+    assert points.shape == (1, 1)
+
+
+def test_values_along_builds_the_points():
+    """x + steps[k] directions[rows[k]], in the precision of x."""
+
+    class Echo(Bare):
+        def values(self, points, batch):
+            self.points = points
+            return points[:, :1]
+
+    echo, x = Echo(), np.array([1.0, 2.0], np.float32)
+    directions = np.array([[1.0, 0.0], [0.0, -1.0]], np.float32)
+    echo.values_along(x, directions, np.array([1, 0, 1]), np.array([2.0, 3.0, 0.0]), 0)
+    assert echo.points.dtype == np.float32
+    assert echo.points.tolist() == [[1.0, 0.0], [4.0, 2.0], [1.0, 2.0]]
+
+
+def test_what_an_objective_offers():
+    assert not Bare().offers("size")
+    assert Full().offers("size")
+    assert Full().offers("metrics")
+    assert not Full().offers("gradient")
+    assert not Full().offers("evaluation_cost")
+
+
+def test_how_a_problem_was_made_is_known():
+    problem = Quadratic(7, gradient_noise=0.5)
+    assert problem.made_by == "fedzo.problems.quadratic:Quadratic"
+    assert problem.made_with["dim"] == 7
+    assert problem.made_with["gradient_noise"] == 0.5
+    assert problem.made_with["devices"] == 10
+    made = softmax(devices=10)
+    assert (made.made_by, made.made_with["devices"]) == ("fedzo.problems.softmax:softmax", 10)
+
+
+@pytest.mark.parametrize("value", [1, 2.5, "a", True, None, [1, [2]], np.float64(3)])
+def test_what_a_configuration_can_hold(value):
+    assert is_plain(value)
+    assert not is_plain([value, object()])
 
 
 def test_a_function_that_works_in_place_does_no_harm():

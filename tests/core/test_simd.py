@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from fedzo.core.simd import aligned_rows, circle, dot_products, exp, exponential
+from fedzo.core.simd import circle, exp, exponential
 
 
 @njit
@@ -74,29 +74,6 @@ def test_exp():
         assert out[0] == pytest.approx(expected)
     _each(exp, np.array([math.nan]), out)
     assert math.isnan(out[0])
-
-
-@pytest.mark.parametrize("rows", [1, 4, 5, 6, 10, 23])
-@pytest.mark.parametrize("count", [5, 7, 25])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dot_products(rows, count, dtype):
-    generator = np.random.default_rng(0)
-    tall = generator.standard_normal((rows, 37)).astype(dtype)
-    samples = aligned_rows(count, 37, dtype)
-    samples[:] = np.nan  # what lies beyond a row's length must not be read
-    samples[:, :37] = generator.standard_normal((count, 37))
-    out = np.empty((rows, count), dtype)
-    dot_products(tall.reshape(-1), 37, samples, out)
-    expected = tall.astype(np.float64) @ samples[:, :37].astype(np.float64).T
-    np.testing.assert_allclose(out, expected, atol=100 * np.finfo(dtype).eps)
-
-
-def test_aligned_rows():
-    for rows, columns, dtype in ((3, 785, np.float32), (5, 7, np.float64)):
-        array = aligned_rows(rows, columns, dtype)
-        assert array.ctypes.data % 64 == 0
-        assert array.strides[0] % 64 == 0
-        assert array.shape[1] >= columns
 
 
 RUN_AND_COUNT = """

@@ -57,7 +57,7 @@ def assert_same_files(one, other):
     assert sorted(p.name for p in one.iterdir()) == sorted(p.name for p in other.iterdir())
 
 
-class Spoiled:
+class Spoiled(fedzo.Objective):
     """Finite everywhere but where it is told not to be.
 
     In the given round (from 1, as a history counts) the values of one device are bad; the

@@ -694,7 +694,7 @@ def test_estimated_errors_are_honest():
     assert np.all(np.std(off, axis=0) > 0.5)
 
 
-class Scaled:
+class Scaled(fedzo.Objective):
     """F_i(x, ξ) = (a_i + τξ) ‖x‖²/2: all of ∇F's spread, and all unlikeness, grows with ‖∇f‖."""
 
     def __init__(self, dim, scales, spread):

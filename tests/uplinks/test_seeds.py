@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.algorithms.fedzo import LocalSteps, rebuild
 from fedzo.core.directions import KINDS
-from fedzo.core.federation import LocalFederation
-from fedzo.core.random import Draws, Stream
-from fedzo.errors import InvalidValue
+from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
 from fedzo.uplinks.seeds import decode, encode
@@ -20,14 +18,15 @@ PROBLEM = Quadratic(dim=300, devices=6)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_server_rebuilds_the_update_to_the_bit(kind, dtype):
     """From the bytes of the message and the seed alone."""
-    algorithm = fedzo.FedZO(learning_rate=0.1, directions=7, local_steps=4, direction_kind=kind)
+    algorithm = fedzo.FedZO(
+        learning_rate=0.1, directions=7, local_steps=4, direction_kind=kind, batch_size=2
+    )
     x = np.linspace(-1, 1, 300).astype(dtype)
-    steps = LocalSteps(algorithm.estimator, 0.1, 2, x, 5, 11, local_steps=4)
-    update = steps(PROBLEM, 3)
+    work = Work(algorithm, x, round=5, seed=11)
+    update = work(PROBLEM, 3)
     t, device, queries, weight, coefficients = decode(encode(5, update))
     assert (t, device, queries, weight) == (5, 3, update.queries, 1.0)
-    at = Draws(11, Stream.DIRECTIONS, round=t, device=device)
-    rebuilt = rebuild(coefficients, kind, 300, at)
+    rebuilt = work.rebuild(received(device, coefficients))
     assert rebuilt.dtype == dtype
     assert np.array_equal(rebuilt, update.delta)
 
@@ -35,10 +34,55 @@ def test_the_server_rebuilds_the_update_to_the_bit(kind, dtype):
 def test_the_softmax_update_too():
     """Its directions are drawn inside the compiled estimate, the server's outside."""
     problem, x = softmax(), np.zeros(7850, np.float32)
-    algorithm = fedzo.FedZO()
-    update = LocalSteps(algorithm.estimator, 1e-3, 25, x, 2, 0, local_steps=5)(problem, 7)
-    at = Draws(0, Stream.DIRECTIONS, round=2, device=7)
-    assert np.array_equal(rebuild(update.coefficients, "sphere", 7850, at), update.delta)
+    work = Work(fedzo.FedZO(), x, round=2, seed=0)
+    update = work(problem, 7)
+    assert np.array_equal(work.rebuild(update), update.delta)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_shared_directions_are_the_same_for_all_devices(shared):
+    algorithm = fedzo.FedZO(directions=3, local_steps=2, shared_directions=shared)
+    work = Work(algorithm, np.zeros(300), round=1, seed=4)
+    coefficients = np.ones((2, 3))
+    one, two = (work.rebuild(received(device, coefficients)) for device in (0, 5))
+    assert np.array_equal(one, two) == shared
+    update = work(PROBLEM, 5)
+    assert np.array_equal(work.rebuild(update), update.delta)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_shared_directions_in_the_compiled_step(shared):
+    """The softmax problem draws them inside its own step: the rebuilt update must be the same."""
+    algorithm = fedzo.FedZO(directions=4, local_steps=2, shared_directions=shared)
+    work = Work(algorithm, np.zeros(7850, np.float32), round=1, seed=4)
+    update = work(softmax(), 7)
+    assert np.array_equal(work.rebuild(update), update.delta)
+
+
+def test_verification_ends_a_run_whose_updates_are_something_else():
+    class Shifted(fedzo.FedZO):
+        def local(self, objective, device, x, at):
+            update = super().local(objective, device, x, at)
+            return update._replace(delta=update.delta + (device == 2) * 1e-9)
+
+    run = {"rounds": 2, "uplink": fedzo.Seeds(verify=True)}
+    fedzo.minimize(PROBLEM, algorithm=fedzo.FedZO(directions=2), **run)
+    with pytest.raises(UsageError, match="update of device 2 in round 1 is not the combination"):
+        fedzo.minimize(PROBLEM, algorithm=Shifted(directions=2), **run)
+
+
+def test_updates_without_coefficients_are_refused():
+    class Corrected(fedzo.FedZO):
+        def correction(self, x, start):
+            return x - start
+
+    with pytest.raises(InvalidValue, match="whose updates are combinations of its directions"):
+        fedzo.minimize(PROBLEM, algorithm=Corrected(), uplink=fedzo.Seeds(), rounds=1)
+
+
+def received(device, coefficients):
+    """An update as a server has it: coefficients alone."""
+    return Update(device, np.empty(0), weight=1.0, queries=0, coefficients=coefficients)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
@@ -59,8 +103,8 @@ def test_bytes_are_those_of_the_messages():
         state = algorithm.init(np.zeros(300, np.float32), federation, fedzo.Seeds())
         _, info = algorithm.round(0, state, federation, fedzo.Seeds())
         devices = fedzo.Seeds().participants(0, 4, federation)
-        steps = LocalSteps(algorithm.estimator, 1e-3, 2, state.x, 0, 0, local_steps=5)
-        messages = [encode(0, update) for update in federation.map(steps, devices)]
+        work = Work(algorithm, state.x, round=0, seed=0)
+        messages = [encode(0, update) for update in federation.map(work, devices)]
     assert info.uplink_bytes == sum(len(message) for message in messages)
     assert info.channel_uses == 4 * 5 * 20
 
@@ -104,10 +148,9 @@ def test_a_device_can_catch_up_from_the_log():
         states = [algorithm.init(np.zeros(300, np.float32), federation, fedzo.Seeds())]
         log = []
         for t in range(4):
-            x = states[-1].x
-            steps = LocalSteps(algorithm.estimator, 0.1, 25, x, t, 3, local_steps=2)
+            work = Work(algorithm, states[-1].x, t, seed=3)
             devices = fedzo.Seeds().participants(t, 3, federation)
-            log.append([encode(t, update) for update in federation.map(steps, devices)])
+            log.append([encode(t, update) for update in federation.map(work, devices)])
             state, _ = algorithm.round(t, states[-1], federation, fedzo.Seeds())
             states.append(state)
     x = states[1].x  # what the device had after round 0
@@ -115,8 +158,8 @@ def test_a_device_can_catch_up_from_the_log():
         total = np.zeros(300)
         for message in messages:
             t, device, _, _, coefficients = decode(message)
-            at = Draws(3, Stream.DIRECTIONS, round=t, device=device)
-            total += rebuild(coefficients, "sphere", 300, at)
+            work = Work(algorithm, x, t, seed=3)
+            total += work.rebuild(received(device, coefficients))
         x = (x + total / len(messages)).astype(np.float32)
     assert np.array_equal(x, states[-1].x)
 

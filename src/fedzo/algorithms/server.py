@@ -37,6 +37,7 @@ class Mean(ServerStep):
 
     Examples
     --------
+    >>> import numpy as np
     >>> Mean().apply(0, (), np.array([1.0, 2.0]), np.array([0.5, -1.0]))
     (array([1.5, 1. ]), ())
     """

@@ -2,7 +2,7 @@
 
 A worker's steps alternate between Python and compiled code, and each time it comes back it
 has to win the GIL from the other workers. So what belongs together is compiled together,
-down to the matrix product, and runs to its end without the GIL.
+and runs to its end without the GIL; matrix products are BLAS's, which numba calls there.
 
 Three things stand between a loop of transcendental functions and the vector units: calls
 into libm (so the functions here are polynomials), the reinterpretation of a float's bits
@@ -15,11 +15,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import float32, float64, int32, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
-from numpy.typing import DTypeLike, NDArray
 
 
 @intrinsic
@@ -145,80 +143,3 @@ def exp(x: Any) -> Any:
     p = p * r + 1.0
     p = p * r + 1.0
     return p * bits_double(uint64(int64(k) + int64(1023)) << uint64(52))
-
-
-def aligned_rows(rows: int, columns: int, dtype: DTypeLike) -> NDArray[Any]:
-    """Return memory whose rows start at cache lines; ``columns`` is rounded up for that.
-
-    >>> aligned_rows(3, 785, np.float32).shape
-    (3, 800)
-    """
-    size = np.dtype(dtype).itemsize
-    columns = -(-columns * size // 64) * 64 // size
-    memory = np.empty(rows * columns + 64 // size, dtype)
-    first = -memory.ctypes.data % 64 // size
-    return memory[first : first + rows * columns].reshape(rows, columns)
-
-
-@njit(inline="always")
-def _add_multiple(a: Any, w: Any, y: Any) -> Any:
-    return (
-        a[0] + w * y[0],
-        a[1] + w * y[1],
-        a[2] + w * y[2],
-        a[3] + w * y[3],
-        a[4] + w * y[4],
-    )
-
-
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def dot_products(tall: Any, length: Any, samples: Any, out: Any) -> None:
-    """out[r, m] = sum_k tall[r * length + k] samples[m, k]: a matrix product, tall times wide.
-
-    ``tall`` is flat, its rows have ``length`` numbers; ``samples`` has at least five rows,
-    which may be longer. Of BLAS this product of a few hundred by a few dozen rows would get
-    less than half of what the machine can do, most of the rest going into packing. Here
-    five rows of the one meet five of the other in 25 registers, from which LLVM makes 25
-    vectors; the last five of either overlap with those before them.
-    """
-    use_wide_vectors()
-    rows, count = tall.size // length, samples.shape[0]
-    flat, stride = samples.reshape(-1), samples.shape[1]
-    o = tall.dtype.type(0)
-    zero = (o, o, o, o, o)
-    if rows < 5:
-        for r in range(rows):
-            for m in range(count):
-                total = o
-                for k in range(length):
-                    total += tall[r * length + k] * samples[m, k]
-                out[r, m] = total
-        return
-    for next_m in range(0, count, 5):
-        m = min(next_m, count - 5)
-        x0 = flat[m * stride : m * stride + length]
-        x1 = flat[(m + 1) * stride : (m + 1) * stride + length]
-        x2 = flat[(m + 2) * stride : (m + 2) * stride + length]
-        x3 = flat[(m + 3) * stride : (m + 3) * stride + length]
-        x4 = flat[(m + 4) * stride : (m + 4) * stride + length]
-        for next_r in range(0, rows, 5):
-            r = min(next_r, rows - 5)
-            t0 = tall[r * length : (r + 1) * length]
-            t1 = tall[(r + 1) * length : (r + 2) * length]
-            t2 = tall[(r + 2) * length : (r + 3) * length]
-            t3 = tall[(r + 3) * length : (r + 4) * length]
-            t4 = tall[(r + 4) * length : (r + 5) * length]
-            a0, a1, a2, a3, a4 = zero, zero, zero, zero, zero
-            for k in range(length):
-                y = (x0[k], x1[k], x2[k], x3[k], x4[k])
-                a0 = _add_multiple(a0, t0[k], y)
-                a1 = _add_multiple(a1, t1[k], y)
-                a2 = _add_multiple(a2, t2[k], y)
-                a3 = _add_multiple(a3, t3[k], y)
-                a4 = _add_multiple(a4, t4[k], y)
-            for i in range(5):
-                out[r, m + i] = a0[i]
-                out[r + 1, m + i] = a1[i]
-                out[r + 2, m + i] = a2[i]
-                out[r + 3, m + i] = a3[i]
-                out[r + 4, m + i] = a4[i]

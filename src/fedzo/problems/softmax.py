@@ -6,7 +6,7 @@ cross-entropy, inputs are bytes scaled to [0, 1].
 
 How the values of a batch are made quickly: logits are linear in x, so those of
 x + s_n v_n are those of x plus s_n times those of v_n, and all directions' logits are one
-matrix product, compiled together with the loss. The product is float32 (or the model's
+matrix product, by BLAS inside the compiled step. The product is float32 (or the model's
 precision), but what is added to the logits of x is exact to its own size, and losses are
 float64: a difference of two losses keeps its digits however small the step was.
 """
@@ -25,7 +25,7 @@ from fedzo.core.directions import Frame, advance_kernel
 from fedzo.core.estimator import scale_slopes
 from fedzo.core.objective import Objective, described
 from fedzo.core.random import Draws, integers_kernel, normals_kernel
-from fedzo.core.simd import aligned_rows, dot_products, exp, use_wide_vectors
+from fedzo.core.simd import exp, use_wide_vectors
 from fedzo.data import Dataset
 from fedzo.data.partition import deal
 
@@ -33,12 +33,9 @@ Array = NDArray[Any]
 
 
 class Batch(NamedTuple):
-    """Samples as rows, scaled to [0, 1], each followed by a one for the bias.
+    """Samples as rows, scaled to [0, 1], each followed by a one for the bias."""
 
-    The rows are padded with zeros to whole cache lines, and there are at least five.
-    """
-
-    inputs: Array  # (at least b1, at least features + 1)
+    inputs: Array  # (b1, features + 1)
     labels: Array  # (b1,)
 
 
@@ -91,14 +88,13 @@ class Softmax(Objective):
 
     def batch(self, device: int, size: int, draws: Draws) -> Batch:
         """Return samples of a device, independent and uniform (with replacement)."""
-        batch = self._empty_batch(size)
+        batch = self._empty_batch(size, self.dtype)
         own = self._inputs, self._labels, self._starts[device], self.size(device)
         _fill_batch(own, draws.address(), batch)
         return batch
 
-    def _empty_batch(self, size: int) -> Batch:
-        inputs = aligned_rows(max(size, 5), self.features + 1, self.dtype)
-        return Batch(inputs, np.empty(size, np.int64))
+    def _empty_batch(self, size: int, dtype: DTypeLike) -> Batch:
+        return Batch(np.empty((size, self.features + 1), dtype), np.empty(size, np.int64))
 
     def values(self, points: Array, batch: Batch) -> Array:
         """Return the loss of each sample at each point, (k, d) -> (k, b)."""
@@ -110,7 +106,8 @@ class Softmax(Objective):
     ) -> Array:
         """Return the losses at x + steps[k] * directions[rows[k]], (k, b)."""
         values = np.empty((len(rows), len(batch.labels)))
-        _cross_entropy(x, directions.reshape(-1), rows, steps, *batch, self.classes, values)
+        inputs = batch.inputs.astype(x.dtype, copy=False)
+        _cross_entropy(x, directions, rows, steps, inputs, batch.labels, self.classes, values)
         return values
 
     def fused_step(
@@ -132,7 +129,7 @@ class Softmax(Objective):
         _step(
             (self._inputs, self._labels, self._starts[device], self.size(device), self.classes),
             (batches.address(), directions.address()),
-            self._empty_batch(size),
+            self._empty_batch(size, x.dtype),
             (x, rows, offsets, factor),
             (frame.rows, frame.scales, moves, delta, start, new_x),
         )
@@ -140,8 +137,7 @@ class Softmax(Objective):
 
     def gradient(self, x: Array, batch: Batch) -> Array:
         """Return the mean gradient over a batch, (d,)."""
-        count, width = len(batch.labels), self.features + 1
-        inputs = batch.inputs[:count, :width]
+        inputs, count, width = batch.inputs, len(batch.labels), self.features + 1
         logits = (inputs @ x.reshape(self.classes, width).T).astype(np.float64)
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         residual = powers / powers.sum(axis=1, keepdims=True)
@@ -220,8 +216,6 @@ def _fill_batch(own: Any, address: Any, batch: Any) -> None:
         for j in range(features):
             copy[j] = batch.inputs.dtype.type(row[j]) * scale
         target[m * width + features] = 1
-        target[m * width + features + 1 : (m + 1) * width] = 0
-    target[index.size * width :] = 0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -235,7 +229,7 @@ def _step(data: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> Non
     scales[:] = 1 / np.sqrt(scales)
     values = np.empty((which.size, batch.labels.size))
     steps = offsets * scales[which]
-    _cross_entropy(x, rows.reshape(-1), which, steps, batch.inputs, batch.labels, classes, values)
+    _cross_entropy(x, rows, which, steps, batch.inputs, batch.labels, classes, values)
     scale_slopes(values, offsets[0] == 0, scales, factor, moves)  # 0: the base, of forward ones
     advance_kernel(moves, rows, delta, start, new_x)
 
@@ -257,12 +251,9 @@ def _cross_entropy(
     the samples, which lie side by side. NaN and +inf among the logits make the loss NaN.
     """
     use_wide_vectors()
-    length = x.size // classes
-    columns = (inputs.shape[0] + 7) // 8 * 8
-    base = np.zeros((classes, columns), x.dtype)
-    change = np.zeros((directions.size // length, columns), x.dtype)
-    dot_products(x, length, inputs, base)
-    dot_products(directions, length, inputs, change)
+    length, columns = x.size // classes, labels.size
+    base = np.dot(x.reshape(classes, length), inputs.T)
+    change = np.dot(directions.reshape(-1, length), inputs.T)
     z = np.empty((classes, columns))
     top = np.empty(columns)
     total = np.empty(columns)
