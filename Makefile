@@ -6,7 +6,11 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
 
-.PHONY: demo test processes lint types docs bench clean
+# Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
+fuzz: $(VENV)/.dev
+	FEDZO_FUZZ_CASES=1700 $(BIN)/python -m pytest -n 2 tests/fuzz
+
+.PHONY: demo test fuzz processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -27,7 +31,8 @@ types: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo site/index.html
+	@echo "To read it, with a search that works: $(BIN)/python -m http.server --directory site 8000"
+	@echo "and open http://localhost:8000 (site/index.html can be opened too, but cannot search)."
 
 bench: $(VENV)/.torch
 	$(BIN)/python benchmarks/run.py

@@ -13,7 +13,8 @@ from fedzo.core.objective import Objective
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.minimize import drive
+from fedzo.runs.job import Job, drive
+from fedzo.runs.options import RunOptions
 from fedzo.uplinks import Uplink
 
 ROUNDS = 40
@@ -52,14 +53,8 @@ def main() -> None:
     for nodes in (3, 50):
         for uplink in (fedzo.Ideal(), fedzo.Seeds()):
             federation = on_flower(problem, nodes, uplink)
-            result = drive(
-                federation,
-                problem.initial(),
-                algorithm=algorithm,
-                uplink=uplink,
-                rounds=1,
-                config={},
-            )
+            job = Job(algorithm, uplink, RunOptions(rounds=1), tables={})
+            result = drive(job, federation, problem.initial())
             last = result.history[-1]
             print(
                 f"  {nodes:>2} nodes, {type(uplink).__name__:<6}"

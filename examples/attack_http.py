@@ -12,14 +12,14 @@ import fedzo
 from fedzo import data
 from fedzo.models import HttpModel
 
-model = HttpModel(  # numbers as bytes, where the server takes them: text is several times slower
-    sys.argv[1], "cifar10-resnet8", outputs="logits", max_batch=64, budget=150_000, binary=True
+model = HttpModel(
+    sys.argv[1], "cifar10-resnet8", outputs="logits", max_batch=64, max_queries=150_000
 )
 deer = data.load("cifar10-deer-mini")
-parties = np.array_split(deer.train_inputs / 255, 10)
+devices = np.array_split(deer.train_inputs / 255, 10)
 others, label = deer.test_inputs / 255, deer.classes.index("deer")
 
-attack = fedzo.UniversalAttack(model).fit(parties, label, held_out=(others, label))
+attack = fedzo.UniversalAttack(model).fit(devices, label, held_out=(others, label))
 
 best = min(attack.result.history, key=lambda record: record["train_loss"])
 print(f"{attack.result.message}: {attack.queries:,} queries")

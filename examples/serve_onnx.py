@@ -29,10 +29,12 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections are kept
 
     def do_GET(self):
+        if self.path == "/v2":  # about the server: that it takes numbers as bytes
+            return self.answer(200, {"name": "serve_onnx", "extensions": ["binary_tensor_data"]})
         found = self.path == path
         told = {"name": path.rsplit("/", maxsplit=1)[-1], "platform": "onnx"}
         told |= {"inputs": [described(image)], "outputs": [described(score)]}
-        self.answer(200 if found else 404, told if found else {"error": "no such model"})
+        return self.answer(200 if found else 404, told if found else {"error": "no such model"})
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))

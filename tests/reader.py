@@ -36,7 +36,7 @@ FENCE = re.compile(
 )
 CUT = 2  # rounds
 LARGE_DATA = ("fashion-mnist", "cifar10")
-ONLY_CHECKED = ("reproduce", "report", "bench")
+ONLY_CHECKED = ("reproduce", "report", "sweep", "bench")
 ONLY_CHECKED_ACTIONS = (["data", "get"],)
 
 

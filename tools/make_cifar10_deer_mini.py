@@ -44,7 +44,7 @@ def main() -> None:
     """Write the file into the package."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("victim", type=Path, help="an ONNX file: images in [0, 1] to logits")
-    parser.add_argument("--out", type=Path, default=MINI.places[0], help="the folder to write to")
+    parser.add_argument("--out", type=Path, default=MINI.installed[0], help="the folder to fill")
     arguments = parser.parse_args()
 
     victim = onnxruntime.InferenceSession(arguments.victim, providers=["CPUExecutionProvider"])

@@ -26,7 +26,7 @@ def main() -> None:
     whole = data.load("fashion-mnist")
     train = first_of_each_class(whole.train_labels, 400)
     test = first_of_each_class(whole.test_labels, 100)
-    path = MINI.places[0] / MINI.files[0].name
+    path = MINI.installed[0] / MINI.files[0].name
     np.savez_compressed(  # no time stamps inside: the same data give the same file
         path,
         train_inputs=whole.train_inputs[train],

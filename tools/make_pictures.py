@@ -21,7 +21,7 @@ import fedzo
 from fedzo import data
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
-from fedzo.plots.curves import COLOURS
+from fedzo.plots.style import COLOURS
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax

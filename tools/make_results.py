@@ -19,6 +19,7 @@ from PIL import Image
 from fedzo.paper import FIGURES
 from fedzo.paper.claims import Verdict
 from fedzo.paper.reproduce import HEADINGS, cells, figures_in, table
+from fedzo.paper.thresholds import MEANING
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Results
@@ -29,14 +30,18 @@ borne out. The paper's plots themselves are not compared with: what its text say
 
 A claim is judged by numbers taken seed by seed, so that what two curves of a seed share cancels,
 and by the 95 % confidence interval of their mean (Student's t). It **holds** if the whole interval
-of each of its numbers is where the claim has it, **does not hold** if one lies wholly elsewhere,
-and else one **cannot tell**. What "slightly" and "comparable" mean in numbers stands in the claim.
-"Rounds of A over rounds of B, to the same loss" is read at the higher of the two losses that they
-end at, below 1 if A is the faster; it is 0 where B never gets below its start.
+of each of its numbers is where the claim has it, **does not hold** if one lies wholly elsewhere
+(with Holm's correction for its several numbers), and else one **cannot tell**. A seed is one of the
+algorithm's randomness and of the data's split. "Rounds of A over rounds of B, to the same loss" is
+below 1 if A is the faster; it is 0 where B never gets below its start.
+
+The paper gives words and no numbers. What they are taken to mean was decided once, for all figures:
+
+{thresholds}
 
 Curves are means over seeds, bands go from the least to the greatest of them. Under a title stands
-the paper's setting, under a picture the scale: `paper` is that setting, `quick` takes minutes,
-and what it has smaller is listed.
+what was run, made of the runs' own configurations; under a picture the scale: `paper` is the
+paper's setting, `quick` takes minutes, and what differs is listed, the paper's value in brackets.
 
 Made by
 
@@ -69,12 +74,17 @@ def section(figure: dict[str, Any], picture: str) -> str:
 
 
 def count(figures: Sequence[dict[str, Any]]) -> str:
-    """Return how many claims came to what."""
-    verdicts = [claim["verdict"] for figure in figures for claim in figure["claims"]]
-    holds, fails, unknown = (verdicts.count(verdict) for verdict in Verdict)
-    return (
-        f"Of {len(verdicts)} claims {holds} hold, {fails} do not, and of {unknown} one cannot tell."
-    )
+    """Return how many claims came to what, the paper's and our own."""
+    claims = [claim for figure in figures for claim in figure["claims"]]
+    told = []
+    for whose, own in (("the paper's", False), ("our own", True)):
+        verdicts = [claim["verdict"] for claim in claims if (claim["by"] != "paper") == own]
+        holds, fails, unknown = (verdicts.count(verdict) for verdict in Verdict)
+        told.append(
+            f"Of {whose} {len(verdicts)} claims {holds} hold, {fails} do not, and of {unknown} one "
+            "cannot tell."
+        )
+    return "\n".join(told)
 
 
 def made_with(figures: Sequence[dict[str, Any]]) -> str:
@@ -100,7 +110,11 @@ def main() -> None:
         picture.save(DOCS / place, optimize=True)
         parts.append(section(figure, place))
     figures = [figure for figure, _ in shown]
-    head = HEAD.format(count=count(figures), environment=made_with(figures))
+    head = HEAD.format(
+        count=count(figures),
+        thresholds=table(("word", "means"), list(MEANING.items())),
+        environment=made_with(figures),
+    )
     (DOCS / "results.md").write_text("\n".join([head, *parts]), encoding="utf-8")
 
 

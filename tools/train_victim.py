@@ -3,6 +3,9 @@
     python tools/train_victim.py resnet8       # ships with fedzo
     python tools/train_victim.py carlini       # the paper's own victim, not shipped
 
+A training that was stopped resumes after its last whole epoch, by the same command: all of its
+state is in ``cifar10-NETWORK.training`` beside the result, and goes when it is done.
+
 ``resnet8`` is the residual network of three stages with 16, 32 and 64 channels that fits a
 microcontroller: 78,000 weights and 12.5 million multiply-adds. ``carlini`` is the network of
 Carlini and Wagner (2017), conv 64-64-pool-128-128-pool and dense 256-256-10, whose test
@@ -122,9 +125,14 @@ def augmented(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def train(
-    network: nn.Module, recipe: Recipe, images: torch.Tensor, labels: torch.Tensor, seed: int
+    network: nn.Module,
+    recipe: Recipe,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    seed: int,
+    kept: Path,
 ) -> None:
-    """Train in place."""
+    """Train in place, from the last whole epoch that ``kept`` holds, to the same bits."""
     generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.SGD(
         network.parameters(),
@@ -137,9 +145,20 @@ def train(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, recipe.learning_rate, total_steps=recipe.epochs * batches, pct_start=0.2
     )
+    done, before = 0, 0.0  # epochs and seconds
+    if kept.exists():
+        state = torch.load(kept, weights_only=True)
+        if state["recipe"] != [*recipe, seed]:
+            raise SystemExit(f"{kept} is of another recipe or seed: remove it to begin anew")
+        network.load_state_dict(state["network"])
+        optimiser.load_state_dict(state["optimiser"])
+        schedule.load_state_dict(state["schedule"])
+        generator.set_state(state["generator"])
+        torch.set_rng_state(state["dropout"])
+        done, before = state["epochs"], state["seconds"]
     network.train()
-    began = time.perf_counter()
-    for epoch in range(recipe.epochs):
+    began = time.perf_counter() - before
+    for epoch in range(done, recipe.epochs):
         total = 0.0
         order = torch.randperm(len(images), generator=generator)
         for chosen in order[: batches * recipe.batch_size].split(recipe.batch_size):
@@ -152,6 +171,19 @@ def train(
             total += loss.item()
         seconds = time.perf_counter() - began
         print(f"epoch {epoch + 1:3}  loss {total / batches:.4f}  {seconds:6.0f} s", flush=True)
+        state = {
+            "recipe": [*recipe, seed],
+            "network": network.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "schedule": schedule.state_dict(),
+            "generator": generator.get_state(),
+            "dropout": torch.get_rng_state(),
+            "epochs": epoch + 1,
+            "seconds": seconds,
+        }
+        beside = kept.with_suffix(".new")
+        torch.save(state, beside)
+        beside.replace(kept)
 
 
 @torch.no_grad()
@@ -221,8 +253,10 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"cifar10-{arguments.network}.onnx"
     if arguments.weights is None:
-        train(network, recipe, images, labels, arguments.seed)
+        kept = path.with_suffix(".training")
+        train(network, recipe, images, labels, arguments.seed, kept)
         torch.save(network.state_dict(), path.with_suffix(".pt"))
+        kept.unlink()
     else:
         network.load_state_dict(torch.load(arguments.weights, weights_only=True))
     write_onnx(network, path)

@@ -6,8 +6,12 @@ from . import flower as flower
 from . import models as models
 from . import theory as theory
 from ._version import __version__ as __version__
+from .algorithms import CMA as CMA
 from .algorithms import DZOPA as DZOPA
+from .algorithms import LBFGS as LBFGS
+from .algorithms import TPE as TPE
 from .algorithms import ZOSGD as ZOSGD
+from .algorithms import Adaptive as Adaptive
 from .algorithms import Algorithm as Algorithm
 from .algorithms import FedAvg as FedAvg
 from .algorithms import FedZO as FedZO

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
+LARGEST_COUNT = 2**62  # beyond it, sums of counts no longer fit a machine's integers
+
 
 class FedzoError(Exception):
-    """Base of every error that fedzo raises on purpose."""
+    """Base of every error that fedzo raises on purpose; its message is one line, fit to print.
+
+    What comes from outside, such as a server's answer, may be quoted in it.
+    """
+
+    def __str__(self) -> str:
+        return one_line(self.words(), 2000)
+
+    def words(self) -> str:
+        """Return the message as it was made."""
+        return super().__str__()
 
 
 class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentence it prints
@@ -26,8 +39,9 @@ class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentenc
         super().__init__(key, value, allowed)
         self.key, self.value, self.allowed = key, value, allowed
 
-    def __str__(self) -> str:
-        return f"{self.key} = {self.value!r}: must be {self.allowed}"
+    def words(self) -> str:
+        """Return the sentence."""
+        return f"{self.key} = {shown(self.value)}: must be {self.allowed}"
 
     def under(self, table: str) -> InvalidValue:
         """Return the same complaint with the key's table in front, as a configuration names it."""
@@ -36,6 +50,13 @@ class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentenc
 
 class UsageError(FedzoError):
     """The request cannot be carried out as it stands; nothing has been run or written."""
+
+
+class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """A file could not be written: the disk is full, or writing is not allowed."""
+
+    def __init__(self, path: object, error: OSError) -> None:
+        super().__init__(f"cannot write {path}: {error.strerror or error}")
 
 
 class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prints
@@ -66,7 +87,8 @@ class ModelError(FedzoError):
         super().__init__(model, problem)
         self.model, self.problem = model, problem
 
-    def __str__(self) -> str:
+    def words(self) -> str:
+        """Return the sentence."""
         return f"{self.model}: {self.problem}"
 
 
@@ -80,9 +102,46 @@ class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sente
         super().__init__(what, round, device)
         self.what, self.round, self.device = what, round, device
 
-    def __str__(self) -> str:
+    def words(self) -> str:
+        """Return the sentence."""
         where = "" if self.device is None else f" on device {self.device}"
         return f"{self.what} is not finite in round {self.round}{where}"
+
+
+class _Short(reprlib.Repr):
+    """What a person typed, on a part of a line, however long or deep it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+        self.maxlong = 40
+
+    def repr_int(self, value: int, level: int) -> str:
+        if abs(value) < 10**40:
+            return repr(value)
+        return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """Word a value for a message, cut to a part of a line.
+
+    >>> shown(3), shown("x" * 500)[:9], shown(10**400)
+    ('3', "'xxxxxxxx", 'a number of about 401 digits')
+    """
+    return _SHORT.repr(value)
+
+
+def one_line(text: str, length: int = 600) -> str:
+    r"""Return a text on one line, without what would move a terminal's cursor, cut to a length.
+
+    >>> one_line("a\nb\x1b[2Jc")
+    'a b [2Jc'
+    """
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return clean if len(clean) <= length else clean[: length - 3] + "..."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -119,8 +178,7 @@ def check_positive(settings: object, *keys: str) -> None:
     """Raise unless these settings are finite numbers > 0."""
     for key in keys:
         value = getattr(settings, key)
-        number = isinstance(value, Real) and 0 < float(value) < math.inf
-        require(number, key, value, "a number > 0")
+        require(is_number(value) and value > 0, key, value, "a number > 0")
 
 
 def check_counts(settings: object, *keys: str) -> None:
@@ -138,6 +196,7 @@ def check_count(key: str, value: Any, least: int = 1) -> None:
     """
     whole = not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
     require(whole, key, value, f"a whole number >= {least}")
+    require(int(value) < LARGEST_COUNT, key, value, f"below {LARGEST_COUNT}")
 
 
 def check_not_negative(key: str, value: Any) -> None:
@@ -147,8 +206,19 @@ def check_not_negative(key: str, value: Any) -> None:
     Traceback (most recent call last):
     fedzo.errors.InvalidValue: c = '1': must be a number >= 0
     """
-    number = isinstance(value, Real) and 0 <= float(value) < math.inf
-    require(number, key, value, "a number >= 0")
+    require(is_number(value) and value >= 0, key, value, "a number >= 0")
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether this is a finite real number that a float can hold.
+
+    >>> is_number(2), is_number(float("nan")), is_number(10**400), is_number("2")
+    (True, False, False, False)
+    """
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

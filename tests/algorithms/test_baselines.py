@@ -196,10 +196,13 @@ def test_dzopa_refuses_what_is_no_graph(graph):
         fedzo.minimize(QUIET, algorithm=fedzo.DZOPA(graph=graph), rounds=1)
 
 
-def test_zone_s_round():
+@pytest.mark.parametrize(("normalisation", "among"), [("mean", 4), ("sum", 1)])
+def test_zone_s_round(normalisation, among):
     """The five formulas as they are published, with x_j = z for all others."""
     rho, n = 2.0, 4
-    algorithm = fedzo.ZoneS(penalty=rho, smoothing=0.2, batch_size=3, directions=2)
+    algorithm = fedzo.ZoneS(
+        penalty=rho, smoothing=0.2, batch_size=3, directions=2, normalisation=normalisation
+    )
     from fedzo.algorithms.zone_s import State
 
     z = np.full(6, 0.3)
@@ -208,7 +211,7 @@ def test_zone_s_round():
     alpha = 1 / n
     g = estimate(NOISY, z, i, 3, 2, 0.2)
     x = np.tile(z, (4, 1))
-    x[i] = z - (multipliers[i] + g / n) / (alpha * rho)
+    x[i] = z - (multipliers[i] + g / among) / (alpha * rho)
     new_z = sum(rho * x[j] + multipliers[j] for j in range(4)) / (n * rho)
     new_multipliers = multipliers.copy()
     new_multipliers[i] += alpha * rho * (x[i] - z)
@@ -218,10 +221,11 @@ def test_zone_s_round():
     assert (info.participants, info.queries) == (1, 3 * 3)
 
 
-def test_zone_s_is_saga():
+@pytest.mark.parametrize(("normalisation", "among"), [("mean", 4), ("sum", 1)])
+def test_zone_s_is_saga(normalisation, among):
     """Against SAGA with a table of the last gradients, 50 rounds, exact gradients."""
-    rho, n = 2.0, 4
-    algorithm = fedzo.ZoneS(penalty=rho, **EXACT)
+    rho = 2.0
+    algorithm = fedzo.ZoneS(penalty=rho, normalisation=normalisation, **EXACT)
     z, table = np.full(6, 0.3), np.zeros((4, 6))
     with LocalFederation(QUIET, SEED, 1) as federation:
         state = algorithm.init(z, federation, fedzo.Ideal())
@@ -229,11 +233,26 @@ def test_zone_s_is_saga():
             i = int(Draws(SEED, Stream.PARTICIPANTS, round=t).integers(4, 1)[0])
             g = QUIET.gradient(z, QUIET.batch(i, 1, Draws(0, Stream.BATCHES)))
             step = g - table[i] + table.mean(axis=0)
-            z = z - step / (n * rho)
+            z = z - step / (among * rho)
             table[i] = g
             state, _ = algorithm.round(t, state, federation, fedzo.Ideal())
             np.testing.assert_allclose(state.z, z, rtol=1e-7)
-            np.testing.assert_allclose(state.multipliers, -table / n, atol=1e-7)
+            np.testing.assert_allclose(state.multipliers, -table / among, atol=1e-7)
+
+
+def test_zone_s_default_is_the_mean():
+    """Which is the sum with N times the penalty: the same run, up to rounding."""
+    mean = fedzo.minimize(NOISY, algorithm=fedzo.ZoneS(penalty=1.0), rounds=30, seed=SEED)
+    told = fedzo.ZoneS(penalty=1.0, normalisation="mean")
+    assert (fedzo.minimize(NOISY, algorithm=told, rounds=30, seed=SEED).x == mean.x).all()
+    longer = fedzo.ZoneS(penalty=4.0, normalisation="sum")
+    total = fedzo.minimize(NOISY, algorithm=longer, rounds=30, seed=SEED)
+    np.testing.assert_allclose(total.x, mean.x, rtol=1e-9)
+
+
+def test_zone_s_refuses_another_normalisation():
+    with pytest.raises(InvalidValue, match=r"normalisation = 'summ': must be .*did you mean 'sum'"):
+        fedzo.ZoneS(normalisation="summ")
 
 
 def test_zone_s_reaches_the_optimum_not_a_neighbourhood():

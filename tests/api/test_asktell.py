@@ -37,6 +37,7 @@ def drain(opt):
 def same(one, two):
     assert one.x.tobytes() == two.x.tobytes()
     assert one.x.dtype == two.x.dtype
+    assert one.last.tobytes() == two.last.tobytes()
     for key in ("fun", "status", "message", "nit", "queries", "evaluation_queries"):
         assert getattr(one, key) == getattr(two, key)
     strip = [{k: v for k, v in r.items() if k != "seconds"} for r in one.history]
@@ -51,7 +52,7 @@ def test_the_same_run_as_minimize(algorithm, dtype):
     opt = fedzo.AskTell(x0, algorithm=algorithm, **SETTINGS)
     same(drain(opt), whole)
     assert opt.ask() == []
-    assert opt.x.tobytes() == whole.x.tobytes()
+    assert opt.x.tobytes() == whole.last.tobytes()
 
 
 @pytest.mark.parametrize("uplink", [fedzo.Seeds(), fedzo.AirComp(snr_db=10.0)])
@@ -119,7 +120,7 @@ class Mine(fedzo.FedZO):
 def test_an_algorithm_of_ones_own_is_found_again(tmp_path):
     opt = fedzo.AskTell(np.ones(3), algorithm=Mine(learning_rate=0.01), **SETTINGS)
     answer(opt)
-    assert type(through_json(opt, tmp_path)._loop.algorithm) is Mine
+    assert type(through_json(opt, tmp_path)._loop.job.algorithm) is Mine
 
 
 def test_a_value_that_could_not_be_had(tmp_path):
@@ -170,7 +171,7 @@ def test_auto_is_the_same_run_too(tmp_path, scale):
         opt.tell([distance(x / scale, i) for x, i in batch])
         opt = through_json(opt, tmp_path) if count < 150 else opt
     result = opt.result()
-    assert result.x.tobytes() == expected.x.tobytes()
+    assert result.last.tobytes() == expected.last.tobytes()
     assert count == result.nfev == expected.nfev
     assert [r["queries"] for r in result.history] == [r["queries"] for r in expected.history]
 
@@ -186,8 +187,7 @@ def test_values_are_told_for_the_whole_batch(count):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         fedzo.AskTell.load(tmp_path / "none.json")
-    other = {"x0": [1.0], "dtype": "float64", "values": [], "algorithm": {"name": "no_module:No"}}
-    for text in ('{"x0": [1', "{}", "[1]", json.dumps(other)):
+    for text in ('{"x0": [1', "{}", "[1]"):
         (tmp_path / "half.json").write_text(text)
-        with pytest.raises(UsageError, match=r"half\.json holds no run to go on with"):
+        with pytest.raises(UsageError, match=r"half\.json holds no run to resume"):
             fedzo.AskTell.load(tmp_path / "half.json")

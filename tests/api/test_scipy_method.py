@@ -73,7 +73,10 @@ def test_options_of_scipys_own_methods(capsys):
 
 def test_what_scipy_takes_is_taken():
     """A number for x0, an array of one for a value, a start on a bound, equal bounds."""
-    method, asked = fedzo.scipy_method(**{**SETTINGS, "algorithm": fedzo.FedZO(0.05)}), []
+    method, asked = (
+        fedzo.scipy_method(**{**SETTINGS, "algorithm": fedzo.FedZO(learning_rate=0.05)}),
+        [],
+    )
     found = optimize.minimize(lambda x: asked.append(x) or (x - 2) ** 2, 0.0, method=method)
     np.testing.assert_allclose(found.x, [2], atol=0.01)
     assert found.nfev == len(asked)
@@ -118,5 +121,5 @@ def test_fedzos_own_callbacks_are_called_as_well():
     ids=lambda given: next(iter(given)),
 )
 def test_what_would_not_be_looked_at_is_refused(given):
-    with pytest.raises(InvalidValue, match=f"{next(iter(given))} = .*: must be left out"):
+    with pytest.raises(InvalidValue, match=f"{next(iter(given))} = .*: must be omitted"):
         optimize.minimize(bowl, [0.0, 0.0], method=fedzo.scipy_method(**SETTINGS), **given)

@@ -22,8 +22,8 @@ ALGORITHM = fedzo.FedZO(learning_rate=0.02, batch_size=5, directions=5, local_st
 OPTIONS = {"algorithm": ALGORITHM, "rounds": 12, "evaluate_every": 3}
 
 
-def model(budget=None):
-    return FunctionModel(lambda batch: batch @ WEIGHTS, input_shape=(20,), budget=budget)
+def model(max_queries=None):
+    return FunctionModel(lambda batch: batch @ WEIGHTS, input_shape=(20,), max_queries=max_queries)
 
 
 def test_what_a_tester_gets_back(tmp_path):
@@ -57,7 +57,7 @@ def test_labels_of_each_party_and_inputs_held_out():
 
 
 def test_a_budget_is_kept_and_the_best_so_far_is_what_one_gets():
-    attack = fedzo.UniversalAttack(model(budget=2000), **OPTIONS).fit(PARTIES, 1)
+    attack = fedzo.UniversalAttack(model(max_queries=2000), **OPTIONS).fit(PARTIES, 1)
     assert attack.queries == 2000
     assert attack.noise.any()
     with pytest.raises(BudgetSpent):

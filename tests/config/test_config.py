@@ -30,10 +30,10 @@ CONFIGS = Path(fedzo.__file__).parent / "config" / "shipped"
 OWN = '''
 """A user's own problems."""
 import functools
+import fedzo
 import numpy as np
 
 class Bowl(fedzo.Objective):
-    """An Objective, by its methods only."""
     def __init__(self, dim: int = 3, devices: int = 4, centre: float = 1.0,
                  shifts: tuple[float, ...] = (0.0, 0.5), note: str | None = None,
                  kind: type = float, seed: int = 0):
@@ -130,6 +130,8 @@ def override_both_ways(refused, here, base, overrides):
 QUADRATIC_KEYS = "dim, devices, smoothness, condition, gradient_noise, dissimilarity"
 QUADRATIC_KEYS += " for Quadratic"
 ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
+ANY_ALGORITHM = f"{one_of(ALGORITHMS)}, or 'module:Class' for your own"
+ANY_UPLINK = f"{one_of(UPLINKS)}, or 'module:Class' for your own"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         (
             "algorithms.name=fedzo",
             "algorithms = {'name': 'fedzo'}: unknown table (did you mean 'algorithm'?); "
-            "a configuration has [problem], [algorithm], [uplink], [run], [flower]",
+            "a configuration has [problem], [algorithm], [server], [uplink], [run], [flower]",
         ),
         # wrong types
         ("run.rounds=ten", "run.rounds = 'ten': must be a whole number"),
@@ -173,8 +175,8 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         ("algorithm.difference=1", "algorithm.difference = 1: must be a string"),
         ("problem.name=3", f"problem.name = 3: must be {ANY_PROBLEM}"),
         ("problem.name=['a']", f"problem.name = ['a']: must be {ANY_PROBLEM}"),
-        ("algorithm.name=[]", f"algorithm.name = []: must be {one_of(ALGORITHMS)}"),
-        ("uplink.kind={}", f"uplink.kind = {{}}: must be {one_of(UPLINKS)}"),
+        ("algorithm.name=[]", f"algorithm.name = []: must be {ANY_ALGORITHM}"),
+        ("uplink.kind={}", f"uplink.kind = {{}}: must be {ANY_UPLINK}"),
         # impossible values
         ("run.rounds=-1", "run.rounds = -1: must be a whole number >= 0"),
         ("run.evaluate_every=0", "run.evaluate_every = 0: must be a whole number >= 1"),
@@ -236,11 +238,11 @@ ANY_PROBLEM = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
         ),
         (
             "algorithm.name=fedzoo",
-            f"algorithm.name = 'fedzoo': must be {one_of(ALGORITHMS)} (did you mean 'fedzo'?)",
+            f"algorithm.name = 'fedzoo': must be {ANY_ALGORITHM} (did you mean 'fedzo'?)",
         ),
         (
             "uplink.kind=ideel",
-            f"uplink.kind = 'ideel': must be {one_of(UPLINKS)} (did you mean 'ideal'?)",
+            f"uplink.kind = 'ideel': must be {ANY_UPLINK} (did you mean 'ideal'?)",
         ),
     ],
 )
@@ -258,7 +260,7 @@ def test_bad_setting_of_softmax(refused, here):
 
 def test_missing_data_folder(refused):
     line = refused("softmax", "--set", "problem.data_dir=nowhere", "--out", "run")
-    assert line == "fashion-mnist-mini: nowhere: there is no such folder"
+    assert line == "fashion-mnist-mini: nowhere: No such file or directory"
 
 
 def test_truncated_data_file(refused, here):
@@ -268,8 +270,8 @@ def test_truncated_data_file(refused, here):
     (here / "data" / name).write_bytes(whole[:-1000])
     line = refused("softmax", "--set", "problem.data_dir=data", "--out", "run")
     assert line == (
-        "fashion-mnist-mini: data/fashion-mnist-mini.npz: "
-        "damaged: expected 2,197,901 bytes of content, got 2,196,901"
+        "fashion-mnist-mini: data: fashion-mnist-mini.npz: "
+        "damaged: expected 2,197,901 bytes, got 2,196,901"
     )
 
 
@@ -348,7 +350,9 @@ def test_out_below_a_file(refused, here):
     (here / "file").write_text("")
     line = refused("quadratic", *QUICK, "--out", "file/run")
     assert line == "cannot write to file/run: Not a directory"
-    assert refused("quadratic", *QUICK, "--out", "file") == "cannot write to file: it is no folder"
+    assert (
+        refused("quadratic", *QUICK, "--out", "file") == "cannot write to file: it is not a folder"
+    )
 
 
 def test_out_that_holds_a_run(refused):
@@ -365,7 +369,7 @@ def test_resume_without_a_run(refused, here):
     assert refused("quadratic", "--resume", "--out", "run") == "run holds no run to resume"
     line = refused("quadratic", "--resume", "--out", "run", "--seeds", "2")
     assert line == "run holds no run to resume"
-    needs = "--resume needs --out DIR, the folder of the run to go on with"
+    needs = "--resume needs --out DIR, the folder of the run to resume"
     assert refused("quadratic", "--resume") == needs
     (here / "mine.toml").write_text('[problem]\nname = "quadratic"\n')
     assert refused("mine.toml", "--resume") == needs
@@ -421,7 +425,7 @@ def records(folder):
 @pytest.mark.parametrize(("base", "factory"), [("quadratic", Quadratic), ("softmax", softmax)])
 def test_config_toml_holds_everything(base, factory, here):
     sets = ["--set", "problem.devices=10", "--set", "algorithm.participants=5"]
-    sets += ["--set", "algorithm.learning_rate=1", "--set", "run.rounds=2"]
+    sets += ["--set", "algorithm.learning_rate=1", "--set", "run.rounds=0"]
     assert main(["run", base, *sets, "--quiet", "--out", "run"]) == 0
     config = read("run/config.toml")
 
@@ -434,10 +438,12 @@ def test_config_toml_holds_everything(base, factory, here):
     file = read(CONFIGS / f"{base}.toml")
     assert config["problem"] == {**problem, **file["problem"], "devices": 10}
     algorithm = {**expected(fedzo.FedZO), **file["algorithm"]}
+    del algorithm["server"]  # a table of its own
+    assert config["server"] == {"name": "mean"}
     assert config["algorithm"] == {**algorithm, "participants": 5, "learning_rate": 1.0}
     assert type(config["algorithm"]["learning_rate"]) is float
     assert config["uplink"] == {"kind": "ideal"}
-    assert config["run"] == {"checkpoint_every": 10, **file["run"], "rounds": 2}
+    assert config["run"] == {"checkpoint_every": 10, **file["run"], "rounds": 0}
 
 
 @pytest.mark.parametrize("base", ["quadratic", "softmax", "OWN:Bowl"])
@@ -479,7 +485,7 @@ def test_settings_do_what_they_say(here):
         seed=9,
         evaluate_every=3,
     )
-    assert np.load("run/model.npy").tobytes() == result.x.tobytes()
+    assert np.load("run/model.npy").tobytes() == result.last.tobytes()
     assert records("run") == [record | {"seconds": 0} for record in result.history]
 
 
@@ -560,10 +566,10 @@ def test_own_class(here, own):
     assert read("run/config.toml")["problem"] == {
         "name": f"{own}:Bowl", "dim": 3, "devices": 4, "centre": 3.0, "shifts": [0.0, 0.5],
     }  # fmt: skip
-    assert Experiment.load("run/config.toml").run().x.tobytes() == result.x.tobytes()
+    assert Experiment.load("run/config.toml").run().last.tobytes() == result.last.tobytes()
     again = Experiment.load("run/config.toml", ["run.rounds=4"]).run(here / "run", resume=True)
     at_once = Experiment.load("run/config.toml", ["run.rounds=4"]).run()
-    assert again.x.tobytes() == at_once.x.tobytes()
+    assert again.last.tobytes() == at_once.last.tobytes()
 
 
 def test_own_list_for_a_tuple(here, own):
@@ -602,7 +608,8 @@ def test_own_problem_gone_wrong(here, own, refused):
     name = f"{own}:none"
     assert said("no_such_module:make") == (
         "problem.name = 'no_such_module:make': must be importable: "
-        "No module named 'no_such_module', here or on Python's path"
+        "No module named 'no_such_module'; "
+        "it is looked for here, beside the configuration and on Python's path"
     )
     assert said(name) == (
         f"problem.name = '{name}': must be importable: module '{own}' has no attribute 'none'"
@@ -614,8 +621,9 @@ def test_own_problem_gone_wrong(here, own, refused):
             f"problem.name = '{what}': must be a function or class that makes an Objective"
         )
     assert said(f"{own}:nothing") == (
-        f"problem.name = '{own}:nothing': made a NoneType, which is no Objective: "
-        "it lacks dim, devices, batch, values, losses"
+        f"problem.name = '{own}:nothing': made an object of type NoneType, which is not an "
+        "Objective: it must be a subclass of fedzo.Objective with dim, devices, batch, values "
+        "and losses"
     )
     assert said(f"{own}:Bowl", "problem.center=1") == (
         "problem.center = 1: unknown key (did you mean 'centre'?); "
@@ -677,7 +685,7 @@ def test_error_of_our_own_is_not_put_on_the_user(monkeypatch):
         raise RuntimeError("a bug")
 
     broken.__code__ = broken.__code__.replace(co_filename=config.__file__)
-    monkeypatch.setattr(config, "minimize", broken)
+    monkeypatch.setattr(config, "perform", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["run", "quadratic", "--quiet"])
 

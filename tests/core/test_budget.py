@@ -14,7 +14,7 @@ def test_without_a_budget_everything_is_granted_and_counted():
 
 
 def test_the_budget_is_spent_to_the_last_query_and_no_further():
-    meter = Meter(budget=10)
+    meter = Meter(max_queries=10)
     assert [meter.take(6), meter.take(6), meter.take(6)] == [6, 4, 0]
     assert meter.queries == 10
     with pytest.raises(BudgetSpent, match="budget of 10 queries is spent"):
@@ -22,7 +22,7 @@ def test_the_budget_is_spent_to_the_last_query_and_no_further():
 
 
 def test_threads_together_are_granted_exactly_the_budget():
-    meter = Meter(budget=10_001)
+    meter = Meter(max_queries=10_001)
     with ThreadPoolExecutor(8) as threads:
         granted = list(threads.map(lambda _: meter.take(3), range(5_000)))
     assert sum(granted) == meter.queries == 10_001
@@ -30,5 +30,5 @@ def test_threads_together_are_granted_exactly_the_budget():
 
 @pytest.mark.parametrize("budget", [0, -1, 2.5, True])
 def test_a_budget_is_a_whole_number_of_queries(budget):
-    with pytest.raises(InvalidValue, match="budget"):
+    with pytest.raises(InvalidValue, match="max_queries"):
         Meter(budget)

@@ -15,7 +15,7 @@ from small_cifar10 import NOBODY, SMALL
 from fedzo import data
 from fedzo.data import cifar10
 from fedzo.data.fashion_mnist import WHOLE
-from fedzo.data.fetch import cache_folder
+from fedzo.data.fetching import cache_folder
 
 Serve = Callable[[Callable[..., BaseHTTPRequestHandler]], str]
 CIFAR10 = Path(os.environ.get("FEDZO_CIFAR10") or cache_folder(cifar10.WHOLE.name))
@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def debian() -> Path:
-    folder = WHOLE.places[0]
+    folder = WHOLE.installed[0]
     if not folder.is_dir():
         pytest.skip(f"needs the Debian package dataset-fashion-mnist in {folder}")
     return folder

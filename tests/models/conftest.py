@@ -1,17 +1,10 @@
 """One random linear classifier of 3x4 inputs and 5 classes, in every form."""
 
-import json
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
-from urllib.request import Request, urlopen
-
 import numpy as np
 import pytest
+from serving import running
 
 SHAPE, CLASSES = (3, 4), 5
-HERE = Path(__file__).parent
 
 
 class Linear:
@@ -58,35 +51,6 @@ def write_onnx(linear, tmp_path_factory):
         return path
 
     return write
-
-
-class Server:
-    """The test server's process: its address, its faults and its counts."""
-
-    def __init__(self, url):
-        self.url = url
-
-    def plan(self, *faults):
-        """Have the next inference requests meet these faults; forget all counts."""
-        with urlopen(Request(f"{self.url}/faults", json.dumps(faults).encode())) as reply:
-            reply.read()
-
-    def counts(self):
-        with urlopen(f"{self.url}/counts") as reply:
-            return json.load(reply)
-
-
-@contextmanager
-def running(weights, *certificate):
-    command = [sys.executable, str(HERE / "v2_server.py"), str(weights), *map(str, certificate)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        port = process.stdout.readline().strip()
-        yield Server(f"{'https' if certificate else 'http'}://127.0.0.1:{port}")
-    finally:
-        process.stdin.close()
-        process.wait(10)
-        process.stdout.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from serving import answer
 
 from fedzo.errors import BudgetSpent, InvalidValue, ModelError
 from fedzo.models import HttpModel
@@ -13,15 +14,16 @@ from fedzo.models import HttpModel
 TOKEN = "Bearer s3cret-token"
 
 
-def answer(body, status=200, **headers):
-    text = body if isinstance(body, str) else json.dumps(body)
-    return {"kind": "answer", "status": status, "body": text, "headers": headers}
-
-
 def logits(data, shape, **changes):
     return {
         "outputs": [{"name": "logits", "datatype": "FP32", "shape": shape, "data": data} | changes]
     }
+
+
+def sized(size):
+    """Return an answer in bytes that says how many they are."""
+    parameters = {"binary_data_size": size}
+    return logits([], [2, 5], parameters=parameters)
 
 
 def test_shape_names_and_type_are_asked_once(server, linear):
@@ -50,11 +52,24 @@ def test_doubles_travel_whole(binary, server, linear):
     np.testing.assert_allclose(scores, linear.logits(inputs), rtol=1e-14)
 
 
+def test_bytes_travel_where_the_service_announces_it(server, linear):
+    for url, binary, as_bytes in (
+        (server.url, None, 1),
+        (server.url, False, 0),
+        (f"{server.url}/unannounced", None, 0),
+        (f"{server.url}/unannounced", True, 1),
+    ):
+        server.plan()
+        model = HttpModel(url, "linear", binary=binary)
+        np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+        assert server.counts()["binary"] == as_bytes
+
+
 def test_half_precision_travels_as_bytes_only(server, linear):
     with pytest.raises(InvalidValue, match=r"datatype = 'FP16'.*binary = true"):
-        HttpModel(server.url, "half")
+        HttpModel(server.url, "half", binary=False)
     inputs = linear.inputs.astype(np.float16)
-    scores = HttpModel(server.url, "half", binary=True)(inputs.reshape(11, 12))
+    scores = HttpModel(server.url, "half")(inputs.reshape(11, 12))
     np.testing.assert_allclose(scores, linear.logits(inputs), atol=5e-6)
 
 
@@ -96,12 +111,23 @@ def test_descriptions_that_do_not_fit(server):
     with pytest.raises(ModelError, match="describes 2 inputs, not one"):
         HttpModel(server.url, "two")
     with pytest.raises(InvalidValue, match="datatype = 'UINT8': must be one of 'FP32', 'FP64'"):
-        HttpModel(server.url, "bytes")
+        HttpModel(server.url, "bytes", binary=False)
     with pytest.raises(InvalidValue, match="input_name = 'z': must be one of 'x', 'y'"):
         HttpModel(server.url, "two", input_name="z")
     assert HttpModel(server.url, "two", input_name="y").input_shape == (3,)
-    with pytest.raises(ModelError, match="describes its tensors in no way known"):
+    with pytest.raises(ModelError, match="its description of its tensors is not valid"):
         HttpModel(server.url, "odd")
+    for model, problem in (
+        ("huge", r"inputs of shape \[1000000000000, 3, 4\]"),
+        ("wide", r"inputs of shape \[-1, 10{30}\]"),
+        ("endless", "cannot convert float infinity"),
+    ):
+        with pytest.raises(ModelError, match=f"of its tensors is not valid.*{problem}"):
+            HttpModel(server.url, model)
+    with pytest.raises(InvalidValue, match=r"^datatype = '�") as caught:
+        HttpModel(server.url, "control")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
     with pytest.raises(InvalidValue, match=r"input_shape = \(4, 3\).*\(3, 4\)"):
         HttpModel(server.url, "linear", input_shape=(4, 3))
 
@@ -152,18 +178,31 @@ def test_the_token_opens_and_is_never_shown(server, linear):
         ({"error": "out of\nmemory"}, "out of memory"),
         ({"model_name": "m"}, "KeyError.*outputs"),
         ({"outputs": []}, r"answered the outputs \[\], not the output 'logits'"),
-        ({"outputs": None}, "no such tensors"),
+        ({"outputs": None}, "does not follow the protocol"),
         ({"outputs": [{"name": "other"}]}, r"outputs \['other'\], not the output 'logits'"),
         (logits([1.0] * 10, [2, 5]) | {"outputs": [{"name": "logits"}]}, "KeyError"),
-        (logits([1.0] * 10, [2, 6]), "no such tensors.*cannot reshape"),
+        (logits([1.0] * 10, [2, 6]), "does not follow the protocol.*cannot reshape"),
         (logits([1.0] * 15, [3, 5]), r"shape \(3, 5\), not \(2, classes\)"),
         (logits([1.0] * 10, [10]), r"shape \(10,\), not \(2, classes\)"),
         (logits([1.0] * 9 + [math.nan], [2, 5]), "nan for class 4 of input 1"),
         (logits([1.0] * 9 + [math.inf], [2, 5]), "inf for class 4 of input 1"),
-        (logits([1.0] * 9 + [None], [2, 5]), "null or text"),
-        (logits(["1.0"] * 10, [2, 5]), "null or text"),
-        (logits([[1.0], [1.0, 2.0]], [2, 5]), "no such tensors"),
-        (logits([1] * 10, [2, 5], datatype="INT64"), "answered INT64, not one of 'FP16'"),
+        (logits([1.0] * 9 + [None], [2, 5]), "not all numbers"),
+        (logits(["1.0"] * 10, [2, 5]), "not all numbers"),
+        (logits([[1.0], [1.0, 2.0]], [2, 5]), "does not follow the protocol"),
+        ("[" * 100_000, r"the answer is not JSON: '\[\[\["),
+        ('{"error": ' + "[" * 100_000, "the answer is not JSON"),
+        ("9" * 5_000, "the answer is not JSON"),
+        (logits([1.0] * 10, [math.inf, 5]), "does not follow the protocol"),
+        (logits([1.0] * 10, [10**30, 5]), "does not follow the protocol"),
+        (sized(math.inf), "does not follow the protocol.*a size of inf"),
+        (sized(-8), "does not follow the protocol.*a size of -8"),
+        (sized("all"), "does not follow the protocol.*a size of 'all'"),
+        (sized(10**30), "does not follow the protocol.*cannot reshape"),
+        ({"error": "\x1b]0;owned\x07\x1b[2J\u202egnp.exe"}, "�]0;owned��\\[2J�gnp.exe$"),
+        ({"outputs": [{"name": "\x1b[2J"}]}, r"outputs \['\\x1b\[2J'\], not the output"),
+        (logits([1] * 10, [2, 5], datatype="\x1b[2J"), r"answered '\\x1b\[2J', not one of"),
+        ({"error": "x" * 100_000}, "x…$"),
+        (logits([1] * 10, [2, 5], datatype="INT64"), "answered 'INT64', not one of 'FP16'"),
     ],
 )
 def test_rubbish_is_told_and_not_asked_again(body, problem, server, linear):
@@ -182,14 +221,14 @@ def test_nested_data_are_as_good_as_flat(server, linear):
 
 
 def test_inputs_that_json_cannot_carry(server):
-    model = HttpModel(server.url, "linear")
+    model = HttpModel(server.url, "linear", binary=False)
     with pytest.raises(InvalidValue, match="NaN or inf"):
         model(np.full((1, 12), np.nan))
     assert server.counts()["requests"] == 0
 
 
 def test_exactly_the_budget_reaches_the_server(server, linear):
-    model = HttpModel(server.url, "linear", budget=25, max_batch=4)
+    model = HttpModel(server.url, "linear", max_queries=25, max_batch=4)
     model(linear.inputs)
     model(linear.inputs)
     with pytest.raises(BudgetSpent):
@@ -201,7 +240,7 @@ def test_exactly_the_budget_reaches_the_server(server, linear):
 
 def test_threads_together_reach_the_server_with_exactly_the_budget(server, linear):
     """Over at most one connection for each of the four."""
-    model = HttpModel(server.url, "linear", budget=150, max_batch=5)
+    model = HttpModel(server.url, "linear", max_queries=150, max_batch=5)
     server.plan()
 
     def ask(_):
@@ -221,7 +260,7 @@ def test_threads_together_reach_the_server_with_exactly_the_budget(server, linea
 
 
 def test_a_retried_batch_counts_once_but_is_sent_twice(server, linear):
-    model = HttpModel(server.url, "linear", budget=22, backoff=1e-3)
+    model = HttpModel(server.url, "linear", max_queries=22, backoff=1e-3)
     server.plan({"kind": "cut"}, None, {"kind": "hang up"}, None)
     for _ in range(2):
         np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)

@@ -74,14 +74,14 @@ def test_every_kind_gives_the_same_scores(kind, make, linear):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("max_batch", [None, 4])
 def test_every_kind_answers_its_budget_to_the_query(kind, max_batch, make, linear):
-    model = make(kind, budget=25, max_batch=max_batch)
+    model = make(kind, max_queries=25, max_batch=max_batch)
     for _ in range(2):
         model(linear.inputs)
     with pytest.raises(BudgetSpent, match="budget of 25 queries"):
         model(linear.inputs)
     with pytest.raises(BudgetSpent):
         model(linear.inputs[:1])
-    assert model.queries == model.budget == 25
+    assert model.queries == model.max_queries == 25
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +92,7 @@ def test_every_kind_splits_into_pieces_in_order(kind, make, linear):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_answers_threads_alike_and_keeps_their_budget(kind, make, linear):
-    model = make(kind, budget=100)
+    model = make(kind, max_queries=100)
     expected = model.probabilities_of(model(linear.inputs))
 
     def ask(_):
@@ -137,7 +137,7 @@ def answering(scores, outputs="logits", **common):
         ([[1.0, 2.0]], "logits", r"shape \(1, 2\), not \(2, classes\)"),
         ([1.0, 2.0], "logits", r"shape \(2,\), not \(2, classes\)"),
         ([[1.0], [2.0]], "logits", r"shape \(2, 1\), not \(2, classes\), 2 classes or more"),
-        ([[1.0, 2.0], [1.0]], "logits", "no array"),
+        ([[1.0, 2.0], [1.0]], "logits", "not an array"),
         ([[1, 2], [3, 4]], "logits", "int64, not floating-point numbers"),
         ([["a", "b"], ["c", "d"]], "logits", "not floating-point numbers"),
         ([[1.0, 2.0], [math.nan, 4.0]], "logits", "1 of 4 scores .* nan for class 0 of input 1"),
@@ -166,7 +166,7 @@ def test_probabilities_may_be_rounded():
 
 def test_the_number_of_classes_may_not_change():
     model = FunctionModel(lambda batch: np.zeros((len(batch), 1 + len(batch))), max_batch=2)
-    with pytest.raises(ModelError, match="2 classes after 3"):
+    with pytest.raises(ModelError, match="answered 2 classes, but 3 before"):
         model(np.zeros((3, 1)))
 
 
@@ -219,7 +219,9 @@ def test_a_batch_that_fails_stays_counted_but_not_what_follows():
 def test_exactly_the_budget_reaches_the_model_itself():
     seen = []
     model = FunctionModel(
-        lambda batch: seen.append(len(batch)) or np.zeros((len(batch), 2)), budget=10, max_batch=4
+        lambda batch: seen.append(len(batch)) or np.zeros((len(batch), 2)),
+        max_queries=10,
+        max_batch=4,
     )
     with pytest.raises(BudgetSpent):
         model(np.zeros((12, 1)))
@@ -242,7 +244,7 @@ def test_exactly_the_budget_reaches_the_model_itself():
         ("input_shape", (True,)),
         ("input_shape", 3),
         ("input_shape", "33"),
-        ("budget", 0),
+        ("max_queries", 0),
         ("max_batch", 0),
         ("max_batch", 1.5),
     ],

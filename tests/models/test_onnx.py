@@ -72,7 +72,7 @@ def test_files_that_do_not_fit(tmp_path, write_onnx):
     path.write_bytes(b"not a model")
     with pytest.raises(ModelError, match=r"^odd.onnx: cannot be loaded"):
         OnnxModel(path)
-    with pytest.raises(UsageError, match=r"nowhere.onnx: there is no such file"):
+    with pytest.raises(UsageError, match=r"nowhere.onnx: does not exist"):
         OnnxModel(tmp_path / "nowhere.onnx")
     with pytest.raises(InvalidValue, match="threads = 0"):
         OnnxModel(write_onnx(), threads=0)

@@ -1,5 +1,6 @@
 """Failures of the network and of the service: what is tried again, when, and what is told."""
 
+import gzip
 import shutil
 import socket
 import subprocess
@@ -8,17 +9,12 @@ from email.utils import format_datetime
 
 import numpy as np
 import pytest
-from conftest import running
+from serving import answer, raw, running
 
 from fedzo.errors import InvalidValue, ModelError, UsageError
 from fedzo.models import HttpModel, service
 
 HANG, CUT, HANG_UP = ({"kind": kind} for kind in ("hang", "cut", "hang up"))
-
-
-def failing(status, body="", **headers):
-    headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    return {"kind": "answer", "status": status, "body": body, "headers": headers}
 
 
 @pytest.fixture
@@ -31,7 +27,7 @@ def waits(monkeypatch):
 
 def test_the_wait_doubles_until_the_service_is_back(server, linear, waits):
     model = HttpModel(server.url, "linear", retries=4, backoff=0.25)
-    server.plan(failing(500), failing(502, "<html>"), CUT, HANG_UP)
+    server.plan(answer("", 500), answer("<html>", 502), CUT, HANG_UP)
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
     assert waits == [0.25, 0.5, 1.0, 2.0]
     assert server.counts()["requests"] == 5
@@ -39,7 +35,7 @@ def test_the_wait_doubles_until_the_service_is_back(server, linear, waits):
 
 def test_after_the_last_retry_the_failure_is_told(server, linear, waits):
     model = HttpModel(server.url, "linear", retries=2)
-    server.plan(*[failing(503, '{"error": "no workers"}')] * 3)
+    server.plan(*[answer({"error": "no workers"}, 503)] * 3)
     with pytest.raises(ModelError, match=r"/infer: 503: no workers \(after 3 attempts\)"):
         model(linear.inputs)
     assert waits == [0.5, 1.0]
@@ -51,7 +47,7 @@ def test_the_service_says_how_long_to_wait(status, server, linear, waits):
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     long_ago = "Sun, 06 Nov 1994 08:49:37 GMT"
     model = HttpModel(server.url, "linear", retries=4)
-    server.plan(*(failing(status, Retry_After=when) for when in ("7", later, long_ago, "soon")))
+    server.plan(*(answer("", status, Retry_After=when) for when in ("7", later, long_ago, "soon")))
     model(linear.inputs)
     assert waits[0] == 7
     assert 50 < waits[1] <= 100
@@ -60,16 +56,39 @@ def test_the_service_says_how_long_to_wait(status, server, linear, waits):
 
 def test_a_wait_of_hours_is_told_at_once(server, linear, waits):
     model = HttpModel(server.url, "linear")
-    server.plan(failing(429, "quota used up", Retry_After="7200"))
+    server.plan(answer("quota used up", 429, Retry_After="7200"))
     with pytest.raises(ModelError, match=r"429: quota used up \(asks to wait 7,200 s\)"):
         model(linear.inputs)
     assert waits == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ("9" * 30, "1,000,000,000,000,000,019,884,624,838,656 s"),
+        ("9" * 5_000, "inf s"),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", r"25\d,\d\d\d,\d\d\d,\d\d\d s"),
+    ],
+)
+def test_an_absurd_wait_is_reported_at_once(asked, shown, server, linear, waits):
+    model = HttpModel(server.url, "linear")
+    server.plan(answer("", 503, Retry_After=asked))
+    with pytest.raises(ModelError, match=rf"503: +\(asks to wait {shown}\)"):
+        model(linear.inputs)
+    assert waits == []
+
+
+@pytest.mark.parametrize("asked", ["-7", "Fri, 31 Dec 99999999999999999999 23:59:59 GMT", "1e9"])
+def test_a_wait_that_says_nothing_is_passed_over(asked, server, linear, waits):
+    server.plan(answer("", 503, Retry_After=asked))
+    HttpModel(server.url, "linear")(linear.inputs)
+    assert waits == [0.5]
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
 def test_a_refusal_is_final(status, server, linear, waits):
     model = HttpModel(server.url, "linear")
-    server.plan(failing(status, '{"error": "not like this"}'))
+    server.plan(answer({"error": "not like this"}, status))
     with pytest.raises(ModelError, match=f"{status}: not like this$"):
         model(linear.inputs)
     assert waits == []
@@ -100,6 +119,75 @@ def test_an_answer_in_time_after_one_that_was_not(server, linear, waits, impatie
     scores = impatient(timeout=0.5, retries=20)(linear.inputs)
     np.testing.assert_allclose(scores, linear.logits(linear.inputs), atol=5e-6)
     assert waits[0] == 0.5
+
+
+OK = "HTTP/1.1 200 OK\r\n"
+ENDLESS = {
+    "1xx responses": raw("", 4_000 * "HTTP/1.1 100 Continue\r\n\r\n", -1),
+    "early hints": raw("", 1_000 * "HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n", -1),
+    "a body of 1 GB": raw(f"{OK}Content-Length: 1073741824\r\n\r\n", 65_536 * " ", 16_384),
+    "a body without an end": raw(f"{OK}\r\n", 65_536 * " ", -1),
+    "chunks": raw(f"{OK}Transfer-Encoding: chunked\r\n\r\n", f"8000\r\n{32_768 * ' '}\r\n", -1),
+    "small chunks": raw(f"{OK}Transfer-Encoding: chunked\r\n\r\n", 10_000 * "1\r\n \r\n", -1),
+    "a chunk of 1 TB": raw(
+        f"{OK}Transfer-Encoding: chunked\r\n\r\nffffffffff\r\n", 65_536 * " ", -1
+    ),
+    "trailers": raw(f"{OK}Transfer-Encoding: chunked\r\n\r\n0\r\n", 10_000 * "X: y\r\n", -1),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_does_not_end_is_cut_off(what, server, linear, waits):
+    """64 KiB may come before the answer, 1 MiB around it, and 48 bytes for each of 55 scores."""
+    most = 65_536 if what in ("1xx responses", "early hints") else 65_536 + 2**20 + 48 * 55
+    announced = {"a body of 1 GB": 2**30, "a chunk of 1 TB": 2**40 - 1}.get(what, 0)
+    told = f"({announced:,}|more than {most:,}) bytes"  # some versions of Python read in pieces
+    model = HttpModel(server.url, "linear")
+    server.plan(ENDLESS[what])
+    with pytest.raises(ModelError, match=rf"/infer: the answer is too long: it has {told}$"):
+        model(linear.inputs)
+    server.plan()
+    np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    "head", [OK + 101 * "X: y\r\n" + "\r\n", f"{OK}X: {70_000 * 'y'}\r\n\r\n", "\x1b[2J\r\n"]
+)
+def test_headers_that_cannot_be(head, server, linear, waits):
+    model = HttpModel(server.url, "linear", retries=0)
+    server.plan(raw(head))
+    with pytest.raises(ModelError, match=r"the answer is (not valid HTTP|too long): ") as caught:
+        model(linear.inputs)
+    assert str(caught.value).isprintable()
+
+
+def test_a_gzip_bomb_is_not_opened(server, linear):
+    bomb = gzip.compress(bytes(1 << 26), 1)
+    head = f"{OK}Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
+    server.plan(raw(head + bomb.decode("latin-1")))
+    with pytest.raises(ModelError, match="with the encoding 'gzip', which was not asked for"):
+        HttpModel(server.url, "linear")(linear.inputs)
+
+
+def test_an_answer_that_drips_does_not_come_in_time(server, linear, waits, impatient):
+    """Each byte comes within the time, the whole of them does not."""
+    server.plan(raw(f"{OK}Content-Length: 100000\r\n\r\n", " ", -1, pause=0.01))
+    with pytest.raises(ModelError, match=r"no answer within 0.2 s \(after 1 attempt\)"):
+        impatient(timeout=0.2, retries=0)(linear.inputs)
+
+
+def test_the_limit_grows_with_what_is_asked(server, linear):
+    """An answer of 4 MB is too long about 5 scores, and not about 500,000."""
+    shape = [1, 100_000]
+    text = {"outputs": [{"name": "logits", "datatype": "FP32", "shape": shape, "data": [0.5]}]}
+    text["outputs"][0]["data"] = [0.123456789012345678901234567890] * 100_000
+    server.plan(answer(text), answer(text))
+    with pytest.raises(ModelError, match="the answer is too long"):
+        HttpModel(server.url, "linear")(linear.inputs[:1])
+    unknown = {"input_name": "x", "input_shape": (3, 4), "datatype": "FP32"}
+    model = HttpModel(server.url, "linear", output_name="logits", **unknown)
+    assert model(linear.inputs[:1]).shape == (1, 100_000)
 
 
 def test_nobody_listens(waits):

@@ -56,12 +56,12 @@ def test_the_module_goes_to_the_device_and_the_inputs_after_it():
     assert module.weight.device.type == "meta"
     with pytest.raises(NotImplementedError, match="meta"):
         model(np.zeros((1, 2)))
-    with pytest.raises(InvalidValue, match="device = 'warp:0': must be a device that there is"):
+    with pytest.raises(InvalidValue, match="device = 'warp:0': must be a device of this machine"):
         TorchModel(torch.nn.Linear(2, 2), device="warp:0")
 
 
 def test_what_is_no_module_or_answers_no_tensor(monkeypatch):
-    with pytest.raises(UsageError, match=r"function is no torch.nn.Module"):
+    with pytest.raises(UsageError, match=r"function is not a torch.nn.Module"):
         TorchModel(lambda x: x)
 
     class Pair(torch.nn.Module):

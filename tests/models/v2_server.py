@@ -37,6 +37,10 @@ MODELS = {
     "bytes": {"inputs": [tensor("x", [-1, 3, 4], "UINT8")], "outputs": [LOGITS]},
     "two": {"inputs": [tensor("x", [-1, 3]), tensor("y", [-1, 3])], "outputs": [LOGITS]},
     "odd": {"inputs": [{"title": "x"}], "outputs": [LOGITS]},
+    "huge": {"inputs": [tensor("x", [10**12, 3, 4])], "outputs": [LOGITS]},
+    "wide": {"inputs": [tensor("x", [-1, 10**30])], "outputs": [LOGITS]},
+    "endless": {"inputs": [tensor("x", [-1, float("inf")])], "outputs": [LOGITS]},
+    "control": {"inputs": [tensor("x", [-1, 3, 4], "\x1b[2J" * 1000)], "outputs": [LOGITS]},
 }  # fmt: skip
 
 
@@ -53,6 +57,7 @@ class State:
             cls.release = threading.Event()
             cls.faults = list(faults)
             cls.counts = {"requests": 0, "rows": 0, "metadata": 0, "sizes": [], "connections": 0}
+            cls.counts["binary"] = 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -73,6 +78,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, json.dumps(State.counts))
         if self.path == "/moved/v2/models/linear":
             return self.reply(302, "", {"Location": "http://127.0.0.1/elsewhere"})
+        if self.path == "/v2":
+            return self.reply(200, json.dumps({"name": "s", "extensions": ["binary_tensor_data"]}))
         with State.lock:
             State.counts["metadata"] += 1
         described = self.model()
@@ -88,7 +95,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def model(self, end=""):
         """Return the model that the path names, or answer that there is none."""
-        name = self.path.removesuffix(end).removeprefix("/v2/models/").removesuffix("/versions/7")
+        path = self.path.removesuffix(end).removeprefix("/unannounced")  # where there is no /v2
+        name = path.removeprefix("/v2/models/").removesuffix("/versions/7")
         if name == "guarded":
             if self.headers["Authorization"] != TOKEN:
                 echo = f"token {self.headers['Authorization']} refused"
@@ -107,6 +115,7 @@ class Handler(BaseHTTPRequestHandler):
             counts["requests"] += 1
             counts["rows"] += given["shape"][0]
             counts["sizes"].append(given["shape"][0])
+            counts["binary"] += head < len(body)
             fault = State.faults.pop(0) if State.faults else None
             release = State.release
         kind = (fault or {}).get("kind")
@@ -117,10 +126,27 @@ class Handler(BaseHTTPRequestHandler):
             return self.connection.shutdown(2)
         if kind == "answer":
             return self.reply(fault["status"], fault["body"], fault.get("headers", {}))
+        if kind == "raw":
+            return self.send_raw(fault, release)
         self.answer(described, request, given, body[head:], cut=kind == "cut")
         if kind == "close after":  # without having said so
             self.close_connection = True
         return None
+
+    def send_raw(self, fault, release):
+        """Send bytes until the client has had enough."""
+        self.close_connection = True
+        times, piece = fault["times"], fault["repeated"].encode("latin-1")
+        try:
+            self.wfile.write(fault["head"].encode("latin-1"))
+            while times != 0:
+                self.wfile.write(piece)
+                times -= 1
+                if release.wait(fault["pause"]):
+                    break
+            release.wait(30)
+        except OSError:
+            pass
 
     def answer(self, described, request, given, raw, cut):
         kind = TYPES[given["datatype"]]

@@ -14,13 +14,13 @@ from fedzo.paper.claims import (
     falls,
     gap,
     growing_speed,
-    interval,
     judge,
     reached,
     settled,
     speed,
-    t_quantile,
+    verdicts,
 )
+from fedzo.plots.interval import chance, interval, t_quantile
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
@@ -58,9 +58,9 @@ def test_runs_that_diverged():
     for values in ([1.0, math.inf], [1.0, math.nan], [math.inf, -math.inf]):
         mean, low, high = interval(values)
         assert (math.isnan(mean), low, high) == (True, -math.inf, math.inf)
-    assert Comparison("", np.array([math.inf] * 3), low=0).verdict == Verdict.HOLDS
-    assert Comparison("", np.array([math.inf] * 3), high=1).verdict == Verdict.FAILS
-    assert Comparison("", np.array([math.nan] * 3), low=0).verdict == Verdict.UNKNOWN
+    assert verdicts([Comparison("", np.array([math.inf] * 3), low=0)]) == [Verdict.HOLDS]
+    assert verdicts([Comparison("", np.array([math.inf] * 3), high=1)]) == [Verdict.FAILS]
+    assert verdicts([Comparison("", np.array([math.nan] * 3), low=0)]) == [Verdict.UNKNOWN]
 
 
 HALF = 4.302652729911275 / math.sqrt(3)  # half the interval of -1, 0, 1 around their mean
@@ -83,21 +83,69 @@ HALF = 4.302652729911275 / math.sqrt(3)  # half the interval of -1, 0, 1 around 
 )
 def test_verdict(centre, low, high, verdict):
     comparison = Comparison("", np.array([-1.0, 0.0, 1.0]) + centre, low, high)
-    assert comparison.verdict.value == verdict
+    assert verdicts([comparison]) == [verdict]
 
 
 def test_one_seed_cannot_tell():
-    assert Comparison("", np.array([5.0]), low=0).verdict == Verdict.UNKNOWN
+    assert verdicts([Comparison("", np.array([5.0]), low=0)]) == [Verdict.UNKNOWN]
 
 
 def test_judgement_of_several():
     holds = Comparison("", np.array([1.0, 1.1]), low=0)
-    fails = Comparison("", np.array([1.0, 1.1]), high=0)
+    fails = Comparison("", np.array([1.0, 1.01]), high=0)  # p = 0.003, and 0.05/3 would do
     unknown = Comparison("", np.array([1.0, -1.1]), low=0)
     assert judge([holds, holds]) == Verdict.HOLDS
     assert judge([holds, unknown]) == Verdict.UNKNOWN
     assert judge([holds, unknown, fails]) == Verdict.FAILS
     assert judge([]) == Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 30])
+def test_chance_is_that_of_the_t_test(count):
+    values = np.random.default_rng(count).normal(3.0, 2.0, count)
+    for edge in (0.0, 1.0, values.mean() - 0.1):
+        exact = stats.ttest_1samp(values, edge).pvalue
+        below, above = (-math.inf, edge), (edge, math.inf)
+        region, other = (below, above) if values.mean() > edge else (above, below)
+        assert chance(values, *region) == pytest.approx(exact, rel=1e-9)
+        assert chance(-values, -region[1], -region[0]) == pytest.approx(exact, rel=1e-9)
+        assert chance(values, *other) == 1.0
+    assert chance([5.0] * count, 0, 1) == 0.0
+    assert chance([5.0] * count, 0, 5) == 0.0  # the region is open
+    assert chance([math.inf] * count, 0, 1) == chance([-math.inf] * count, 0, 1) == 0.0
+    assert chance([math.inf] * count, 0, math.inf) == chance([math.nan] * count, 0, 1) == 1.0
+    assert chance([5.0], 0, 1) == 1.0
+
+
+def outside(p, count=4):
+    """A comparison whose p-value of lying below zero is p."""
+    values = np.array([-1.0, -1.0, 1.0, 1.0])
+    error = values.std(ddof=1) / math.sqrt(count)
+    return Comparison("", values + stats.t.ppf(1 - p / 2, count - 1) * error, high=0)
+
+
+def test_holm():
+    """The step-down procedure, by hand: 5 % over as many as are left, until one is above."""
+    ps = [0.03, 0.015, 0.2, 0.011]  # 0.011 < 0.05/4 and 0.015 < 0.05/3, but 0.03 > 0.05/2
+    assert [c.chance for c in map(outside, ps)] == pytest.approx(ps)
+    assert verdicts([outside(p) for p in ps]) == [
+        Verdict.UNKNOWN,
+        Verdict.FAILS,
+        Verdict.UNKNOWN,
+        Verdict.FAILS,
+    ]
+    assert judge([outside(0.03)]) == Verdict.FAILS
+    assert judge([outside(0.03), outside(0.03)]) == Verdict.UNKNOWN
+
+
+def test_true_claims_are_called_false_in_one_case_of_twenty_at_most():
+    """Of 2,000 claims of 4 numbers that lie on the edge of their region: within 4 errors of 5 %."""
+    values = np.random.default_rng(0).normal(0.0, 1.0, (2000, 4, 5))
+    claims = [[Comparison("", v, high=0.0) for v in claim] for claim in values]
+    wrong = np.mean([judge(claim) == Verdict.FAILS for claim in claims])
+    assert wrong < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 2000)
+    alone = np.mean([any(judge([c]) == Verdict.FAILS for c in claim) for claim in claims])
+    assert alone > 0.07  # what it is without the correction: 1 - (1 - 0.025)^4 is 0.096
 
 
 def falling(rate, rounds=range(0, 101, 10), start=2.0, **more):

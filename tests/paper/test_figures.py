@@ -49,6 +49,7 @@ def equal_steps(zo_rate, avg_rate):
 H20, H5 = "FedZO, H = 20", "FedAvg, H = 5"
 M50, AVG = "FedZO, M = 50", "FedAvg, M = 50"
 ZO5 = "FedZO, H = 5"
+ZONE_S = "ZONE-S, sum"
 NOISE = {"SNR = -10 dB": 1.0, "SNR = -5 dB": 1.02, "SNR = 0 dB": 1.04, "noise-free": 1.05}
 NOISE = {label: {"rate": rate} for label, rate in NOISE.items()}
 
@@ -72,8 +73,8 @@ CASES = {
     ("fig1a", "loss falls"): (same, [by({"FedZO, H = 10": {"rate": -0.5}})]),
     ("fig1a", "faster in H"): (grows, [shrinks, by({"FedZO, H = 50": {"rate": 0.5}})]),
     ("fig1a", "beats the baselines"): (
-        by({"DZOPA": {"rate": 0.5}, "ZONE-S": {"rate": 0.3}}),
-        [by({"DZOPA": {"rate": 2.0}}), by({"ZONE-S": {"rate": 2.0}, "DZOPA": {"rate": 0.1}})],
+        by({"DZOPA": {"rate": 0.5}, ZONE_S: {"rate": 0.3}}),
+        [by({"DZOPA": {"rate": 2.0}}), by({ZONE_S: {"rate": 2.0}, "DZOPA": {"rate": 0.1}})],
     ),
     ("fig1a", "much faster"): (
         by({"FedZO, H = 50": {"rate": 3.0}}),
@@ -95,15 +96,15 @@ CASES = {
         ],
     ),
     ("fig2", "ZONE-S above H = 5"): (
-        by({"ZONE-S": {"success": 0.7, "rate": 0.5}}),
+        by({ZONE_S: {"success": 0.7, "rate": 0.5}}),
         [
-            by({"ZONE-S": {"success": 0.3, "rate": 0.5}}),
-            by({"ZONE-S": {"success": 0.7, "rate": 2.0}}),
+            by({ZONE_S: {"success": 0.3, "rate": 0.5}}),
+            by({ZONE_S: {"success": 0.7, "rate": 2.0}}),
         ],
     ),
     ("fig2", "ZONE-S distorts"): (
-        by({"ZONE-S": {"distortion": 2.0}}),
-        [by({"ZONE-S": {"distortion": 0.5}})],
+        by({ZONE_S: {"distortion": 2.0}}),
+        [by({ZONE_S: {"distortion": 0.5}})],
     ),
     ("fig3", "slightly slower"): (
         equal_steps(1.0, 1.1),
@@ -148,6 +149,32 @@ CASES = {
     ("queries", "same accuracy"): (
         same,
         [by({"H = 50": {"rate": 0.7}}), by({"H = 10": {"accuracy": 0.5}})],
+    ),
+    ("queries", "same accuracy where devices are alike"): (
+        same,
+        [by({"H = 50, devices alike": {"rate": 0.7}})],
+    ),
+    ("baselines", "DZOPA by queries"): (
+        by({"DZOPA": {"queries": 30.0}}),
+        [by({"DZOPA": {"queries": 300.0}})],
+    ),
+    ("baselines", "ranking by step size"): (
+        by({"DZOPA, step 0.02": {"success": 0.9}}),
+        [
+            by({"DZOPA, step 0.02": {"success": 0.2}}),
+            by({"DZOPA, step 0.02": {"success": 0.9}, "DZOPA": {"success": 0.95}}),
+        ],
+    ),
+    ("rates", "coincide"): (
+        same,
+        [by({"FedZO, η = 0.001": {"rate": 0.9}}), by({"FedZO, η = 0.001": {"rate": 1.1}})],
+    ),
+    ("rates", "trails"): (
+        lambda label: {"rate": 1.0 if label.startswith("FedZO") else 1.2},
+        [
+            lambda label: {"rate": 1.2 if label.startswith("FedZO") else 1.0},
+            by({"FedZO, η = 0.01": {"rate": 0.8}, "FedZO, η = 0.05": {"rate": 1.2}}),
+        ],
     ),
     ("bytes", "seeds"): (
         by({"seeds and scalars": {"up": 13.0, "alike": True}}, {"alike": True}),
@@ -199,7 +226,7 @@ def test_one_seed_cannot_tell(key):
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_every_curve_can_be_run(name, scale):
-    """Its configuration is one; different curves are different runs; at least three seeds."""
+    """Its configuration is one; different curves are different runs; at least five seeds."""
     each = find_figure(name)
     size = each.scales[scale]
     if size.config not in shipped():
@@ -207,7 +234,7 @@ def test_every_curve_can_be_run(name, scale):
     experiments = [curve.experiment(size) for curve in each.curves]
     assert len({str(e.tables) for e in experiments}) == len(experiments)
     assert all(e.settings.workers == 1 for e in experiments)
-    assert size.seeds >= 3
+    assert size.seeds >= 5
     assert len({curve.label for curve in each.curves}) == len(each.curves)
 
 

@@ -11,12 +11,15 @@ from matplotlib.image import imread
 from toys import FAST, LOST, SLOW, toy
 
 from fedzo.cli import main
-from fedzo.paper.claims import interval, reached
+from fedzo.paper import FIGURES, find_figure
+from fedzo.paper.claims import reached
 from fedzo.paper.figure import Points
-from fedzo.paper.picture import axes_of, series
-from fedzo.paper.reproduce import figures_in, markdown, reproduce
+from fedzo.paper.picture import axes_of
+from fedzo.paper.reproduce import figures_in, markdown, reproduce, seconds_left
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
+from fedzo.plots.interval import interval
+from fedzo.plots.series import series
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +78,12 @@ def test_numbers_are_those_of_the_runs(reproduced):
     assert points["x"] == [1.0, 5.0]
     assert points["mean"] == pytest.approx(np.mean(gaps, axis=1), rel=1e-6)
     assert content["caption"] == (
-        "tiny scale, smaller than the paper's: d = 10; "
-        "30 rounds, 3 seeds (mean, least and greatest)"
+        "tiny scale, which differs from the paper's (in brackets) in d = 10 (100), T = 30 (400); "
+        "3 seeds (mean, least and greatest), each with a split of its own"
     )
+    assert content["title"] == "A toy (N = 12, M = 10)"
+    told = "For tests. d = 10, N = 12, M = 10, b1 = 5, b2 = 10, η = 0.01, μ = 0.001, T = 30."
+    assert content["about"] == told
     assert "local_steps = 5" in content["configs"][FAST]
     assert (out / content["folders"][FAST] / "seed-2" / "history.jsonl").exists()
 
@@ -86,7 +92,13 @@ def test_pictures(reproduced):
     out, _ = reproduced
     assert imread(out / "table1.png").shape[:2] == (690, 3 * 780)
     svg = (out / "table1.svg").read_text()
-    for text in ("A toy", SLOW, FAST, "communication round", "queries, all devices"):
+    for text in (
+        "A toy (N = 12, M = 10)",
+        SLOW,
+        FAST,
+        "communication round",
+        "queries, all devices",
+    ):
         assert f"<!-- {text} -->" in svg
     curve = re.search(r'<path d="([^"]*)"[^>]*stroke: #0072b2', svg)
     heights = np.array(re.findall(r"[ML] [\d.]+ ([\d.]+)", curve[1]), float)
@@ -133,7 +145,8 @@ def test_points_of_curves_that_diverged_are_left_out():
     ends = {SLOW: (2.0, 2.0), LOST: (1.0, math.nan)}
     runs = {k: [[{"round": 0, "optimality_gap": g}] for g in v] for k, v in ends.items()}
     figure = replace(
-        toy(lost=True), panels=(Points("optimality_gap", "η", {SLOW: 1.0, LOST: 5.0}),)
+        toy(lost=True),
+        panels=(Points("optimality_gap", "η", {"measured": {SLOW: 1.0, LOST: 5.0}}),),
     )
     ((points,),) = (axes["series"] for axes in axes_of(figure, runs))
     assert (points["x"], points["mean"]) == ([1.0], [2.0])
@@ -147,7 +160,7 @@ def drawn(tmp_path, *panels):
         | {"series": [curve | {"label": label, "x": [0.0, 1.0, 10.0], "mean": [3.0, 2.0, 1.0]}]}
         for label, log_x in panels
     ]
-    draw(axes, "A title", "A caption", tmp_path / "picture")
+    draw(axes, tmp_path / "picture.svg", title="A title", caption="A caption")
     svg = (tmp_path / "picture.svg").read_text()
     paths = re.findall(r'<path d="([^"]*)" clip-path[^>]*stroke: #0072b2', svg)
     return svg, [len(re.findall("[ML] ", path)) for path in paths]
@@ -180,7 +193,7 @@ def test_seeds_that_end_early_share_what_all_have():
 
 def test_command(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("fedzo.paper.find_figure", lambda name: toy(rounds=4))
-    monkeypatch.setattr("fedzo.paper.cli.SCALES", ("tiny",))
+    monkeypatch.setattr("fedzo.cli.reproduce.SCALES", ("tiny",))
     assert main(["reproduce", "table1", "table1", "--scale", "tiny", "--out", str(tmp_path)]) == 0
     out, err = capfd.readouterr()
     assert "100%" in err
@@ -188,6 +201,33 @@ def test_command(tmp_path, capfd, monkeypatch):
     assert out.count("The loss falls.") == 1
     assert out.splitlines()[-1] == str(tmp_path / "report.html")
     assert (tmp_path / "report.html").exists()
+
+
+def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
+    """With a smaller command; and nothing of what is done already."""
+    monkeypatch.setattr("fedzo.paper.find_figure", lambda name: toy(rounds=4))
+    monkeypatch.setattr("fedzo.cli.reproduce.SCALES", ("tiny", "paper"))
+    monkeypatch.setattr("fedzo.cli.reproduce.MINUTE", 0.0)
+    monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 1)
+    monkeypatch.setattr("fedzo.core.federation.cores", lambda: 1)
+    monkeypatch.setattr("fedzo.config.jobs._AROUND", 10.0)
+    command = ["reproduce", "table1", "--scale", "tiny", "--seeds", "5", "--out", str(tmp_path)]
+    assert main(command) == 0
+    told = capfd.readouterr().err.splitlines()[0]
+    # Ten runs of 10 s and a little; four of them.
+    assert told == (
+        "about 1 min 40 s on 1 cores, if nothing else runs; for a first look, about 40 s: "
+        "fedzo reproduce table1 --seeds 2"
+    )
+    assert main(command) == 0
+    assert capfd.readouterr().err.splitlines()[0].startswith("about 0 s on 1 cores")
+
+
+def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypatch):
+    """By what runs are estimated to take, with some to spare."""
+    monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 2)
+    figures = [find_figure(name) for name in FIGURES]
+    assert seconds_left(figures, "quick", tmp_path) < 22 * 60
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 from toys import toy
 
 from fedzo.config.experiment import Experiment
+from fedzo.config.jobs import do
+from fedzo.config.worker import OUTCOME
 from fedzo.errors import UsageError
-from fedzo.paper.runs import do, run_of
-from fedzo.paper.worker import OUTCOME
+from fedzo.paper.runs import run_of
 from fedzo.runs.folder import RunFolder, read_history
 
 SCRIPT = Path(__file__).with_name("toys.py")
@@ -192,8 +193,11 @@ def test_run_that_cannot_be(tmp_path):
 
 
 def test_work_goes_with_queries_and_with_what_one_takes(tmp_path):
-    work = {run.experiment.algorithm.local_steps: run.work for run in runs_of(toy(), tmp_path)}
-    assert work[5] == pytest.approx(5 * work[1])
+    one, two = (
+        {r.experiment.algorithm.local_steps: r.work for r in runs_of(toy(rounds), tmp_path)}
+        for rounds in (1000, 2000)
+    )
+    assert two[5] - one[5] == pytest.approx(5 * (two[1] - one[1]))
     attack = run_of(Experiment.load("attack", ["run.rounds=1"]), 0, tmp_path)
     softmax = run_of(Experiment.load("softmax", ["run.rounds=10"]), 0, tmp_path)
     assert attack.work > softmax.work  # 16,800 answers of a network, and 525,000 products

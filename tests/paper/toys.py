@@ -24,8 +24,8 @@ def toy(rounds=30, seeds=3, lost=False):
         curves=tuple(curves),
         panels=(
             Panel("train_loss"),
-            Panel("optimality_gap", x="queries", log_y=True, curves=(FAST,)),
-            Points("optimality_gap", "local steps H", {SLOW: 1.0, FAST: 5.0}),
+            Panel("optimality_gap", x="queries", curves=(FAST,)),
+            Points("optimality_gap", "local steps H", {"measured": {SLOW: 1.0, FAST: 5.0}}),
         ),
         claims=(
             Claim("falls", "The loss falls.", lambda runs: [falls(runs, SLOW)]),
@@ -38,8 +38,9 @@ def toy(rounds=30, seeds=3, lost=False):
         ),
         scales={
             "tiny": Scale(
-                "quadratic", rounds, seeds, ("problem.dim=10", "problem.devices=12"), 10, "d = 10"
-            )
+                "quadratic", rounds, seeds, ("problem.dim=10", "problem.devices=12"), points=10
+            ),
+            "paper": Scale("quadratic", rounds=400, seeds=5, changes=("problem.devices=12",)),
         },
     )
 

@@ -1,31 +1,55 @@
 // What a reader may do to the first chart of a page, in turn; what came of it is the title.
-const said = {}, chart = document.querySelector("svg.plot"), tip = document.querySelector(".tip");
-const box = () => chart.getBoundingClientRect();
-const d = (label) => document.querySelector(`[data-curve="${label}"] .mean`)?.getAttribute("d") ?? null;
-const at = (type, x, y, kind = PointerEvent, more = {}) => chart.dispatchEvent(new kind(type,
-  {clientX: box().left + x, clientY: box().top + y, bubbles: true, cancelable: true, ...more}));
-const key = (name) => chart.dispatchEvent(new KeyboardEvent("keydown", {key: name, cancelable: true}));
-const point = (label, i) => d(label).split(/[ML]/)[i + 1].split(" ").map(Number);
-said.start = d("one");
-at("pointermove", point("one", 1)[0] + 3, 50);
-said.tip = tip.innerText; said.tipHidden = tip.hidden;
-at("pointerleave", 0, 0); said.left = tip.hidden;
-at("wheel", 200, 100, WheelEvent, {deltaY: -100}); said.wheelUnchosen = d("one") === said.start;
-chart.focus();
-at("wheel", 200, 100, WheelEvent, {deltaY: -100}); said.wheel = d("one");
-at("dblclick", 200, 100, MouseEvent); said.reset = d("one") === said.start;
-const [a, b] = [point("one", 1)[0], point("one", 2)[0]];
-at("pointerdown", a, 100); at("pointermove", b, 102);
-said.selecting = document.querySelectorAll(".selected").length;
-at("pointerup", b, 102); said.dragged = [point("one", 1)[0], point("one", 2)[0]];
-said.frame = document.querySelector("clipPath rect").getAttribute("x");
-said.wide = document.querySelector("clipPath rect").getAttribute("width");
-key("0"); said.keyReset = d("one") === said.start;
-key("+"); said.keyZoom = d("one") !== said.start; key("Escape");
-key("ArrowRight"); key("ArrowRight"); said.spoken = document.querySelector("[aria-live]").textContent;
-document.querySelector(".legend button").click(); said.hidden = d("one"); said.other = d("two");
-said.pressed = document.querySelector(".legend button").getAttribute("aria-pressed");
-document.querySelector(".legend button").click(); said.again = d("one") === said.start;
-document.querySelector('[aria-label="logarithmic y axis"]').click();
-said.log = [0, 1, 2, 3].map((i) => point("one", i)[1]);
-document.title = JSON.stringify(said);
+const said = {}, chart = charts[0], u = () => chart.plot, over = () => u().over;
+const select = (which, key) => {
+  const node = chart.root.querySelector(`[aria-label="${which} axis"]`);
+  node.value = key; node.dispatchEvent(new Event("change"));
+};
+const ends = (scale) => [u().scales[scale].min, u().scales[scale].max];
+const legend = (i) => u().root.querySelectorAll(".u-series")[i];
+const spots = (points) => { // the colours of the picture where points are
+  const {width, height} = u().ctx.canvas, {data} = u().ctx.getImageData(0, 0, width, height);
+  return points.map(([x, y]) => {
+    const [left, top] = [u().valToPos(x, "x", true), u().valToPos(y, "y", true)].map(Math.round);
+    return [...data.slice(4 * (top * width + left), 4 * (top * width + left) + 4)];
+  });
+};
+const drag = (from, to) => {
+  const box = over().getBoundingClientRect();
+  const at = (type, [x, y], target) => target.dispatchEvent(new MouseEvent(type,
+    {clientX: box.left + x, clientY: box.top + y, bubbles: true, cancelable: true, button: 0, movementX: 5, movementY: 1, view: window}));
+  at("mousemove", from, over()); at("mousedown", from, over());
+  at("mousemove", to, document); at("mousemove", to, over()); at("mouseup", to, document);
+};
+const later = () => new Promise((done) => setTimeout(done, 50)); // uPlot draws after the event
+(async () => {
+  await later();
+  said.spots = spots([[10, 4], [20, 2], [10, 6], [12.3, 6.1], [12.3, 7.7]]);
+  said.data = u().data.map((row) => [...row]);
+  said.start = ends("x");
+  u().setCursor({left: u().valToPos(10, "x"), top: 50}); await later();
+  said.hover = [5, 6].map((i) => legend(i).querySelector(".u-value").textContent);
+  said.shown = [...u().root.querySelectorAll(".u-series")].filter((row) => getComputedStyle(row).display !== "none").length;
+  drag([u().valToPos(10, "x"), 100], [u().valToPos(20, "x"), 102]); await later();
+  said.dragged = ends("x");
+  chart.root.querySelector('[aria-label="show everything"]').click(); await later();
+  said.reset = ends("x");
+  over().dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft", cancelable: true}));
+  said.spoken = chart.spoken.textContent;
+  legend(5).querySelector("th").click(); await later();
+  said.hidden = u().series.map((s) => s.show);
+  legend(5).querySelector("th").click(); await later();
+  said.again = u().series.every((s) => s.show);
+  chart.root.querySelector('[aria-label="logarithmic y axis"]').click(); await later();
+  said.log = [8, 4, 2, 1].map((y) => u().valToPos(y, "y"));
+  chart.root.querySelector('[aria-label="logarithmic y axis"]').click();
+  select("x", "queries"); await later();
+  said.queries = u().data[0]; said.label = u().axes[0].label;
+  select("y", "accuracy"); await later();
+  said.accuracy = chart.drawn.map((c) => [c.label, c.x, c.mean]);
+  const link = document.querySelector("a[download]");
+  link.addEventListener("click", (event) => event.preventDefault()); link.click();
+  said.csv = decodeURIComponent(link.href.split(",").slice(1).join(","));
+  said.finals = [...document.querySelectorAll("table.finals")].at(-1).innerText;
+  said.widths = charts.map((c) => c.plot.series.slice(1 + 2 * c.drawn.length).map((s) => s.width));
+  document.title = JSON.stringify(said);
+})();

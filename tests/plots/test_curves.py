@@ -9,7 +9,8 @@ from matplotlib.image import imread
 
 from fedzo.cli import main
 from fedzo.errors import FedzoError, UsageError
-from fedzo.plots.curves import COLOURS, draw_curves
+from fedzo.plots.curves import draw_curves
+from fedzo.plots.style import COLOURS
 from fedzo.runs.folder import read_runs
 
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"
@@ -89,11 +90,9 @@ def test_run_without_a_metric_has_one_panel(tmp_path):
 
 
 def test_run_of_one_record_is_a_dot(tmp_path):
-    for count, dots in ((1, True), (2, False)):
-        run = write_run(tmp_path / f"run-{count}", [3.0, 2.0], rounds=range(count))
-        draw_curves(read_runs([run]), tmp_path / "curves.svg")
-        svg = (tmp_path / "curves.svg").read_text().lower()
-        assert (f"fill: {COLOURS[0].lower()}" in svg) == dots
+    run = write_run(tmp_path / "run", [3.0], rounds=range(1))
+    draw_curves(read_runs([run]), tmp_path / "curves.svg")
+    assert f"fill: {COLOURS[0].lower()}" in (tmp_path / "curves.svg").read_text().lower()
 
 
 def test_several_runs_are_told_apart(tmp_path):
@@ -160,7 +159,9 @@ def test_huge_losses_can_be_drawn(top, tmp_path):
     run = write_run(tmp_path / "run", losses, optimality_gap=[*losses[:3], 1e-310, top])
     draw_curves(read_runs([run]), tmp_path / "curves.svg")
     first, _ = drawn((tmp_path / "curves.svg").read_text(), COLOURS[0])
-    assert_shows(first, ROUNDS, np.log([*losses[:4], 1e99]))
+    ends = [1e99] if np.isfinite(top) else []  # what is not finite has no place
+    shown = ROUNDS[: 4 + len(ends)]
+    assert_shows(first, shown, np.log([*losses[:4], *ends]))
 
 
 def test_png_shows_the_curve(tmp_path):
@@ -168,7 +169,7 @@ def test_png_shows_the_curve(tmp_path):
     draw_curves(read_runs([run]), tmp_path / "curves.png")
     picture = (imread(tmp_path / "curves.png")[..., :3] * 255).round().astype(int)
     colour = [int(COLOURS[0][i : i + 2], 16) for i in (1, 3, 5)]
-    assert picture.shape == (540, 750, 3)
+    assert picture.shape == (540, 780, 3)
     assert np.count_nonzero(np.all(picture == colour, axis=2)) > 500
 
 
@@ -215,10 +216,59 @@ def test_command_for_several_runs_draws_here(tmp_path, capsys, monkeypatch):
     assert "mean and range" not in svg
 
 
+def test_command_with_other_axes(tmp_path, monkeypatch):
+    """What is drawn against what, on which scale, by which name, in which format."""
+    monkeypatch.chdir(tmp_path)
+    losses, queries = [3.0, 2.0, 1.2, 0.9, 0.8], [0, 10, 30, 60, 100]
+    for name, factor in (("a", 1), ("b", 2)):
+        costs = {"queries": [factor * q for q in queries], "mine": [7.0, 5.0, 4.0, 3.0, 2.0]}
+        write_run(tmp_path / name, losses, **costs)
+    options = ["--x", "queries", "--y", "train_loss", "mine", "--label", "one", "other one"]
+    assert main(["plot", "a", "b", *options, "--out", "c.svg"]) == 0
+    svg = (tmp_path / "c.svg").read_text()
+    for label in ("one", "other one", "queries, all devices", "mine"):
+        assert f"<!-- {label} -->" in svg
+    first, second = drawn(svg, COLOURS[1])
+    assert_shows(first, np.multiply(2, queries), losses)
+    assert_shows(second, np.multiply(2, queries), [7.0, 5.0, 4.0, 3.0, 2.0])
+    assert main(["plot", "a", "--x", "queries", "--logx", "--logy", "--out", "d.svg"]) == 0
+    (curve,) = drawn((tmp_path / "d.svg").read_text(), COLOURS[0])
+    assert_shows(curve, np.log(queries[1:]), np.log(losses[1:]))  # a log axis has no zero
+    assert main(["plot", "a", "--out", "e.pdf"]) == 0
+    assert (tmp_path / "e.pdf").read_bytes().startswith(b"%PDF")
+
+
+def widths(svg):
+    """Return the curves' widths and opacities, in the order in which they are drawn."""
+    lines = re.findall(r'<path d="[^"]*" clip-path[^>]*style="([^"]*)"', svg)
+    lines = [line for line in lines if any(f"stroke: {c.lower()}" in line for c in COLOURS)]
+    return [
+        (float(re.search(r"stroke-width: ([\d.]+)", line)[1]), "stroke-opacity" in line)
+        for line in lines
+    ]
+
+
+def test_curves_that_coincide_stay_visible(tmp_path):
+    """Of three on each other the lowest is the widest and pale; another is as usual."""
+    losses = [3.0, 2.0, 1.2, 0.9, 0.8]
+    for name in ("a", "b", "c"):
+        write_run(tmp_path / name, [1.001 * loss for loss in losses])
+    write_run(tmp_path / "d", [4.0, 3.5, 3.0, 2.5, 2.0])
+    runs = read_runs([tmp_path / name for name in "abcd"])
+    draw_curves(runs, tmp_path / "curves.svg")
+    a, b, c, d = widths((tmp_path / "curves.svg").read_text())
+    assert a[0] > b[0] > c[0] == d[0]
+    assert (a[1], b[1], c[1], d[1]) == (True, True, False, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["none"], "none holds no history of a run"),
+        (["run", "--y", "los"], "--y = 'los': must be one of"),
+        (["run", "--x", "bytes"], "--x = 'uplink_bytes': must be one of 'round'"),
+        (["run", "--label", "a", "b"], "--label a b: 2 names for 1 runs"),
+        (["run", "run", "--label", "a", "a"], "--label a a: two runs have the same name"),
         (["."], ". holds no history of a run"),
         (
             ["run", "--out", "no/such/x.png"],

@@ -84,10 +84,13 @@ def test_one_label_may_stand_for_all():
     [
         ({"model_kind": "onyx"}, "^model_kind = 'onyx'"),
         ({"model_options": {"outputs": "x"}}, r"^model_options.outputs = 'x'"),
-        ({"budget": 0}, "^budget = 0"),
-        ({"model_options": {"budget": 0}}, r"^model_options.budget = 0"),
-        ({"budget": 600, "model_options": {"budget": 700}}, "^budget = 600: must be given once"),
-        ({"budget": 499}, "^budget = 499: must be >= 500: a query for each image"),
+        ({"max_queries": 0}, "^max_queries = 0"),
+        ({"model_options": {"max_queries": 0}}, r"^model_options.max_queries = 0"),
+        (
+            {"max_queries": 600, "model_options": {"max_queries": 700}},
+            "^max_queries = 600: must be given once",
+        ),
+        ({"max_queries": 499}, "^max_queries = 499: must be >= 500: a query for each image"),
         ({"model": "http://h"}, "given with its name at that address"),
     ],
 )

@@ -139,7 +139,7 @@ def test_it_finds_the_best_and_tells_so(tmp_path):
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
-@pytest.mark.parametrize("budget", [29, 120, 121, 187])
+@pytest.mark.parametrize("max_queries", [29, 120, 121, 187])
 def test_rounds_fill_the_budget_and_the_last_is_evaluated(budget, every):
     """A round is 4 devices x 2 trainings, an evaluation 4."""
     known = replace(TUNER, learning_rate=0.3)

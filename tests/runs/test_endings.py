@@ -20,8 +20,8 @@ OPTIONS = {"algorithm": ALGORITHM, "evaluate_every": 2, "checkpoint_every": 1}
 class Metered(FunctionObjective):
     """Distances to the device's number, by a black box that counts what it answers."""
 
-    def __init__(self, budget=None):
-        super().__init__(self.answer, dim=3, devices=4, max_queries=budget)
+    def __init__(self, max_queries=None):
+        super().__init__(self.answer, dim=3, devices=4, max_queries=max_queries)
         self.answered = 0
 
     def initial(self):
@@ -60,7 +60,7 @@ def test_a_budget_is_spent_to_the_query_and_ends_on_a_whole_round(extra, workers
     rounds = 5 + (extra >= A_ROUND)
     assert result.message == f"the budget of {budget} queries is spent after round {rounds}"
     same = fedzo.minimize(Metered(), rounds=rounds, **OPTIONS)
-    assert result.x.tobytes() == same.x.tobytes()
+    assert result.last.tobytes() == same.last.tobytes()
     assert result.best.round == 4
     assert (
         result.best.fun
@@ -70,16 +70,12 @@ def test_a_budget_is_spent_to_the_query_and_ends_on_a_whole_round(extra, workers
 
 
 def test_a_larger_budget_goes_on_where_a_spent_one_stopped(tmp_path):
-    config = {"problem": {"budget": 200}}
-    first = fedzo.minimize(Metered(200), rounds=9, run_dir=tmp_path, config=config, **OPTIONS)
+    first = fedzo.minimize(Metered(200), rounds=9, run_dir=tmp_path, **OPTIONS)
     assert first.nit < 9
-    config = {"problem": {"budget": 1000}}
     problem = Metered(1000)
-    second = fedzo.minimize(
-        problem, rounds=9, run_dir=tmp_path, resume=True, config=config, **OPTIONS
-    )
+    second = fedzo.minimize(problem, rounds=9, run_dir=tmp_path, resume=True, **OPTIONS)
     whole = fedzo.minimize(Metered(), rounds=9, **OPTIONS)
-    assert second.x.tobytes() == whole.x.tobytes()
+    assert second.last.tobytes() == whole.last.tobytes()
     assert problem.meter.queries == second.queries + second.evaluation_queries  # in vain ones too
 
 

@@ -98,17 +98,17 @@ def test_damaged_checkpoint_is_told_or_harmless(data, saved, tmp_path_factory):
     assert told or change  # nothing that was cut can be whole
 
 
-@pytest.mark.parametrize("found", [None, 0, 2])
+@pytest.mark.parametrize("found", [None, 0, 1, 3])
 def test_checkpoint_of_another_format_is_told(found, tmp_path):
     folder = RunFolder(tmp_path)
     folder.save(CHECKPOINT)
     with np.load(folder.checkpoint) as file:
         arrays = dict(file)
     meta = json.loads(str(arrays["meta"]))
-    assert meta.pop("format") == 1
+    assert meta.pop("format") == 2
     meta |= {} if found is None else {"format": found}
     np.savez(folder.checkpoint, **arrays | {"meta": np.array(json.dumps(meta))})
-    with pytest.raises(UsageError, match=rf"npz has format {found or 0}, and .* reads format 1"):
+    with pytest.raises(UsageError, match=rf"npz has format {found or 0}, and .* reads format 2"):
         folder.load()
 
 
@@ -200,7 +200,7 @@ def test_cannot_write_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot write to .*file/run: Not a directory$"):
         RunFolder(tmp_path / "file" / "run").held().__enter__()
-    with pytest.raises(UsageError, match=r"cannot write to .*file: it is no folder$"):
+    with pytest.raises(UsageError, match=r"cannot write to .*file: it is not a folder$"):
         RunFolder(tmp_path / "file").held().__enter__()
     assert not RunFolder(tmp_path / "file").has_run()
     with pytest.raises(FedzoError, match=r"cannot write .*none/x: No such file or directory$"):

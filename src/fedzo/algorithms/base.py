@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator
 from fedzo.core.federation import Federation, Replies, Update
+from fedzo.core.memory import check_memory
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, one_of, require
@@ -144,6 +145,10 @@ class ZerothOrder(Algorithm):
         if self.automatic:
             raise UsageError("'auto' is for fedzo.minimize and fedzo run, which choose a number")
         check_directions(self.direction_kind, self.directions, federation.dim)
+        steps, directions = self.coefficients_shape
+        check_memory("directions", directions, 4 * directions * federation.dim)
+        check_memory("batch_size", self.batch_size, 8 * self.batch_size * (directions + 1))
+        check_memory("local_steps", steps, 4 * steps * directions)
 
 
 def check_participants(wanted: int | None, federation: Federation) -> None:

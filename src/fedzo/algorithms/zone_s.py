@@ -13,10 +13,12 @@ from fedzo.core.federation import Federation, Update, Work
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.steps import local_steps
-from fedzo.errors import check_positive
+from fedzo.errors import InvalidValue, check_positive, nearest, one_of
 from fedzo.uplinks.base import Uplink
 
 Array = NDArray[Any]
+
+NORMALISATIONS = ("mean", "sum")
 
 
 class State(NamedTuple):
@@ -50,10 +52,22 @@ class ZoneS(ZerothOrder):
     in with the weight 1 + 1/N, and the expectation would be off by what the table lags
     behind.
 
+    **Mean or sum.** The above minimises f = (1/N) Σ f_i, as all algorithms here do, so ρ weighs
+    against f_i / N. Hajinezhad et al. minimise the *sum* of the f_i, where ρ weighs against f_i
+    itself: put N f_i in the place of f_i, and G_i(z)/N in x_i becomes G_i(z), the table is
+    λ_j = -g_j, and
+
+    .. math:: z^+ = z - \frac{1}{\rho} \Bigl( G_i(z) - g_i + \frac1N \sum_j g_j \Bigr),
+
+    the same step but N times as long. Both have the same minimisers, and a penalty of ρ with the
+    sum is a penalty of ρ/N with the mean: a ρ that was chosen for one is not for the other.
+
     Parameters
     ----------
     penalty : float
-        ρ; a step has the length 1/(Nρ).
+        ρ; a step has the length 1/(Nρ), or 1/ρ with ``normalisation="sum"``.
+    normalisation : str
+        What ρ is a penalty for: ``mean``, f = (1/N) Σ f_i, or ``sum``, f = Σ f_i as published.
     smoothing, batch_size, directions, direction_kind, difference
         See :class:`~fedzo.algorithms.base.ZerothOrder`.
 
@@ -74,10 +88,14 @@ class ZoneS(ZerothOrder):
     """
 
     penalty: float = 500.0
+    normalisation: str = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "penalty")
+        if self.normalisation not in NORMALISATIONS:
+            allowed = one_of(NORMALISATIONS) + nearest(self.normalisation, NORMALISATIONS)
+            raise InvalidValue("normalisation", self.normalisation, allowed)
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
         """Return the state before round 0."""
@@ -97,7 +115,8 @@ class ZoneS(ZerothOrder):
             return state, RoundInfo(participants=0, queries=0, downlink_bytes=sent)
         z, multipliers = state.z.astype(np.float64), state.multipliers
         estimate = -update.delta.astype(np.float64)  # G_i(z)
-        x_i = z - (multipliers[i] + estimate / n) / (self.penalty / n)
+        among = n if self.normalisation == "mean" else 1  # of the f_i, in f
+        x_i = z - (multipliers[i] + estimate / among) / (self.penalty / n)
         # sum_j ρ x_j = ρ (N z + x_i - z); the multipliers are those before their update
         new_z = z + (x_i - z) / n + multipliers.sum(axis=0, dtype=np.float64) / (n * self.penalty)
         new_multipliers = multipliers.copy()

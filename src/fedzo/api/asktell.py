@@ -1,7 +1,7 @@
 """Ask and tell: for those who own the loop, because a value is an experiment in a laboratory.
 
 A round is a pure function of the state before it and of the values it asks for. So it can be
-begun again, with the values that were told meanwhile, until nothing is missing: what is
+begun again, with the values that have come in since, until nothing is missing: what is
 computed is what :func:`fedzo.minimize` computes, to the bit. And all that a file has to hold
 is how the run was set up and the values, in order.
 """
@@ -204,24 +204,24 @@ class _Waiting(BaseException):  # not an Exception: nobody on the way has to do 
 
 
 class _Notes:
-    """The values told since the last whole round, as each device's work asks for them."""
+    """The values since the last whole round, as each device's work asks for them."""
 
     def __init__(self) -> None:
-        self.told: defaultdict[int, list[Array]] = defaultdict(list)
+        self.values: defaultdict[int, list[Array]] = defaultdict(list)
         self.read: Counter[int] = Counter()
 
     def answer(self, points: Array, device: int) -> Array:
         """Return the values of a device's next points, or say that they are wanted."""
-        if self.read[device] == len(self.told[device]):
+        if self.read[device] == len(self.values[device]):
             raise _Waiting([Query(x, device) for x in points])
         self.read[device] += 1
-        return self.told[device][self.read[device] - 1]
+        return self.values[device][self.read[device] - 1]
 
     def write(self, queries: Sequence[Query], values: Sequence[float]) -> None:
         """Take down the values of a batch, in which a device's queries lie side by side."""
         pairs = zip(queries, values, strict=True)
         for device, block in groupby(pairs, key=lambda pair: pair[0].device):
-            self.told[device].append(np.array([value for _, value in block]))
+            self.values[device].append(np.array([value for _, value in block]))
 
 
 class _AskingFederation(LocalFederation):
@@ -238,7 +238,7 @@ class _AskingFederation(LocalFederation):
 
     def done(self) -> None:
         """Forget the values that have been made use of."""
-        self.notes.told.clear()
+        self.notes.values.clear()
         self.notes.read.clear()
         self._asked = self._count.queries
 
@@ -267,7 +267,7 @@ class _AskingFederation(LocalFederation):
 
 @dataclass
 class _AskingLoop(Loop):
-    """A run that forgets the values told for what is done."""
+    """A run that forgets the values of what is done."""
 
     federation: _AskingFederation
     automatic: FedZO | None = None  # while its numbers have still to be chosen

@@ -87,8 +87,8 @@ def _for_scipy(callback: Callable[..., Any], kind: Any) -> Callback:
         try:
             if by_name:
                 loss = (progress.record or {}).get("train_loss", np.nan)
-                told = kind(x=progress.x, fun=loss, nit=progress.round, nfev=progress.queries)
-                callback(intermediate_result=told)
+                shown = kind(x=progress.x, fun=loss, nit=progress.round, nfev=progress.queries)
+                callback(intermediate_result=shown)
             else:
                 callback(progress.x)
         except StopIteration:

@@ -7,49 +7,85 @@ code. This is the top of the house: it may import every room, and no room import
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from fedzo._version import __version__
-from fedzo.cli import bench, data, plot, report, reproduce, run, theory
-from fedzo.cli.common import BAD_INPUT, FAILED, INTERRUPTED
-from fedzo.errors import FedzoError
+from fedzo.cli import bench, data, plot, report, reproduce, run, sweep, theory
+from fedzo.cli.common import Exit
+from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError, one_line
 
-COMMANDS = (run, reproduce, report, plot, data, theory, bench)
+COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0: done; 1: the run diverged, had to halt or met an error of the user's own code; 2: bad
-    input, nothing was run; 130: interrupted, resumable.
+    The codes are those of :class:`~fedzo.cli.common.Exit`.
     """
-    arguments = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not know the letter η
+            stream.reconfigure(errors="replace")
     try:
-        code = int(arguments.command(arguments))
-        sys.stdout.flush()
-        return code
-    except FedzoError as error:
-        print(f"fedzo: error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except MemoryError as error:
-        print(f"fedzo: error: not enough memory: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        print("fedzo: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        if not _show_own_error(error):
-            raise
-        return FAILED
+        parser = _parser()
+        arguments = parser.parse_args(argv)
+        if arguments.command is not None:
+            return int(arguments.command(arguments))
+        parser.print_help()
+        return Exit.DONE
+    except (Exception, KeyboardInterrupt) as error:
+        return _explain(error)
+    finally:
+        _flush()
 
 
-def _show_own_error(error: Exception) -> bool:
+def _explain(error: BaseException) -> Exit:
+    """Say in one line what went wrong, or show the user's own code where it did; else raise."""
+    if isinstance(error, FedzoError):
+        code = _code_of(error)
+    elif isinstance(error, MemoryError):
+        return _complain(f"not enough memory: {error}", Exit.NO_SPACE)
+    elif isinstance(error, KeyboardInterrupt):
+        return _complain("interrupted", Exit.INTERRUPTED)
+    elif _show_own_error(error):
+        code = Exit.OWN_CODE
+    elif isinstance(error, OSError):
+        code = Exit.NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else Exit.NOTHING_RUN
+    else:
+        raise error
+    return code if code == Exit.OWN_CODE else _complain(str(error), code)
+
+
+def _complain(message: str, code: Exit) -> Exit:
+    """Say in one line what went wrong, if anybody can read it."""
+    with suppress(OSError, ValueError):
+        print(f"fedzo: error: {one_line(message)}", file=sys.stderr, flush=True)
+    return code
+
+
+def _flush() -> None:
+    """Have the output written; a reader who has had enough, or a full disk, changes nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):  # or Python complains of it at its own end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _code_of(error: FedzoError) -> Exit:
+    if isinstance(error, CannotWrite):
+        return Exit.NO_SPACE
+    return Exit.HALTED if isinstance(error, Halted | ModelError) else Exit.NOTHING_RUN
+
+
+def _show_own_error(error: BaseException) -> bool:
     """Show an error that came out of the user's own code, from there on; False if it did not."""
     from fedzo.core.importing import own_traceback
 
@@ -68,7 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="fedzo", description="Federated optimisation from loss values only."
     )
     parser.add_argument("--version", action="version", version=f"fedzo {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         command.add_command(commands)
     return parser

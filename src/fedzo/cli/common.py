@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import enum
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from fedzo.errors import UsageError
+from fedzo.errors import UsageError, shown
 
-FAILED = 1
-BAD_INPUT = 2
-INTERRUPTED = 130
+MOST_SEEDS = 10_000  # each has a folder of its own
+
+
+class Exit(enum.IntEnum):
+    """The exit codes of every command; ``docs/configuration.md`` explains them."""
+
+    DONE = 0
+    OWN_CODE = 1  # an error came out of the user's own code
+    NOTHING_RUN = 2  # bad input
+    NO_SUCCESS = 3  # the run diverged, or improved on nothing
+    HALTED = 4  # the run could not go on
+    NO_SPACE = 5  # memory or disk was not enough
+    INTERRUPTED = 130  # it can be resumed
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +37,16 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def say(text: str) -> None:
+    """Print, if anybody can read it: a full disk or a closed pipe is not the run's failure."""
+    with suppress(OSError, ValueError):
+        print(text, flush=True)
+
+
 def check_seeds(seeds: int | None) -> None:
     """Raise unless ``--seeds`` is a number of runs."""
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"--seeds {seeds}: must be a whole number >= 1")
+    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds {shown(seeds)}: must be a whole number from 1 to {MOST_SEEDS:,}")
 
 
 def draw_to(out: Path, draw: Callable[[], None]) -> None:

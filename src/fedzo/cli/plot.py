@@ -7,23 +7,62 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.cli.common import draw_to
+from fedzo.errors import InvalidValue, UsageError
+
+X = {
+    "rounds": "round",
+    "queries": "queries",
+    "bytes": "uplink_bytes",
+    "channel_uses": "channel_uses",
+    "seconds": "seconds",
+}
 
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("plot", help="draw the curves of runs")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the picture (curves.png)")
+    parser.add_argument("--x", choices=X, default="rounds", help="what it is drawn against")
+    parser.add_argument(
+        "--y", nargs="+", metavar="METRIC", help="what is drawn: keys of history.jsonl"
+    )
+    parser.add_argument("--logx", action="store_true", help="logarithmic x axis")
+    parser.add_argument(
+        "--logy",
+        action="store_true",
+        default=None,
+        help="logarithmic y axis, even where it does not span decades",
+    )
+    parser.add_argument("--label", nargs="+", help="a name for each RUN_DIR")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the picture, .png, .svg or .pdf (curves.png)"
+    )
     parser.set_defaults(command=plot)
 
 
 def plot(arguments: argparse.Namespace) -> int:
     """Draw the curves of the runs in one picture."""
-    from fedzo.plots.curves import draw_curves
+    from fedzo.plots.curves import check_keys, draw_curves
     from fedzo.runs.folder import read_runs
 
     alone = arguments.runs[0] if len(arguments.runs) == 1 else Path()
     out = arguments.out or alone / "curves.png"
     runs = read_runs(arguments.runs)
-    draw_to(out, lambda: draw_curves(runs, out))
+    if arguments.label is not None:
+        runs = dict(zip(_labels(arguments.label, len(runs)), runs.values(), strict=True))
+    x, y = X[arguments.x], arguments.y
+    try:
+        check_keys(runs, x, y)
+    except InvalidValue as error:
+        raise UsageError(f"--{error}") from error
+    draw_to(out, lambda: draw_curves(runs, out, x, y, arguments.logx, arguments.logy))
     return 0
+
+
+def _labels(given: list[str], runs: int) -> list[str]:
+    """Return the labels, if there is one for each run and no two are the same."""
+    if len(set(given)) != len(given):
+        raise UsageError(f"--label {' '.join(given)}: two runs have the same name")
+    if len(given) != runs:
+        raise UsageError(f"--label {' '.join(given)}: {len(given)} names for {runs} runs")
+    return given

@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import check_seeds
+from fedzo.cli.overall import Overall
 from fedzo.paper import FIGURES
 
+if TYPE_CHECKING:
+    from fedzo.paper.figure import Figure
+
 SCALES = ("quick", "paper")
+MINUTE = 60.0
+LEAST = 2  # seeds: with one nothing can be told of a claim
 
 
 def add_command(commands: Any) -> None:
@@ -46,7 +52,6 @@ def add_command(commands: Any) -> None:
 def reproduce(arguments: argparse.Namespace) -> int:
     """Run what is missing, draw, judge, and write the report."""
     from fedzo.paper import find_figure
-    from fedzo.paper.progress import Overall
     from fedzo.paper.report import write_report
     from fedzo.paper.reproduce import reproduce as run_figures
     from fedzo.paper.reproduce import words
@@ -55,6 +60,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
     check_seeds(arguments.seeds)
     names = FIGURES if "all" in arguments.figures else tuple(dict.fromkeys(arguments.figures))
     figures = [find_figure(name) for name in names]
+    _tell_time(figures, arguments)
     line = Overall(sys.stderr)
     try:
         with Interrupts():
@@ -70,3 +76,25 @@ def reproduce(arguments: argparse.Namespace) -> int:
                 print(f"{'':<26}{measured['what']}: {words(measured)}")
     print(write_report(arguments.out))
     return 0
+
+
+def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
+    """Say how long it will take, and what would be a smaller start."""
+    from fedzo.core.federation import cores
+    from fedzo.paper.reproduce import seconds_left
+    from fedzo.runs.progress import duration
+
+    def left(some: list[Figure], scale: str, seeds: int | None) -> float:
+        return seconds_left(some, scale, arguments.out, seeds)
+
+    scale, seeds = arguments.scale, arguments.seeds
+    seconds = left(figures, scale, seeds)
+    if seconds < MINUTE:
+        return
+    told = f"about {duration(seconds)} on {cores()} cores, if nothing else runs"
+    least = min(figures, key=lambda each: left([each], SCALES[0], LEAST))
+    less = left([least], SCALES[0], LEAST)
+    if less < seconds / 2:
+        command = f"fedzo reproduce {least.name} --seeds {LEAST}"
+        told += f"; for a first look, about {duration(less)}: {command}"
+    print(told, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import FAILED, INTERRUPTED, add_config, check_seeds
+from fedzo.cli.common import Exit, add_config, check_seeds, say
 from fedzo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ def add_command(commands: Any) -> None:
     add_config(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the run's files go")
     parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in DIR")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="resume although the history is damaged or does not fit the checkpoint",
+    )
     parser.add_argument("--seeds", type=int, metavar="K", help="run K seeds, in DIR/seed-*")
     parser.add_argument(
         "--engine",
@@ -41,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedzo.runs.folder import RunFolder
     from fedzo.runs.signals import Interrupts
 
+    arguments.resume = arguments.resume or arguments.repair
     experiment = Experiment.load(arguments.config, arguments.set)
     out = _out(arguments, experiment.name)
     several = arguments.seeds is not None
@@ -57,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
             command += ["--engine", "flower"] if arguments.engine == "flower" else []
             print(f"to resume: {shlex.join(command)}", file=sys.stderr)
-            return INTERRUPTED
+            return Exit.INTERRUPTED
         raise
 
 
@@ -97,17 +103,26 @@ def _run_one(
     resume: bool,
     arguments: argparse.Namespace,
     interrupts: Interrupts,
-) -> int:
+) -> Exit:
     from fedzo.runs.progress import ProgressLine
     from fedzo.runs.result import Status
 
     callbacks: list[Callback] = [] if arguments.quiet else [ProgressLine()]
     watchers: list[Callback] = [*callbacks, interrupts]
-    result = experiment.run(out, resume, watchers, _engine(arguments.engine, experiment))
-    print(_summary(result, out))
+    how: Any = "repair" if resume and arguments.repair else resume
+    result = experiment.run(out, how, watchers, _engine(arguments.engine, experiment))
+    say(_summary(result, out))
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
-    return 0 if result.success else FAILED
+    return _code_of(result)
+
+
+def _code_of(result: Result) -> Exit:
+    from fedzo.runs.result import Status
+
+    if result.success:
+        return Exit.DONE
+    return Exit.HALTED if result.status == Status.HALTED else Exit.NO_SUCCESS
 
 
 def _run_seeds(
@@ -124,19 +139,22 @@ def _run_seeds(
         raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
     if arguments.resume and not begun:
         raise UsageError(f"{out} holds no run to resume")
-    failed = []
+    whole = RunFolder(out)
+    whole.check_free()
+    codes = {}
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
-        if _run_one(one, folder, folder in begun, arguments, interrupts) != 0:
-            failed.append(folder.name)
+        codes[folder.name] = _run_one(one, folder, folder in begun, arguments, interrupts)
+        whole.mark.touch()  # the picture of all seeds goes here
+    failed = [name for name, code in codes.items() if code != Exit.DONE]
     # One band for all; a curve each where some have ended before the others.
     drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
     if drawn:
         draw_curves(read_runs(drawn), out / "curves.png")
-        print(f"all seeds     {out / 'curves.png'}")
+        say(f"all seeds     {out / 'curves.png'}")
     if failed:
-        print(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
-    return FAILED if failed else 0
+        say(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
+    return max(codes.values())
 
 
 def _summary(result: Result, out: Path) -> str:
@@ -145,8 +163,8 @@ def _summary(result: Result, out: Path) -> str:
     record = result.history[-1] if result.history else {}
     rows = [("result", result.message)]
     when = "" if record.get("round") == result.nit else f" (round {record.get('round')})"
-    told = headline(record) + [key for key in record if key.startswith("distortion_")]
-    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in told]
+    shown = headline(record) + [key for key in record if key.startswith("distortion_")]
+    rows += [(key.replace("_", " "), f"{record[key]:.6g}{when}") for key in shown]
     rows += [
         ("queries", f"{result.queries:,} (and {result.evaluation_queries:,} for evaluation)"),
         ("bytes up", f"{result.uplink_bytes:,}"),
@@ -171,6 +189,13 @@ def _summary(result: Result, out: Path) -> str:
 
 def _files(out: Path) -> list[str]:
     """Return the names of a run's files: those of every run first."""
-    usual = ("config.toml", "history.jsonl", "model.npy", "checkpoint.npz", "curves.png")
-    there = sorted(path.name for path in out.iterdir())
+    usual = (
+        "config.toml",
+        "history.jsonl",
+        "model.npy",
+        "best.npy",
+        "checkpoint.npz",
+        "curves.png",
+    )
+    there = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     return [name for name in usual if name in there] + [n for n in there if n not in usual]

@@ -9,19 +9,30 @@ second list of keys.
 from __future__ import annotations
 
 import inspect
+import os
 import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
+from fedzo.core.files import read_toml
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
-from fedzo.errors import FedzoError, InvalidValue, UsageError, naming, nearest, one_of, require
+from fedzo.errors import (
+    FedzoError,
+    InvalidValue,
+    UsageError,
+    naming,
+    nearest,
+    one_of,
+    require,
+    shown,
+)
 from fedzo.problems import PROBLEMS
 from fedzo.runs.inputs import as_objective
 from fedzo.runs.job import Engine, Job, perform, threads
@@ -65,13 +76,8 @@ class Experiment:
         file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
         """
         path = _find(source)
-        import_path(path.parent)  # a part of one's own may lie beside its configuration
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not a TOML file: {error}") from error
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        import_path(path.parent)  # the user's own parts may lie beside the configuration
+        tables = read_toml(path)
         changes: dict[str, Any] = {}
         for override in overrides:
             _override(changes, override)
@@ -86,7 +92,7 @@ class Experiment:
         for table, keys in tables.items():
             if table not in known:
                 raise UsageError(
-                    f"{table} = {keys!r}: unknown table{nearest(table, known)}; "
+                    f"{table} = {shown(keys)}: unknown table{nearest(table, known)}; "
                     f"a configuration has {', '.join(f'[{k}]' for k in known)}"
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
@@ -117,7 +123,10 @@ class Experiment:
         return replace(self, tables=tables, options=options)
 
     def job(
-        self, run_dir: Path | None = None, resume: bool = False, callback: Callbacks = None
+        self,
+        run_dir: Path | None = None,
+        resume: bool | Literal["repair"] = False,
+        callback: Callbacks = None,
     ) -> Job:
         """Return what is to be run, in a folder if one is given."""
         return Job(
@@ -126,20 +135,21 @@ class Experiment:
             options=self.options,
             tables=self.tables,
             run_dir=run_dir,
-            resume=resume,
+            resume=bool(resume),
+            repair=resume == "repair",
             watchers=as_watchers(callback),
         )
 
     def run(
         self,
         run_dir: Path | None = None,
-        resume: bool = False,
+        resume: bool | Literal["repair"] = False,
         callback: Callbacks = None,
         engine: Engine = threads,
     ) -> Result:
         """Run it, on threads of this process or by another engine."""
+        objective, x0 = as_objective(self.problem(), None, None, {})
         with naming("algorithm"):  # a hyper-parameter that does not fit this problem
-            objective, x0 = as_objective(self.problem(), None, None, {})
             return perform(self.job(run_dir, resume, callback), objective, x0, engine)
 
 
@@ -158,15 +168,15 @@ def _configs() -> Any:
 
 def _find(source: str) -> Path:
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):  # Path.is_file raises for names that are too long
         return path
-    if (path / "config.toml").is_file():  # a run's folder
+    if os.path.isfile(path / "config.toml"):  # a run's folder
         return path / "config.toml"
     if source in shipped():
         return Path(str(_configs() / f"{source}.toml"))
     names = shipped()
     raise UsageError(
-        f"no configuration {source!r}: it is neither a file nor one that ships, "
+        f"no configuration {shown(source)}: it is neither a file nor one that ships, "
         f"{one_of(names)}{nearest(source, names)}"
     )
 
@@ -180,6 +190,10 @@ def _override(tables: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is a string
+    except ValueError as error:  # a number of thousands of digits
+        raise UsageError(f"--set {name}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"--set {name}: the value is nested too deeply") from error
     tables.setdefault(table, {})[key] = value
 
 
@@ -191,7 +205,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
     for table, keys in changes.items():
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
-            continue  # the file is wrong, and will be told so
+            continue  # the file is wrong, which is said later
         key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
         if key in keys:
             default = None if table == "problem" else PARTS[table].default
@@ -203,9 +217,9 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
 
 
 def _maker(table: str, name: Any) -> Any:
-    """Return what a name makes, None where it names nothing: that is told later."""
+    """Return what a name makes, None where it names nothing: that is said later."""
     try:
-        return _factory(name) if table == "problem" else class_of(table, name)
+        return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
     except FedzoError:
         return None
 
@@ -219,6 +233,11 @@ def _problem_name(keys: dict[str, Any]) -> str:
             f"problem.name = {name!r}: this run was started in Python and cannot be run from its "
             f"configuration: {reason}"
         )
+    return _known_name(name)
+
+
+def _known_name(name: Any) -> str:
+    """Return the name of a problem if it is one of ours, or may be one of the user's."""
     allowed = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
     if name is None:
         raise UsageError(f"problem.name is missing: it must be {allowed}")

@@ -16,12 +16,12 @@ class Meter:
 
     Parameters
     ----------
-    budget : int, optional
+    max_queries : int, optional
         How many queries may be answered in all; None: any number.
 
     Examples
     --------
-    >>> meter = Meter(budget=10)
+    >>> meter = Meter(max_queries=10)
     >>> meter.take(8), meter.take(8), meter.queries
     (8, 2, 10)
     >>> meter.require(granted=2, wanted=8)
@@ -30,16 +30,16 @@ class Meter:
     fedzo.errors.BudgetSpent: the budget of 10 queries is spent
     """
 
-    def __init__(self, budget: int | None = None) -> None:
-        if budget is not None:
-            check_count("budget", budget)
-        self.budget, self.queries = budget, 0
+    def __init__(self, max_queries: int | None = None) -> None:
+        if max_queries is not None:
+            check_count("max_queries", max_queries)
+        self.max_queries, self.queries = max_queries, 0
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
         """Return how many of so many queries may be answered, and count those."""
         with self._lock:
-            left = wanted if self.budget is None else self.budget - self.queries
+            left = wanted if self.max_queries is None else self.max_queries - self.queries
             granted = min(wanted, left)
             self.queries += granted
             return granted
@@ -47,4 +47,4 @@ class Meter:
     def require(self, granted: int, wanted: int) -> None:
         """Raise :class:`~fedzo.errors.BudgetSpent` unless all that was wanted was granted."""
         if granted < wanted:
-            raise BudgetSpent(f"the budget of {self.budget:,} queries is spent")
+            raise BudgetSpent(f"the budget of {self.max_queries:,} queries is spent")

@@ -1,13 +1,34 @@
-"""Files that are replaced in one step: a kill leaves the old content or the new, never half."""
+"""Files: written in one step, so that a kill leaves the old content or the new; TOML read."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
-from fedzo.errors import FedzoError
+from fedzo.errors import CannotWrite, UsageError
 
 UNFINISHED = ".part"  # how the name of a file ends that is still being written
+
+
+def sync_folder(folder: Path) -> None:
+    """Have a folder's entries on the disk, so that a power cut cannot undo a rename."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # a system that does not open folders
+        return
+    try:
+        os.fsync(handle)
+    except OSError:  # a file system that does not sync them
+        pass
+    finally:
+        os.close(handle)
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Return what a kill in the midst of writing a file has left beside it."""
+    return list(path.parent.glob(f".{path.name}.*{UNFINISHED}"))
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -20,7 +41,20 @@ def write_atomic(path: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
+            sync_folder(path.parent)
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        raise FedzoError(f"cannot write {path}: {error.strerror}") from error
+        raise CannotWrite(path, error) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file; one that cannot be read is refused in one line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
+        raise UsageError(f"{path} is not a TOML file: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply") from error

@@ -65,9 +65,8 @@ def own_traceback(error: BaseException) -> TracebackType | None:
     True
     """
     paths = sysconfig.get_paths()
-    others = [Path(paths[key]) for key in ("stdlib", "purelib", "platlib")] + [
-        Path(__file__).parent
-    ]
+    others = [Path(paths[key]) for key in ("stdlib", "purelib", "platlib")]
+    others.append(Path(__file__).parents[1])  # fedzo
     at = error.__traceback__
     while at is not None:
         file = at.tb_frame.f_code.co_filename

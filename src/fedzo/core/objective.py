@@ -205,7 +205,6 @@ class Objective:
 
 P = ParamSpec("P")
 O = TypeVar("O", bound=Objective)
-NEEDED = ("dim", "devices", "batch", "values", "losses")
 
 
 def check_objective(candidate: object, source: str) -> Objective:
@@ -225,11 +224,8 @@ def check_objective(candidate: object, source: str) -> Objective:
             f"{source} an object of type {kind.__name__}, which is not an Objective: "
             f"it must be {needed}"
         )
-    lacks = [
-        name
-        for name in NEEDED
-        if not hasattr(candidate, name) or getattr(kind, name, None) is getattr(Objective, name, 0)
-    ]
+    lacks = [name for name in ("dim", "devices") if not hasattr(candidate, name)]
+    lacks += [name for name in ("batch", "values", "losses") if not candidate.offers(name)]
     if lacks:
         raise UsageError(f"{source} {kind.__name__}, which lacks {', '.join(lacks)}")
     return candidate

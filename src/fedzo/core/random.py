@@ -10,7 +10,7 @@ numbers: as easy as 1, 2, 3", SC 2011)::
 A draw of more than 2^32 blocks, as a network's directions may need, has a block number of 44
 bits, whose upper 12 lie in the upper half of ``step``'s 24; its step is then below 2^12.
 
-So two addresses never share a draw, nothing has to be stored for a run to go on exactly,
+So two addresses never share a draw, nothing has to be stored for a run to resume exactly,
 any worker may do any part of the work, and whoever knows the seed can rebuild any vector.
 No global generator is read or written.
 """
@@ -40,6 +40,7 @@ class Stream(enum.IntEnum):
     PROBLEM = 6
     CHANNEL = 7
     NOISE = 8
+    SEARCH = 9
 
 
 class Draws(NamedTuple):

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedzo.errors import InvalidValue, UsageError, naming, nearest, one_of
+from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
 
 _FIXED = ("run", "flower")  # the tables that always make the same
 
@@ -48,7 +48,7 @@ def arguments_of(
         if key not in known and not takes_any:
             whose = "" if table in _FIXED else f" for {factory.__name__}"
             raise UsageError(
-                f"{table}.{key} = {value!r}: unknown key{nearest(key, known)}; "
+                f"{table}.{key} = {shown(value)}: unknown key{nearest(key, known)}; "
                 f"[{table}] takes {', '.join(known) or 'nothing else'}{whose}"
             )
         hint = hints.get(key, Any)
@@ -101,7 +101,7 @@ def _fits(value: Any, hint: Any) -> bool:
             if isinstance(value, bool) and option is bool:
                 return True
         elif option is float:
-            if isinstance(value, int | float):
+            if isinstance(value, float) or is_number(value):
                 return True
         elif _is_instance(value, typing.get_origin(option) or option):
             return True

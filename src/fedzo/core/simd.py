@@ -19,6 +19,10 @@ from llvmlite import ir
 from numba import float32, float64, int32, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
+from fedzo.core.cache import ensure_cache
+
+ensure_cache()  # before the first kernel is decorated
+
 
 @intrinsic
 def use_wide_vectors(_typing_context: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Data sets: what there is, where it is, and how to have it in memory.
+"""Data sets: which there are, where they are, and how to load them.
 
-How the samples are dealt to devices is in :mod:`fedzo.data.partition`.
+How the samples are split among devices is in :mod:`fedzo.data.partition`. May import: core.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fedzo.data import cifar10, fashion_mnist
 from fedzo.data.dataset import Dataset
-from fedzo.data.fetch import Source, find, obtain
+from fedzo.data.fetching import Source, find, obtain
 from fedzo.errors import InvalidValue, nearest, one_of
 
 __all__ = ["Dataset", "Entry", "catalogue", "get", "load", "names"]
@@ -71,7 +71,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     InvalidValue
         No data set has that name.
     DataUnavailable
-        It cannot be had, or a file is damaged; the message says what was tried.
+        It cannot be found or downloaded, or a file is damaged; the message says what was tried.
 
     Examples
     --------

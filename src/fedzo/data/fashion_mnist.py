@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.data.dataset import Dataset
-from fedzo.data.fetch import Source
-from fedzo.data.forms import File
-from fedzo.data.suppliers import WebFiles
+from fedzo.data.fetching import Source
+from fedzo.data.origins import WebFolder
+from fedzo.data.reading import File
 
 CLASSES = (
     "T-shirt/top",
@@ -32,16 +32,17 @@ CLASSES = (
 )
 
 
-def _images(idx: bytearray) -> NDArray[np.uint8]:
-    return np.frombuffer(idx, np.uint8, offset=16).reshape(-1, 784)  # after magic and three sizes
+def _images(idx: bytes) -> NDArray[np.uint8]:
+    pixels: NDArray[np.uint8] = np.frombuffer(idx, np.uint8, offset=16)  # after four numbers
+    return pixels.reshape(-1, 784).copy()  # writable
 
 
-def _labels(idx: bytearray) -> NDArray[np.int64]:
-    return np.frombuffer(idx, np.uint8, offset=8).astype(np.int64)  # after magic and one size
+def _labels(idx: bytes) -> NDArray[np.int64]:
+    return np.frombuffer(idx, np.uint8, offset=8).astype(np.int64)  # after two numbers
 
 
 def _decode(
-    train_images: bytearray, train_labels: bytearray, test_images: bytearray, test_labels: bytearray
+    train_images: bytes, train_labels: bytes, test_images: bytes, test_labels: bytes
 ) -> Dataset:
     return Dataset(
         WHOLE.name,
@@ -53,7 +54,7 @@ def _decode(
     )
 
 
-def _decode_mini(npz: bytearray) -> Dataset:
+def _decode_mini(npz: bytes) -> Dataset:
     with np.load(io.BytesIO(npz)) as arrays:
         return Dataset(
             MINI.name,
@@ -76,7 +77,7 @@ MINI = Source(
         ),
     ),
     decode=_decode_mini,
-    places=(Path(__file__).parent / "files",),
+    installed=(Path(__file__).parent / "files",),
     advice=("install fedzo again: this data set is a part of it",),
 )
 
@@ -106,11 +107,11 @@ WHOLE = Source(
         ),
     ),
     decode=_decode,
-    places=(Path("/usr/share/datasets/fashion-mnist"),),  # Debian's dataset-fashion-mnist
-    suppliers=(
-        WebFiles(
+    installed=(Path("/usr/share/datasets/fashion-mnist"),),  # Debian's dataset-fashion-mnist
+    origins=(
+        WebFolder(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-            mirror="FEDZO_FASHION_MNIST_URL",
+            "FEDZO_FASHION_MNIST_URL",
         ),
     ),
     advice=(

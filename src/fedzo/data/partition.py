@@ -1,10 +1,10 @@
-"""Deal a data set's samples to devices.
+"""Split a data set's samples among devices.
 
-Every sample goes to exactly one device and no device goes without. A kind of split is a
+Every sample goes to exactly one device and every device has one at least. A kind of split is a
 function that says which device each sample goes to:
 
 ``shards``
-    Sorted by label and cut into ``devices * shards_per_device`` shards, dealt at random
+    Sorted by label and cut into ``devices * shards_per_device`` shards, given out at random
     (McMahan et al., AISTATS 2017). Where the cut does not come out even, the first shards
     have one sample more.
 ``dirichlet``
@@ -40,7 +40,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def deal(
+def load_split(
     data: str,
     folder: str | os.PathLike[str] | None,
     devices: int,
@@ -49,11 +49,11 @@ def deal(
     concentration: float,
     seed: int,
 ) -> tuple[Dataset, list[Ints]]:
-    """Load a data set by its name and deal its training samples: what a [problem] table says.
+    """Load a data set by its name and split its training samples: what a [problem] table says.
 
     Examples
     --------
-    >>> images, parts = deal("fashion-mnist-mini", None, 10, "iid", 2, 0.5, seed=0)
+    >>> images, parts = load_split("fashion-mnist-mini", None, 10, "iid", 2, 0.5, seed=0)
     >>> len(images.classes), len(parts[3])
     (10, 400)
     """
@@ -153,10 +153,10 @@ def _at_random(sizes: Ints, fresh: Iterator[Draws]) -> Ints:
 
 def _shards(labels: Ints, devices: int, each: int, fresh: Iterator[Draws]) -> Ints:
     shards = devices * each
-    dealt_to = next(fresh).permutation(shards) // each
+    owner_of_shard = next(fresh).permutation(shards) // each
     owners = np.empty(len(labels), np.int64)
     by_label = np.argsort(labels, kind="stable")
-    owners[by_label] = np.repeat(dealt_to, _even_sizes(len(labels), shards))
+    owners[by_label] = np.repeat(owner_of_shard, _even_sizes(len(labels), shards))
     return owners
 
 
@@ -202,7 +202,7 @@ def _rank_in_class(classes: Ints) -> Ints:
 def _log_gammas(shapes: Floats, fresh: Iterator[Draws]) -> Floats:
     """Return log g, g ~ Gamma(shape, 1) independent (Marsaglia & Tsang, ACM TOMS 2000).
 
-    Their method is for shapes >= 1; a smaller one is had from Gamma(a) = Gamma(a + 1) U^(1/a),
+    Their method is for shapes >= 1; a smaller one comes from Gamma(a) = Gamma(a + 1) U^(1/a),
     which holds for all. In logarithms, since U^(1/a) underflows for small a.
     """
     a = shapes.ravel()

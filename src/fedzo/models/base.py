@@ -1,4 +1,4 @@
-"""What a black box answers to: a batch of inputs in, one row of scores for each of them out."""
+"""The base of every black box: a batch of inputs in, a row of scores for each of them out."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Common(TypedDict, total=False):
 
     input_range: Sequence[float]
     input_shape: Sequence[int] | None
-    budget: int | None
+    max_queries: int | None
     max_batch: int | None
 
 
 class Model(ABC):
     """A classifier that is known by its answers only, and that counts them.
 
-    One query is one input that is answered. The budget ends at exactly that number, over all
-    threads: a batch that it does not cover is answered as far as it goes and then
-    :class:`~fedzo.errors.BudgetSpent` is raised. A batch that fails stays counted, since the
-    model may have worked for it.
+    One query is one input that is answered. All threads together get exactly as many answers
+    as the budget allows: a batch that is too large for what is left is asked for in part, and
+    then :class:`~fedzo.errors.BudgetSpent` is raised. A batch that fails stays counted, since
+    the model may have worked on it.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Model(ABC):
     input_shape
         The shape of one input, which a batch is brought to. None: batches are handed on in
         the shape they have.
-    budget
+    max_queries
         How many queries may be answered in all; None: any number.
     max_batch
         The most inputs that go into the model at a time; larger batches are split.
@@ -66,7 +66,7 @@ class Model(ABC):
     ...     def _scores(self, batch):
     ...         total = batch.sum(axis=1, keepdims=True)
     ...         return np.hstack([1.5 - total, total - 1.5])
-    >>> model = Threshold("threshold", outputs="logits", input_shape=(3,), budget=5)
+    >>> model = Threshold("threshold", outputs="logits", input_shape=(3,), max_queries=5)
     >>> model([[0.0, 0.5, 0.5], [1.0, 1.0, 1.0]])
     array([[ 0.5, -0.5],
            [-1.5,  1.5]])
@@ -85,7 +85,7 @@ class Model(ABC):
         *,
         input_range: Sequence[float] = (0.0, 1.0),
         input_shape: Sequence[int] | None = None,
-        budget: int | None = None,
+        max_queries: int | None = None,
         max_batch: int | None = None,
     ) -> None:
         require(outputs in OUTPUTS, "outputs", outputs, one_of(OUTPUTS))
@@ -94,14 +94,14 @@ class Model(ABC):
         self.name, self.outputs, self.max_batch = name, outputs, max_batch
         self.input_range = _range(input_range)
         self.input_shape = None if input_shape is None else shape_of(input_shape)
-        self.meter = Meter(budget)
+        self.meter = Meter(max_queries)
         self.classes: int | None = None
         self._fixed_batch: int | None = None
 
     @property
-    def budget(self) -> int | None:
+    def max_queries(self) -> int | None:
         """How many queries may be answered in all."""
-        return self.meter.budget
+        return self.meter.max_queries
 
     @property
     def queries(self) -> int:
@@ -170,13 +170,13 @@ class Model(ABC):
         """Return the scores of a batch that fits; it belongs to the caller, only read it."""
 
     def _declare(self, shape: Sequence[int | None]) -> None:
-        """Take in the shape that a file or a service declares for a batch; None is open.
+        """Adopt the shape that a file or a service declares for a batch; None is open.
 
-        If it fixes the size of a batch, a shorter piece is filled up for it. What fills it up
-        is not counted as queries.
+        If it fixes the size of a batch, a shorter one is filled up; that is not counted as
+        queries.
         """
         if len(shape) < 2:
-            raise self._error(f"its input has {len(shape)} axes, not a batch's and an input's")
+            raise self._error(f"its input has {len(shape)} axes, not one for the batch and more")
         batch, *inputs = shape
         if self.input_shape is None and None not in inputs:
             self.input_shape = shape_of([size for size in inputs if size is not None])
@@ -223,12 +223,12 @@ class Model(ABC):
         try:
             scores = np.asarray(answer)
         except (ValueError, TypeError, RuntimeError) as error:
-            raise self._error(f"answered what is no array: {first_line(error)}") from None
+            raise self._error(f"the answer is not an array: {first_line(error)}") from None
         if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
             wanted = f"({rows}, classes), 2 classes or more"
             raise self._error(f"answered scores of shape {scores.shape}, not {wanted}")
         if scores.shape[1] != (self.classes or scores.shape[1]):
-            raise self._error(f"answered {scores.shape[1]} classes after {self.classes}")
+            raise self._error(f"answered {scores.shape[1]} classes, but {self.classes} before")
         if scores.dtype.kind != "f":
             raise self._error(f"answered {scores.dtype}, not floating-point numbers")
         if scores.dtype not in (np.float32, np.float64):
@@ -267,7 +267,7 @@ class Model(ABC):
 
 
 def check_columns(columns: Array, classes: int | None) -> None:
-    """Refuse what is no column of so many; any number from 0 is one if that is not known."""
+    """Refuse columns that the scores do not have; without their number, only negative ones."""
     lowest, highest = (int(columns.min()), int(columns.max())) if columns.size else (0, 0)
     fits = lowest >= 0 and (classes is None or highest < classes)
     last = "" if classes is None else f" to {classes - 1}"

@@ -24,7 +24,7 @@ class FunctionModel(Model):
     outputs
         What the scores are: "logits", "probabilities" or "log-probabilities".
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`.
 
     Examples
@@ -44,7 +44,7 @@ class FunctionModel(Model):
         **common: Unpack[Common],
     ) -> None:
         if not callable(fun):
-            raise UsageError(f"{fun!r} is no function of a batch of inputs")
+            raise UsageError(f"{fun!r} is not a function of a batch of inputs")
         super().__init__(getattr(fun, "__name__", type(fun).__name__), outputs, **common)
         self.fun = fun
 

@@ -1,4 +1,4 @@
-"""Models by a line of text, as a configuration names them, and those that ship with fedzo."""
+"""Load a model by the text that names it in a configuration; the models that ship with fedzo."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def card(name: str) -> dict[str, Any]:
 
 
 def load(spec: str, kind: str | None = None, **options: Any) -> Model:
-    """Return the model that a line of text names.
+    """Return the model that a text names, as a configuration does.
 
     ====================  ============  ===============================================
     spec                  kind          what is made of it
@@ -61,26 +61,26 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
     Parameters
     ----------
     spec
-        The line of text.
+        The text.
     kind
-        What it names. None: the kind in brackets, by the looks of it.
+        What it names. None: the kind in brackets, by the form of the text.
     **options
         The other arguments of the model's class, or of the user's own factory.
 
     Raises
     ------
     InvalidValue, UsageError
-        Naming what does not exist, does not fit or is not known.
+        Naming what does not exist, is not known or has the wrong form.
 
     Examples
     --------
     >>> load("math:hypot", "function", input_shape=(2,))
     FunctionModel('hypot', outputs='logits')
-    >>> load("math:hypot", "function", budgets=5)
+    >>> load("math:hypot", "function", max_querys=5)
     Traceback (most recent call last):
         ...
-    fedzo.errors.UsageError: budgets = 5: unknown option (did you mean 'budget'?); FunctionModel
-    takes outputs, input_range, input_shape, budget, max_batch
+    fedzo.errors.UsageError: max_querys = 5: unknown option (did you mean 'max_queries'?);
+    FunctionModel takes outputs, input_range, input_shape, max_queries, max_batch
     """
     from fedzo import models
 
@@ -91,8 +91,8 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
             path = _FILES / f"{spec}.onnx" if spec in shipped() else spec
             return _made(models.OnnxModel, path, options)
         case "http":
-            named_there = "given with its name at that address, the option model = 'NAME'"
-            require("model" in options, "model", spec, named_there)
+            with_name = "given with its name at that address, the option model = 'NAME'"
+            require("model" in options, "model", spec, with_name)
             return _made(models.HttpModel, spec, options)
         case "torch":
             return _made(models.TorchModel, _called(spec), options)
@@ -103,9 +103,8 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
         case "own":
             made = _called(spec, **options)
             if not isinstance(made, Model):
-                raise UsageError(
-                    f"model = {spec!r}: made a {type(made).__name__}, which is no Model"
-                )
+                kind = f"{type(made).__name__}, which is not a fedzo.models.Model"
+                raise UsageError(f"model = {spec!r}: made a {kind}")
             return made
     raise InvalidValue("kind", kind, one_of(KINDS) + nearest(str(kind), KINDS))
 

@@ -38,7 +38,7 @@ class OnnxModel(Model):
     output_name
         Which output the scores are, for files that have several.
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`. The shape is needed only if the file leaves it open.
 
     Examples
@@ -106,7 +106,7 @@ def _session(path: Path, threads: int) -> Any:
     except ImportError:
         raise UsageError("ONNX models need onnxruntime: pip install 'fedzo[attack]'") from None
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(f"{path}: does not exist")
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1

@@ -1,23 +1,31 @@
-"""Requests to an HTTP service: kept connections, time-outs, and retries that wait their turn."""
+"""Requests to an HTTP service: limits, and retries that wait their turn.
+
+urllib3 keeps the connections. Its own retries are not used: they follow redirects with the
+headers, which may hold a token, and do not tell how often a request went out.
+"""
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import ssl
 import threading
-import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection, IncompleteRead
-from time import sleep
-from typing import NamedTuple
+from time import monotonic, sleep
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, check_positive, require
+import urllib3
+from urllib3.exceptions import HTTPError, InsecureRequestWarning
 
-_LONGEST_WAIT = 300.0  # seconds; a service that wants more is told about, not waited for
+from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, check_positive, require
+from fedzo.models.connections import AnswerTooLong, Attempt, Pool, TlsPool, attempt
+
+_LONGEST_WAIT = 300.0  # seconds; a service that asks for more is reported, not waited for
 _SECRET = "***"
 _SHORTEST_SECRET = 6  # letters; a shorter value would be found in any word
 
@@ -26,7 +34,7 @@ class Reply(NamedTuple):
     """What a service answered."""
 
     status: int
-    headers: HTTPMessage
+    headers: Mapping[str, str]
     body: bytes
 
 
@@ -44,16 +52,22 @@ class Service:
         Sent with each request, such as a token. Their values are never shown. ``${NAME}`` in
         one stands for the environment variable NAME: a token need not be in a configuration.
     timeout
-        Seconds without a sign of life after which an attempt has failed.
+        Seconds after which an attempt has failed, from connecting to the answer's last byte.
     retries
         How many more attempts follow one that failed by its connection, by its time-out, or
         by a status of 429 or 5xx. Any other status is an answer, and final.
     backoff
         Seconds to wait before the first retry; doubled before each further one. A
-        ``Retry-After`` of the service goes before it.
+        ``Retry-After`` of the service takes precedence; if it asks for more than five minutes,
+        there is no retry.
     verify
         Whether, over https, the service must show a certificate that the system trusts; or
         the file of the certificates to trust.
+
+    Examples
+    --------
+    >>> Service("http://127.0.0.1:8000/served/", retries=0).url
+    'http://127.0.0.1:8000/served'
     """
 
     def __init__(
@@ -69,14 +83,17 @@ class Service:
         self.timeout, self.retries, self.backoff = timeout, retries, backoff
         check_positive(self, "timeout", "backoff")
         check_count("retries", retries, least=0)
-        self._at = _checked_url(url)
+        at = _checked_url(url)
         self._headers = _checked_headers(headers or {})
-        self._tls = _tls(verify) if self._at.scheme == "https" else None
-        self.url = self._at.geturl().rstrip("/")
+        self.url, self._path = at.geturl().rstrip("/"), at.path.rstrip("/")
         self.sent = 0
         self._lock = threading.Lock()
-        self._idle: list[HTTPConnection] = []
-        weakref.finalize(self, _close_all, self._idle)
+        how: dict[str, Any] = {"maxsize": 128, "timeout": timeout, "retries": False}
+        self._pool: urllib3.HTTPConnectionPool
+        if at.scheme == "https":
+            self._pool = TlsPool(str(at.hostname), at.port, **how, **_tls(verify))
+        else:
+            self._pool = Pool(str(at.hostname), at.port, **how)
 
     def request(
         self,
@@ -84,88 +101,101 @@ class Service:
         path: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        most_bytes: int,
         cost: int = 0,
     ) -> Reply:
-        """Return the answer to a request, of status 200.
+        """Return the answer to a request, of status 200 and at most ``most_bytes`` long.
 
         ``cost`` is added to ``sent`` each time that the request goes out: the most that the
         service can have counted.
         """
-        target = self._at.path.rstrip("/") + path
-        headers = {**self._headers, **(headers or {})}
         failure = ""
-        for attempt in range(self.retries + 1):
-            wait = self.backoff * 2.0**attempt
+        for number in range(self.retries + 1):
+            wait = self.backoff * 2.0**number
             try:
-                reply = self._once(method, target, body, headers, cost)
-            except ssl.SSLCertVerificationError as error:
-                raise self.error(path, f"is not trusted: {error.verify_message}") from None
-            except (OSError, HTTPException) as error:
-                failure = _worded(error, self.timeout)
+                reply = self._attempt(method, path, body, headers or {}, most_bytes, cost)
+            except AnswerTooLong as error:
+                raise self.error(path, f"the answer is too long: it has {error}") from None
+            except (HTTPError, OSError) as error:
+                reason = _first_cause(error)
+                if isinstance(reason, ssl.SSLCertVerificationError):
+                    raise self.error(path, f"is not trusted: {reason.verify_message}") from None
+                failure = self._worded(reason)
             else:
                 if reply.status == 200:
                     return reply
-                failure = f"{reply.status}: {_gist(reply)}"
+                failure = f"{reply.status}: {_message(reply)}"
                 if reply.status != 429 and reply.status < 500:
                     raise self.error(path, failure)
                 wait = _asked_wait(reply, wait)
                 if wait > _LONGEST_WAIT:
                     raise self.error(path, f"{failure} (asks to wait {wait:,.0f} s)")
-            if attempt < self.retries:
+            if number < self.retries:
                 sleep(wait)
         tries = "1 attempt" if self.retries == 0 else f"{self.retries + 1} attempts"
         raise self.error(path, f"{failure} (after {tries})")
 
     def error(self, path: str, problem: str) -> ModelError:
-        """Return an error about a request, free of the headers' values wherever they came from."""
+        """Return an error about a request, in a line fit for a terminal and without secrets."""
+        problem = shortened(problem, 400)
         for value in self._headers.values():
             for secret in (value, *value.split()[1:]):  # and "Bearer <token>" without "Bearer"
                 if len(secret) >= _SHORTEST_SECRET:
                     problem = problem.replace(secret, _SECRET)
         return ModelError(self.url + path, problem)
 
-    def _once(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], cost: int
-    ) -> Reply:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return self._exchange(self._connection(), method, target, body, headers, cost)
-        try:
-            return self._exchange(connection, method, target, body, headers, cost)
-        except ConnectionError:
-            # The service hung up while the connection was idle, which is no failure of this
-            # request: ask again on a new one.
-            return self._exchange(self._connection(), method, target, body, headers, cost)
-
-    def _exchange(
+    def _attempt(
         self,
-        connection: HTTPConnection,
         method: str,
-        target: str,
+        path: str,
         body: bytes | None,
         headers: Mapping[str, str],
+        most_bytes: int,
         cost: int,
     ) -> Reply:
-        try:
-            if connection.sock is None:
-                connection.connect()
+        def count() -> None:
             with self._lock:
                 self.sent += cost
-            connection.request(method, target, body, dict(headers))
-            response = connection.getresponse()
-            reply = Reply(response.status, response.headers, response.read())
-        except BaseException:
-            connection.close()
-            raise
-        self._idle.append(connection)  # one that the service closes connects again by itself
-        return reply
 
-    def _connection(self) -> HTTPConnection:
-        host, port = str(self._at.hostname), self._at.port
-        if self._tls is None:
-            return HTTPConnection(host, port, timeout=self.timeout)
-        return HTTPSConnection(host, port, timeout=self.timeout, context=self._tls)
+        current = Attempt(monotonic() + self.timeout, most_bytes, count)
+        outer = attempt.set(current)
+        try:
+            while True:
+                try:
+                    answer = self._pool.urlopen(
+                        method,
+                        self._path + path,
+                        body,
+                        {**self._headers, **headers},
+                        redirect=False,
+                        decode_content=False,  # nothing compressed is asked for
+                    )
+                    return Reply(answer.status, answer.headers, answer.data)
+                except HTTPError as error:
+                    # A kept connection that the service closed while it was idle is not a failure
+                    # of this request: ask again, in the end on a new one.
+                    if current.connects or not isinstance(_first_cause(error), ConnectionError):
+                        raise
+        finally:
+            attempt.reset(outer)
+
+    def _worded(self, reason: BaseException) -> str:
+        if isinstance(reason, TimeoutError):
+            return f"no answer within {self.timeout:g} s"
+        if isinstance(reason, http.client.IncompleteRead):
+            return "the connection was lost in the middle of an answer"
+        if isinstance(reason, http.client.HTTPException) and not isinstance(reason, OSError):
+            return f"the answer is not valid HTTP: {reason}"
+        text = reason.strerror if isinstance(reason, OSError) else None
+        return f"no connection: {text or str(reason) or type(reason).__name__}"
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return what went wrong first: urllib3 wraps it, sometimes twice."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
 
 
 def _checked_url(url: str) -> SplitResult:
@@ -205,15 +235,15 @@ class _Hidden:
         return _SECRET
 
 
-def _tls(verify: bool | str) -> ssl.SSLContext:
+def _tls(verify: bool | str) -> dict[str, Any]:
+    """Return how urllib3 is to check certificates."""
     if verify is True:
-        return ssl.create_default_context()
+        return {"ssl_context": ssl.create_default_context()}
     if verify is False:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context
+        urllib3.disable_warnings(InsecureRequestWarning)  # the caller has said so
+        return {"cert_reqs": "CERT_NONE", "assert_hostname": False}
     try:
-        return ssl.create_default_context(cafile=verify)
+        return {"ssl_context": ssl.create_default_context(cafile=verify)}
     except (OSError, TypeError) as error:
         allowed = f"true, false or a file of certificates: {error}"
         raise InvalidValue("verify", verify, allowed) from None
@@ -227,44 +257,34 @@ def _asked_wait(reply: Reply, otherwise: float) -> float:
     try:
         until = parsedate_to_datetime(asked)
         return max(0.0, (until - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):  # absent, not a date, or one without a time zone
-        return otherwise
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return otherwise  # absent, not a date, or one without a time zone
 
 
-def _gist(reply: Reply) -> str:
-    """Return what an answer that is no success says, in a line."""
-    import json
-
-    text = reply.body.decode(errors="replace")
+def _message(reply: Reply) -> str:
+    """Return what an answer of another status than 200 says, in a line."""
+    if 300 <= reply.status < 400:
+        return f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed"
     try:
-        told = json.loads(text)
-        text = str(told["error"])
+        return shortened(str(read_json(reply.body)["error"]))
     except (ValueError, TypeError, KeyError):
-        pass
-    if reply.status < 400:
-        text = f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed"
-    return shortened(text)
+        return shortened(reply.body.decode(errors="replace"))
+
+
+def read_json(text: bytes) -> Any:
+    """Return what JSON holds; ValueError if it is not JSON, or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def shortened(text: str, length: int = 200) -> str:
-    """Return a text as one line of limited length.
+    r"""Return a text as one line of limited length, fit for a terminal.
 
-    >>> shortened("a  long   story", 8)
-    'a long …'
+    >>> shortened("a  long   story", 8), shortened("\x1b[31mred")
+    ('a long …', '�[31mred')
     """
-    line = " ".join(text.split())
+    line = " ".join(text[: 4 * length].split())
+    line = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line)
     return line if len(line) <= length else line[: length - 1] + "…"
-
-
-def _worded(error: Exception, timeout: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {timeout:g} s"
-    if isinstance(error, IncompleteRead):
-        return "the connection was lost in the middle of an answer"
-    reason = error.strerror if isinstance(error, OSError) else None
-    return f"no connection: {reason or error or type(error).__name__}"
-
-
-def _close_all(connections: list[HTTPConnection]) -> None:
-    for connection in connections:
-        connection.close()

@@ -23,7 +23,7 @@ class SklearnModel(Model):
     estimator
         The fitted classifier. It is given flat rows, whatever ``input_shape`` is.
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`. The shape is taken from the estimator if it is not given.
 
     Examples

@@ -30,7 +30,7 @@ class TorchModel(Model):
     device
         Where to move the module, such as "cpu" or "cuda:1"; None: it stays where it is.
     **common
-        ``input_range``, ``input_shape``, ``budget`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
         :class:`~fedzo.models.Model`.
 
     Examples
@@ -56,14 +56,14 @@ class TorchModel(Model):
         except ImportError:
             raise UsageError("PyTorch models need torch: pip install 'fedzo[torch]'") from None
         if not isinstance(module, torch.nn.Module):
-            raise UsageError(f"{type(module).__name__} is no torch.nn.Module")
+            raise UsageError(f"{type(module).__name__} is not a torch.nn.Module")
         super().__init__(type(module).__name__, outputs, **common)
         self.module = module
         if device is not None:
             try:
                 module.to(device)
             except (RuntimeError, AssertionError) as error:
-                allowed = f"a device that there is: {first_line(error)}"
+                allowed = f"a device of this machine: {first_line(error)}"
                 raise InvalidValue("device", device, allowed) from None
         tensors = [*module.parameters(), *module.buffers()]
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]

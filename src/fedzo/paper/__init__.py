@@ -1,4 +1,8 @@
-"""The paper's figures, and a few of our own: what is run, and which claims it must bear out."""
+"""The paper's figures, and a few of our own: what is run, and which claims it must bear out.
+
+A figure is a file that names its curves and its claims; :mod:`~fedzo.paper.reproduce` runs and
+judges them. May import: flower, api, config and what lies below them.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ FIGURES = (
     "fig4",
     "fig5",
     "table1",
+    "baselines",
+    "rates",
     "queries",
     "bytes",
     "directions",
@@ -31,7 +37,7 @@ def find_figure(name: str) -> Figure:
     Examples
     --------
     >>> find_figure("fig3").claims[0].text[:60]
-    'At equal H FedZO converges slightly slower than FedAvg: to t'
+    'At equal H FedZO converges slightly slower than FedAvg.'
     >>> find_figure("fig7")
     Traceback (most recent call last):
     fedzo.errors.UsageError: no figure 'fig7' (did you mean 'fig5'?): there are ...

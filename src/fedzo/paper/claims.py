@@ -10,9 +10,13 @@ numbers are taken seed by seed and the noise that two curves share cancels. From
 * **does not hold** if the whole interval is outside of it,
 * and else one **cannot tell**; so it is with a single seed, which has no interval.
 
-A claim holds if all its comparisons do (no correction is due: all 95 % tests must pass), and
-does not hold if one does not. "Comparable" is a region around no difference, so a claim of it
+A claim holds if all its comparisons do: no correction is due, since all 95 % tests must pass. It
+does not hold if one does not, and of many that are true one may look false by chance; so those that
+are outside are corrected after Holm (1979), and a true claim is called false in one of 20 cases at
+most, however many numbers it has. "Comparable" is a region around no difference, so a claim of it
 needs enough seeds to be borne out, as any other does.
+
+What the words mean in numbers is in :mod:`fedzo.paper.thresholds`.
 """
 
 from __future__ import annotations
@@ -22,16 +26,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
+
+from fedzo.plots.interval import CONFIDENCE, Interval, chance, interval
 
 Array = NDArray[Any]
 History = Sequence[Mapping[str, Any]]
 Runs = Mapping[str, Sequence[History]]  # the histories of each curve, by seed
-
-CONFIDENCE = 0.95
 
 
 class Verdict(StrEnum):
@@ -40,14 +44,6 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     UNKNOWN = "cannot tell"
-
-
-class Interval(NamedTuple):
-    """A mean and its confidence interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -65,12 +61,15 @@ class Comparison:
         return interval(self.values)
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether the interval lies in the region."""
+    def holds(self) -> bool:
+        """Whether the whole interval lies in the region."""
         _, low, high = self.interval
-        if low > self.low and (high < self.high or self.high == math.inf):
-            return Verdict.HOLDS
-        return Verdict.FAILS if high <= self.low or low >= self.high else Verdict.UNKNOWN
+        return low > self.low and (high < self.high or self.high == math.inf)
+
+    @property
+    def chance(self) -> float:
+        """The p-value of its being in the region."""
+        return chance(self.values, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -88,72 +87,44 @@ class Claim:
     reason: str = ""
 
 
+def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
+    """Return what becomes of each comparison of one claim, with Holm's correction.
+
+    In the order of their p-values the first of k must be below 5 % / k to be outside, the next
+    below 5 % / (k - 1), and so on until one is not.
+
+    Examples
+    --------
+    >>> outside = Comparison("", np.array([0.0, 1.0, 2.0, 1.0]), high=-0.4)
+    >>> inside = Comparison("", np.array([1.9, 2.1, 2.0]), low=1)
+    >>> round(outside.chance, 3)
+    0.042
+    >>> [v.value for v in verdicts([outside])], [v.value for v in verdicts([inside, outside])]
+    (['does not hold'], ['holds', 'cannot tell'])
+    """
+    found = [Verdict.HOLDS if c.holds else Verdict.UNKNOWN for c in comparisons]
+    order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].chance)
+    for rank, i in enumerate(order):
+        if comparisons[i].chance > (1 - CONFIDENCE) / (len(order) - rank):
+            break
+        found[i] = Verdict.FAILS
+    return found
+
+
 def judge(comparisons: Sequence[Comparison]) -> Verdict:
     """Return what becomes of a claim.
 
     Examples
     --------
     >>> faster = Comparison("speed-up", np.array([1.9, 2.1, 2.0]), low=1)
-    >>> close = Comparison("gap", np.array([0.2, 0.2, 0.3]), low=-0.05, high=0.05)
+    >>> close = Comparison("gap", np.array([0.2, 0.2, 0.21]), low=-0.05, high=0.05)
     >>> judge([faster]).value, judge([faster, close]).value, judge([]).value
     ('holds', 'does not hold', 'cannot tell')
     """
-    verdicts = {comparison.verdict for comparison in comparisons}
-    if Verdict.FAILS in verdicts:
+    found = set(verdicts(comparisons))
+    if Verdict.FAILS in found:
         return Verdict.FAILS
-    return Verdict.HOLDS if verdicts == {Verdict.HOLDS} else Verdict.UNKNOWN
-
-
-def interval(values: ArrayLike) -> Interval:
-    """Return the mean of independent values and its 95 % confidence interval, Student's t.
-
-    One value, or one that is not a number, has none: it may lie anywhere. Infinite values,
-    from runs that diverged or never got somewhere, are at infinity for certain if all are.
-
-    Examples
-    --------
-    >>> interval([1.0, 2.0, 3.0])
-    Interval(mean=2.0, low=-0.484..., high=4.484...)
-    >>> interval([1.0])
-    Interval(mean=1.0, low=-inf, high=inf)
-    """
-    numbers = np.asarray(values, np.float64)
-    count, ends = len(numbers), set(numbers.tolist())
-    if count > 1 and ends in ({math.inf}, {-math.inf}):
-        return Interval(*ends, *ends, *ends)
-    if not np.isfinite(numbers).all():
-        return Interval(math.nan, -math.inf, math.inf)
-    mean = float(numbers.mean())
-    if count < 2:
-        return Interval(mean, -math.inf, math.inf)
-    error = float(numbers.std(ddof=1)) / math.sqrt(count)
-    away = t_quantile(CONFIDENCE, count - 1) * error
-    return Interval(mean, mean - away, mean + away)
-
-
-def t_quantile(confidence: float, freedom: int) -> float:
-    """Return t with P(|T| < t) = confidence, by bisection of its closed form.
-
-    The form is Abramowitz & Stegun 26.7.3 and 26.7.4, a finite sum for whole degrees of freedom.
-
-    >>> round(t_quantile(0.95, 2), 4), round(t_quantile(0.95, 4), 4)
-    (4.3027, 2.7764)
-    """
-    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(freedom)
-    for _ in range(60):
-        angle = (low + high) / 2
-        low, high = (angle, high) if _within(angle, freedom) < confidence else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def _within(angle: float, freedom: int) -> float:
-    """Return P(|T| < t) at angle = atan(t / sqrt(freedom))."""
-    sine, cosine, odd = math.sin(angle), math.cos(angle), freedom % 2
-    term, total = (cosine if odd else 1.0), 0.0
-    for k in range(freedom // 2):
-        total += term
-        term *= cosine**2 * (2 * k + 1 + odd) / (2 * k + 2 + odd)
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return Verdict.HOLDS if found == {Verdict.HOLDS} else Verdict.UNKNOWN
 
 
 # What claims are made of: numbers of runs, one a seed.

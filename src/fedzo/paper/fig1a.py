@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from fedzo.paper.attack import SETTING, paper, quick
+from fedzo.paper.attack import RATE, SETTING, paper, quick
 from fedzo.paper.claims import Claim, Comparison, Runs, ahead, falls, growing_speed, speed
 from fedzo.paper.figure import Curve, Figure, Panel
+from fedzo.paper.thresholds import MUCH
 
 STEPS = (5, 10, 20, 50)
-DZOPA, ZONE_S = "DZOPA", "ZONE-S"
+DZOPA = "DZOPA"
+ZONE_S, ZONE_S_MEAN = "ZONE-S, sum", "ZONE-S, mean"
+READING = (
+    "ZONE-S is shown for both readings of its ρ. As published it minimises the sum of the devices' "
+    "losses, and the claims are judged on that; with their mean its steps are N times shorter."
+)
 
 
 def fedzo(h: int) -> str:
     """Return the label of FedZO's curve."""
     return f"FedZO, H = {h}"
+
+
+def zone_s(label: str, normalisation: str, colour: int, penalty: float = 500) -> Curve:
+    """Return a curve of ZONE-S, which minimises the sum of the devices' losses or their mean."""
+    changes = ("algorithm.name=zone_s", f"algorithm.penalty={penalty}", "algorithm.smoothing=0.001")
+    reading = f"algorithm.normalisation={normalisation}"
+    return Curve(label, (*changes, reading), colour, dashed=True)
+
+
+def dzopa(label: str, colour: int, rate: float = 0.005) -> Curve:
+    """Return a curve of DZOPA."""
+    changes = ("algorithm.name=dzopa", f"algorithm.learning_rate={rate}")
+    return Curve(label, (*changes, "algorithm.smoothing=0.001"), colour, dashed=True)
 
 
 def beats_baselines(runs: Runs) -> list[Comparison]:
@@ -22,39 +41,23 @@ def beats_baselines(runs: Runs) -> list[Comparison]:
 
 CURVES = (
     *(
-        Curve(
-            fedzo(h),
-            (
-                f"algorithm.local_steps={h}",
-                "algorithm.learning_rate=0.001",
-                "algorithm.smoothing=0.001",
-            ),
-            colour=i,
-        )
+        Curve(fedzo(h), (f"algorithm.local_steps={h}", *RATE), colour=i)
         for i, h in enumerate(STEPS)
     ),
-    Curve(
-        DZOPA,
-        ("algorithm.name=dzopa", "algorithm.learning_rate=0.005", "algorithm.smoothing=0.001"),
-        colour=4,
-        dashed=True,
-    ),
-    Curve(
-        ZONE_S,
-        ("algorithm.name=zone_s", "algorithm.penalty=500", "algorithm.smoothing=0.001"),
-        colour=5,
-        dashed=True,
-    ),
+    dzopa(DZOPA, 4),
+    zone_s(ZONE_S, "sum", 5),
+    zone_s(ZONE_S_MEAN, "mean", 6),
 )
-# Quick: a round of all four H is 85 steps x 10 devices x 6 ms, with three seeds 15 s of one core.
-SCALES = {"quick": quick(10, rounds=40), "paper": paper(10)}
+# Quick: a round of all four H is 85 steps x 10 devices x 5 ms, with five seeds 23 s of one core.
+SCALES = {"quick": quick(10, rounds=30), "paper": paper(10)}
 
 FIGURE = Figure(
     name="fig1a",
-    title="Fig. 1a: attack loss, impact of H (N = M = 10)",
-    about=f"{SETTING}; DZOPA with η = 0.005, ZONE-S with ρ = 500.",
+    title="Fig. 1a: attack loss, impact of H",
+    about=f"{SETTING}. {READING} On the right the same runs by what they asked for: a round of "
+    "FedZO asks for H times as much as one of DZOPA.",
     curves=CURVES,
-    panels=(Panel("train_loss"),),
+    panels=(Panel("train_loss"), Panel("train_loss", x="queries", log_x=True)),
     claims=(
         Claim(
             "loss falls",
@@ -63,7 +66,7 @@ FIGURE = Figure(
         ),
         Claim(
             "faster in H",
-            "More local steps make it faster: fewer rounds to the same loss.",
+            "More local steps make it faster.",
             lambda runs: growing_speed(runs, [fedzo(h) for h in STEPS]),
         ),
         Claim(
@@ -73,9 +76,8 @@ FIGURE = Figure(
         ),
         Claim(
             "much faster",
-            "With many local steps it is much faster than both: with H = 50 they take at least "
-            "twice the rounds.",
-            lambda runs: [speed(runs, fedzo(50), other, low=2) for other in (DZOPA, ZONE_S)],
+            "With many local steps, H = 50, it is much faster than both.",
+            lambda runs: [speed(runs, fedzo(50), other, low=MUCH) for other in (DZOPA, ZONE_S)],
         ),
     ),
     scales=SCALES,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fedzo.paper.claims import Claim, Comparison, Runs, ahead, gap, growing_speed, speed
+from fedzo.paper.claims import Claim, Comparison, Runs, ahead, growing_speed, speed
 from fedzo.paper.figure import Curve, Figure, Panel
-from fedzo.paper.softmax import SCALES, SLOWER, accuracy_gap
+from fedzo.paper.softmax import SCALES, SETTING, comparable
+from fedzo.paper.thresholds import COMPARABLE_ACCURACY, SLIGHTLY
 
 STEPS = (5, 10, 20, 50)
 
@@ -21,26 +22,21 @@ def fedavg(h: int) -> str:
 
 def slightly_slower(runs: Runs) -> list[Comparison]:
     """Compare the two at equal H: FedAvg must be the faster, and not by much."""
-    return [speed(runs, fedavg(h), fedzo(h), 1.0, SLOWER) for h in STEPS]
-
-
-def as_good_with_more_steps(runs: Runs) -> list[Comparison]:
-    """Compare FedZO with H = 20 and FedAvg with H = 5."""
-    return [gap(runs, fedzo(20), fedavg(5), 0.05), accuracy_gap(runs, fedzo(20), fedavg(5))]
+    return [speed(runs, fedavg(h), fedzo(h), 1.0, SLIGHTLY) for h in STEPS]
 
 
 def no_worse_with_more_steps(runs: Runs) -> list[Comparison]:
-    """Compare them again, the better it is the better."""
+    """Compare FedZO with H = 20 and FedAvg with H = 5: the better the first, the better."""
     return [
         speed(runs, fedzo(20), fedavg(5)),
-        ahead(runs, fedzo(20), fedavg(5), "test_accuracy", low=-0.02),
+        ahead(runs, fedzo(20), fedavg(5), "test_accuracy", low=-COMPARABLE_ACCURACY),
     ]
 
 
 FIGURE = Figure(
     name="fig3",
-    title="Fig. 3: softmax regression, impact of H (N = 50, M = 20)",
-    about="Fashion-MNIST, two shards of sorted labels a device, b1 = 25, b2 = 20, η = μ = 0.001.",
+    title="Fig. 3: softmax regression, impact of H",
+    about=f"{SETTING}. On the right FedZO alone by its queries: FedAvg asks for gradients.",
     curves=tuple(
         Curve(
             label(h),
@@ -51,34 +47,35 @@ FIGURE = Figure(
         for name, label in (("fedzo", fedzo), ("fedavg", fedavg))
         for i, h in enumerate(STEPS)
     ),
-    panels=(Panel("train_loss", title="(a)"), Panel("test_accuracy", title="(b)")),
+    panels=(
+        Panel("train_loss", title="(a)"),
+        Panel("test_accuracy", title="(b)"),
+        Panel("train_loss", x="queries", log_x=True, curves=tuple(map(fedzo, STEPS))),
+    ),
     claims=(
         Claim(
             "slightly slower",
-            "At equal H FedZO converges slightly slower than FedAvg: to the same training loss it "
-            f"takes more rounds, and at most {SLOWER} times as many.",
+            "At equal H FedZO converges slightly slower than FedAvg.",
             slightly_slower,
-            reason="The difference is below 1 %, about as small as its own error: while η is this "
-            "small, the noise of an estimate averages out over steps and devices.",
+            reason="At the printed η the two coincide; the figure 'rates' measures larger ones.",
         ),
         Claim(
             "comparable",
-            "FedZO with H = 20 is comparable to FedAvg with H = 5: the last training loss within "
-            "5 %, the last test accuracy within 2 points.",
-            as_good_with_more_steps,
-            reason="FedZO is ahead: it takes four times the steps a round, of the same length, and "
-            "at equal H it is as fast as FedAvg to within 1 %.",
+            "FedZO with H = 20 is comparable to FedAvg with H = 5.",
+            lambda runs: comparable(runs, fedzo(20), fedavg(5)),
+            reason="It takes four times the steps a round, of the same length, and so it is not "
+            "comparable but ahead, if the next claim holds.",
         ),
         Claim(
             "no worse",
-            "FedZO with H = 20 is at least as good as FedAvg with H = 5: no slower in rounds, "
-            "and the last test accuracy no more than 2 points below.",
+            "FedZO with H = 20 is at least as good as FedAvg with H = 5: faster, and the last test "
+            "accuracy not below it by what is comparable.",
             no_worse_with_more_steps,
             by="fedzo",
         ),
         Claim(
             "faster in H",
-            "More local steps make FedZO faster in rounds (speed-up in H, section III).",
+            "More local steps make FedZO faster (speed-up in H, section III).",
             lambda runs: growing_speed(runs, [fedzo(h) for h in STEPS]),
         ),
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from fedzo.paper.claims import Claim, Comparison, Runs, average, gap, growing_speed
+from fedzo.paper.claims import Claim, Comparison, Runs, average, growing_speed
 from fedzo.paper.figure import Curve, Figure, Panel
-from fedzo.paper.softmax import SCALES, accuracy_gap
+from fedzo.paper.softmax import SCALES, SETTING, comparable
 
 DEVICES = (5, 10, 25, 50)
 FEDAVG = "FedAvg, M = 50"
@@ -31,8 +31,8 @@ def more_accurate(runs: Runs) -> list[Comparison]:
 
 FIGURE = Figure(
     name="fig4",
-    title="Fig. 4: softmax regression, impact of M (N = 50, H = 5)",
-    about="Fashion-MNIST, two shards of sorted labels a device, b1 = 25, b2 = 20, η = μ = 0.001.",
+    title="Fig. 4: softmax regression, impact of M",
+    about=f"{SETTING}. On the right FedZO alone by its queries: FedAvg asks for gradients.",
     curves=(
         *(
             Curve(fedzo(m), (f"algorithm.participants={m}",), colour=i)
@@ -45,15 +45,18 @@ FIGURE = Figure(
             dashed=True,
         ),
     ),
-    panels=(Panel("train_loss", title="(a)"), Panel("test_accuracy", title="(b)")),
+    panels=(
+        Panel("train_loss", title="(a)"),
+        Panel("test_accuracy", title="(b)"),
+        Panel("train_loss", x="queries", log_x=True, curves=tuple(map(fedzo, DEVICES))),
+    ),
     claims=(
         Claim(
             "speed-up in loss",
-            "With more devices in a round FedZO is faster in training loss: fewer rounds to the "
-            "same loss.",
+            "With more devices in a round FedZO is faster in training loss.",
             lambda runs: growing_speed(runs, [fedzo(m) for m in DEVICES]),
-            reason="The loss goes by the number and length of the steps, which M does not "
-            "change: more devices make it smoother, and hardly faster.",
+            reason="At this η the noise of an estimate costs no rounds: FedAvg, which has none, is "
+            "as fast (figure 'rates'). There is nothing to gain by averaging it over more devices.",
         ),
         Claim(
             "speed-up in accuracy",
@@ -63,12 +66,8 @@ FIGURE = Figure(
         ),
         Claim(
             "comparable",
-            "FedZO with M = 50 is comparable to FedAvg with M = 50: the last training loss within "
-            "5 %, the last test accuracy within 2 points.",
-            lambda runs: [
-                gap(runs, fedzo(50), FEDAVG, 0.05),
-                accuracy_gap(runs, fedzo(50), FEDAVG),
-            ],
+            "FedZO with M = 50 is comparable to FedAvg with M = 50.",
+            lambda runs: comparable(runs, fedzo(50), FEDAVG),
         ),
     ),
     scales=SCALES,

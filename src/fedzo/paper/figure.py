@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from fedzo.paper.claims import Claim
 
 if TYPE_CHECKING:
-    from fedzo.config.experiment import Experiment
+    from fedzo.config.experiment import Experiment, Tables
 
 
 @dataclass(frozen=True)
 class Scale:
     """How large the runs of a figure are: the paper's own size, or one to try.
 
-    ``about`` says for the caption what is smaller than in the paper. Of each run about
-    ``points`` rounds are evaluated.
+    Of each run about ``points`` rounds are evaluated. What differs from the paper's scale is told
+    by :func:`fedzo.paper.caption.smaller`, from the configurations.
     """
 
     config: str
@@ -25,7 +25,6 @@ class Scale:
     seeds: int
     changes: tuple[str, ...] = ()
     points: int = 30
-    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,8 @@ class Curve:
         --------
         >>> scale = Scale("quadratic", rounds=200, seeds=3, points=20)
         >>> curve = Curve("H = 2", ("algorithm.local_steps=2",), rounds=0.5)
-        >>> settings = curve.experiment(scale).settings
-        >>> settings.rounds, settings.evaluate_every, settings.workers
-        (100, 5, 1)
+        >>> curve.experiment(scale).options.rounds
+        100
         """
         from fedzo.config.experiment import Experiment
 
@@ -72,7 +70,6 @@ class Panel:
     x: str = "round"
     title: str = ""
     log_x: bool = False
-    log_y: bool = False
     curves: tuple[str, ...] | None = None
     lines: Mapping[str, Mapping[float, float]] | None = None  # what is computed, not run
 
@@ -81,20 +78,24 @@ class Panel:
 class Points:
     """Axes with a point for each curve: what it came to, against a setting.
 
-    ``at`` says where on the x axis a curve's point is. What it came to is the mean over the
-    second half of its rounds.
+    ``at`` has the lines that points are joined to, and for each where on the x axis a curve's
+    point is. What a curve came to is the mean over the second half of its rounds.
     """
 
     y: str
     x: str
-    at: Mapping[str, float]
+    at: Mapping[str, Mapping[str, float]]
     title: str = ""
+    log_y: bool = True
     lines: Mapping[str, Mapping[float, float]] | None = None
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper, or one of our own."""
+    """A figure of the paper, or one of our own.
+
+    ``title`` and ``about`` have no settings: those are told from the configurations.
+    """
 
     name: str
     title: str
@@ -103,3 +104,7 @@ class Figure:
     panels: tuple[Panel | Points, ...]
     claims: tuple[Claim, ...]
     scales: Mapping[str, Scale]
+
+    def tables(self, scale: str) -> dict[str, Tables]:
+        """Return the resolved configuration of each curve, with seed 0."""
+        return {c.label: c.experiment(self.scales[scale]).tables for c in self.curves}

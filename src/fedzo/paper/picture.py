@@ -12,7 +12,8 @@ import numpy as np
 
 from fedzo.paper.claims import Runs, settled
 from fedzo.paper.figure import Curve, Figure, Panel, Points
-from fedzo.plots.figures import axes, series, series_of
+from fedzo.plots.series import axes, labelled_axes, series, series_of
+from fedzo.plots.style import name
 
 
 def axes_of(figure: Figure, runs: Runs) -> list[dict[str, Any]]:
@@ -28,17 +29,19 @@ def _panel(panel: Panel, curves: Sequence[Curve], runs: Runs) -> dict[str, Any]:
     shown = [c for c in curves if panel.curves is None or c.label in panel.curves]
     drawn = [series(c.label, runs[c.label], panel.x, panel.y, c.colour, c.dashed) for c in shown]
     drawn += _lines(panel.lines or {}, len(drawn))
-    log = "x" * panel.log_x + "y" * panel.log_y
-    return axes(panel.x, panel.y, drawn, panel.title, log)
+    return axes(panel.x, panel.y, drawn, panel.title, panel.log_x)
 
 
 def _points(panel: Points, curves: Sequence[Curve], runs: Runs) -> dict[str, Any]:
-    shown = [curve.label for curve in curves if curve.label in panel.at]
-    seeds = np.array([[settled(h, panel.y) for h in runs[label]] for label in shown])
-    there = np.isfinite(seeds).all(axis=1)  # what diverged came to nothing
-    x = np.array([panel.at[label] for label in shown])[there]
-    drawn = [series_of("measured", x, seeds[there].T, 0, False), *_lines(panel.lines or {}, 1)]
-    return axes(panel.x, panel.y, drawn, panel.title, "xy")
+    drawn = []
+    for i, (line, at) in enumerate(panel.at.items()):
+        shown = [curve.label for curve in curves if curve.label in at]
+        seeds = np.array([[settled(h, panel.y) for h in runs[label]] for label in shown])
+        there = np.isfinite(seeds).all(axis=1)  # what diverged came to nothing
+        x = np.array([at[label] for label in shown])[there]
+        drawn.append(series_of(line, x, seeds[there].T, i, False))
+    drawn += _lines(panel.lines or {}, len(drawn))
+    return labelled_axes(panel.x, name(panel.y), drawn, panel.title, True, panel.log_y)
 
 
 def _lines(lines: Mapping[str, Mapping[float, float]], first: int) -> list[dict[str, Any]]:

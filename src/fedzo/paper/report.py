@@ -11,6 +11,7 @@ from fedzo.core.files import write_atomic
 from fedzo.errors import UsageError
 from fedzo.paper.reproduce import environment, figures_in
 from fedzo.paper.runs_report import figures_of_runs
+from fedzo.paper.thresholds import MEANING
 from fedzo.plots.page import page
 
 PICTURES = ("images.png", "attack.png")  # what an attack's run leaves to look at
@@ -26,7 +27,7 @@ def write_report(folder: Path) -> Path:
         The page.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder")
+        raise UsageError(f"{folder} is not a folder")
     figures = figures_in(folder)
     title = "Reproduction" if figures else f"Runs in {folder.resolve().name}"
     figures = figures or figures_of_runs(folder)
@@ -35,6 +36,7 @@ def write_report(folder: Path) -> Path:
     for figure, pictures in zip(figures, _pictures(folder, figures), strict=True):
         figure["pictures"] = pictures
     content = {"title": title, "figures": figures, "environment": environment()}
+    content["thresholds"] = MEANING
     out = folder / "report.html"
     write_atomic(out, page(content).encode())
     return out

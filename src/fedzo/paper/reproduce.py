@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from fedzo._version import __version__
+from fedzo.config.jobs import Report, Run, do, missing
 from fedzo.core.federation import cores
 from fedzo.core.files import write_atomic
 from fedzo.errors import UsageError
-from fedzo.paper import FIGURES
-from fedzo.paper.claims import Claim, Comparison, Verdict, judge
+from fedzo.paper import FIGURES, caption
+from fedzo.paper.claims import Claim, Comparison, Verdict, judge, verdicts
 from fedzo.paper.figure import Figure, Scale
 from fedzo.paper.picture import axes_of
-from fedzo.paper.runs import Report, Run, do, run_of
+from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
+from fedzo.plots.series import columns, finals
 
 
 def reproduce(
@@ -55,7 +57,7 @@ def reproduce(
     dict
         The claims of each figure, judged.
     """
-    plans = [_Plan(each, _seeded(each.scales[scale], seeds), scale, out) for each in figures]
+    plans = [plan_of(each, scale, out, seeds) for each in figures]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,11 +69,26 @@ def reproduce(
     return judged
 
 
-def _seeded(scale: Scale, seeds: int | None) -> Scale:
-    return scale if seeds is None else replace(scale, seeds=seeds)
+def seconds_left(
+    figures: Sequence[Figure], scale: str, out: Path, seeds: int | None = None
+) -> float:
+    """Return about how many seconds all of it takes on this machine's cores, if left alone.
+
+    What is done already takes none.
+    """
+    plans = [plan_of(each, scale, out, seeds) for each in figures]
+    runs = missing(run for plan in plans for each in plan.runs.values() for run in each)
+    longest = max((run.work for run in runs), default=0.0)
+    return max(longest, sum(run.work for run in runs) / cores())
 
 
-class _Plan:
+def plan_of(figure: Figure, scale: str, out: Path, seeds: int | None = None) -> Plan:
+    """Return what a figure needs at a scale, with so many seeds or as many as the scale has."""
+    size = figure.scales[scale]
+    return Plan(figure, size if seeds is None else replace(size, seeds=seeds), scale, out)
+
+
+class Plan:
     """A figure at a scale, with the runs that it needs."""
 
     def __init__(self, figure: Figure, scale: Scale, scale_name: str, out: Path) -> None:
@@ -80,19 +97,24 @@ class _Plan:
         for curve in figure.curves:
             experiment = curve.experiment(scale)
             self.runs[curve.label] = [run_of(experiment, s, out) for s in range(scale.seeds)]
+        tables = figure.tables(scale_name)
+        self.title = caption.title(figure.title, tables)
+        self.about = f"{figure.about} {caption.settings(tables)}."
+        self.caption = self._caption(tables)
 
-    def caption(self) -> str:
+    def _caption(self, tables: Mapping[str, Any]) -> str:
         count = self.scale.seeds
-        size = f"{self.scale.rounds} rounds, "
-        size += f"{count} seeds (mean, least and greatest)" if count > 1 else "1 seed"
-        smaller = f", smaller than the paper's: {self.scale.about}" if self.scale.about else ""
-        return f"{self.scale_name} scale{smaller}; {size}"
+        seeds = f"{count} seeds (mean, least and greatest)" if count > 1 else "1 seed"
+        less = caption.smaller(tables, self.figure.tables("paper"))
+        other = f", which differs from the paper's (in brackets) in {less}" if less else ""
+        return f"{self.scale_name} scale{other}; {seeds}, each with a split of its own"
 
     def write(self) -> list[dict[str, Any]]:
         """Draw it, write all that a report needs, and return its claims, judged."""
         histories = {label: [run.history() for run in runs] for label, runs in self.runs.items()}
         drawn = axes_of(self.figure, histories)
-        draw(drawn, self.figure.title, self.caption(), self.out / self.figure.name)
+        pictures = [self.out / f"{self.figure.name}.{ending}" for ending in ("png", "svg")]
+        draw(drawn, *pictures, title=self.title, caption=self.caption)
         claims = [self._row(claim, claim.measure(histories)) for claim in self.figure.claims]
         folders = {
             label: str(runs[0].folder.parent.relative_to(self.out))
@@ -100,10 +122,12 @@ class _Plan:
         }
         content = {
             "name": self.figure.name,
-            "title": self.figure.title,
-            "about": self.figure.about,
-            "caption": self.caption(),
+            "title": self.title,
+            "about": self.about,
+            "caption": self.caption,
             "axes": drawn,
+            "columns": columns(histories),
+            "finals": finals(histories),
             "claims": claims,
             "folders": folders,
             "configs": {label: runs[0].config() for label, runs in self.runs.items()},
@@ -116,7 +140,7 @@ class _Plan:
 
     def _row(self, claim: Claim, comparisons: Sequence[Comparison]) -> dict[str, Any]:
         """Return a claim as ``claims.json`` has it."""
-        verdict = judge(comparisons)
+        verdict, each = judge(comparisons), verdicts(comparisons)
         return {
             "name": claim.name,
             "by": claim.by,
@@ -125,19 +149,19 @@ class _Plan:
             "scale": self.scale_name,
             "rounds": self.scale.rounds,
             "seeds": self.scale.seeds,
-            "measured": [_measured(comparison) for comparison in comparisons],
+            "measured": [_measured(c, v) for c, v in zip(comparisons, each, strict=True)],
             "reason": "" if verdict == Verdict.HOLDS else claim.reason,
         }
 
 
-def _measured(comparison: Comparison) -> dict[str, Any]:
+def _measured(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
     return {
         "what": comparison.what,
         "mean": _finite(comparison.interval.mean),
         "low": _finite(comparison.interval.low),
         "high": _finite(comparison.interval.high),
         "claimed": [_finite(comparison.low), _finite(comparison.high)],
-        "verdict": comparison.verdict.value,
+        "verdict": verdict.value,
     }
 
 

@@ -1,179 +1,44 @@
-"""The runs behind figures: each is done once, several at a time, and kept as a run folder.
+"""The runs behind figures: each is known by its resolved configuration, and done once.
 
-A run is known by its resolved configuration: ``runs/<config>-<hash>/seed-<n>``, a folder as
-``fedzo run --seeds`` leaves it. Whatever is there already is not done again, be it from
-another figure or from before a kill; what is half done goes on from its checkpoint.
+It lies in ``runs/<config>-<hash>/seed-<n>``, a folder as ``fedzo run --seeds`` leaves it. Whatever
+is there already is not done again, be it from another figure or from before a kill.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
 from fedzo._version import __version__
 from fedzo.config.experiment import Experiment
-from fedzo.errors import UsageError
-from fedzo.paper.worker import OUTCOME, serve
-from fedzo.runs.folder import RunFolder, as_toml, read_history
-from fedzo.runs.result import Status
-
-# Seconds of one core for a value, in orders of magnitude: an attack asks a neural network.
-_VALUE = {"attack": 3e-4, "softmax": 1e-6, "quadratic": 1e-6}
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run and its folder."""
-
-    experiment: Experiment
-    folder: Path
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has been done; raises if it has, and what it left is damaged."""
-        if not (self.folder / OUTCOME).exists():
-            return False
-        self.history()  # so that damage is told before hours of other runs, not after
-        self.config()
-        return True
-
-    @property
-    def work(self) -> float:
-        """About how many seconds of one core it takes: the values it asks for, and each one's."""
-        tables = self.experiment.tables
-        algorithm, devices = tables["algorithm"], tables["problem"].get("devices", 1)
-        # A gradient costs about what three values do.
-        values = algorithm.get("directions", 2) + 1
-        steps = algorithm.get("local_steps", 1) * (algorithm.get("participants") or devices)
-        if algorithm["name"] == "zone_s":
-            steps = 1  # one device a round
-        each = steps * values * algorithm.get("batch_size", 1)
-        return float(self.experiment.options.rounds * each * _VALUE[tables["problem"]["name"]])
-
-    def history(self) -> list[dict[str, Any]]:
-        """Return its records; one that diverged ends in a last record without a finite number."""
-        rounds = self.experiment.options.rounds
-        try:
-            records = list(read_history(RunFolder(self.folder).history))
-            status = json.loads((self.folder / OUTCOME).read_text(encoding="utf-8"))["status"]
-            if status == Status.NON_FINITE:
-                end = {"round": rounds, "train_loss": math.inf, "seconds": records[-1]["seconds"]}
-                records.append(dict.fromkeys(records[-1], math.nan) | end)
-            whole = records[-1]["round"] == rounds
-        except (UsageError, OSError, ValueError, LookupError, TypeError):
-            whole = False
-        if not whole:
-            raise self._damaged()
-        return records
-
-    def config(self) -> str:
-        """Return its configuration as text."""
-        try:
-            return RunFolder(self.folder).config.read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            raise self._damaged() from None
-
-    def _damaged(self) -> UsageError:
-        return UsageError(f"{self.folder} is damaged: remove it, and it will be done again")
+from fedzo.config.jobs import Run
+from fedzo.runs.folder import as_toml
 
 
 def run_of(experiment: Experiment, seed: int, out: Path) -> Run:
     """Return the run of an experiment with a seed, and where it lies under ``out``.
 
-    The version is part of the name: what another version computed is not taken for ours.
+    The seed names the data's randomness too, so that seeds differ in their split as well. The
+    version is part of the name: what another version computed is not taken for ours.
 
     Examples
     --------
     >>> experiment = Experiment.load("quadratic", ["run.rounds=20"])
-    >>> folder = run_of(experiment, 3, Path("reproduction")).folder
+    >>> run = run_of(experiment, 3, Path("reproduction"))
+    >>> folder = run.folder
     >>> folder.parts[:2], folder.parts[2].rpartition("-")[0], folder.name
     (('reproduction', 'runs'), 'quadratic', 'seed-3')
     >>> run_of(experiment, 4, Path("reproduction")).folder.parent == folder.parent
     True
+    >>> run.experiment.options.seed, run.experiment.options.data_seed
+    (3, 3)
     """
     known = as_toml(experiment.with_seed(0).tables)
     text = json.dumps([__version__, known], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = out / "runs" / f"{experiment.name}-{digest}" / f"seed-{seed}"
-    return Run(experiment.with_seed(seed), folder)
-
-
-Report = Callable[[float, int, int], None]  # share of the work done, runs done, runs in all
-
-
-def do(runs: Iterable[Run], workers: int, report: Report = lambda *_: None) -> None:
-    """Do those runs that are not done yet, in processes of their own.
-
-    The largest come first, so that no core waits long at the end. Whatever ends this
-    function, an interrupt or a run that failed, ends the processes.
-    """
-    distinct = {run.folder: run for run in runs}
-    missing = [run for run in distinct.values() if not run.finished]
-    missing.sort(key=lambda run: -run.work)
-    if missing:
-        _Pool(missing, report).go(min(workers, len(missing)))
-
-
-class _Pool:
-    def __init__(self, runs: Sequence[Run], report: Report) -> None:
-        self.report, self.all = report, len(runs)
-        self.waiting, self.finished = list(runs), 0
-        self.work = sum(run.work for run in runs) or 1.0
-        self.done: dict[Path, float] = {}  # work done, by folder
-        self.doing: dict[Connection, Run] = {}
-        self.processes: list[Any] = []
-
-    def go(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")  # forked threads would not survive
-        try:
-            for _ in range(workers):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=serve, args=(theirs,), daemon=True)
-                process.start()
-                theirs.close()  # so that the end of the process is the end of the pipe
-                self.processes.append(process)
-                self._give(ours)
-            while self.doing:
-                for connection in wait(list(self.doing)):
-                    assert isinstance(connection, Connection)
-                    self._hear(connection)
-        except BaseException:
-            for process in self.processes:
-                process.terminate()
-            raise
-        finally:
-            for process in self.processes:
-                process.join(10)  # a polite end writes a checkpoint
-                process.kill()
-
-    def _give(self, connection: Connection) -> None:
-        """Hand a worker its next run, or let it go."""
-        self.doing.pop(connection, None)
-        if not self.waiting:
-            connection.close()
-            return
-        run = self.waiting.pop(0)
-        self.doing[connection] = run
-        connection.send((run.experiment.tables, run.experiment.name, run.folder))
-
-    def _hear(self, connection: Connection) -> None:
-        """Take in what a worker tells: how far it is, that it is done, or what went wrong."""
-        run = self.doing[connection]
-        try:
-            said, told = connection.recv()
-        except EOFError:
-            raise UsageError(f"the process of {run.folder} was ended from outside") from None
-        if said == "failed":
-            raise UsageError(f"{run.folder}: {told}")
-        self.done[run.folder] = run.work * float(told)
-        if said == "done":
-            self.finished += 1
-            self._give(connection)
-        self.report(sum(self.done.values()) / self.work, self.finished, self.all)
+    data_seed = experiment.options.data_seed + seed
+    settings = experiment.tables["run"] | {"seed": seed, "data_seed": data_seed}
+    tables = as_toml(experiment.tables | {"run": settings})
+    return Run(Experiment.resolve(tables, experiment.name), folder)

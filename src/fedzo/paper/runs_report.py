@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedzo.errors import UsageError
-from fedzo.plots.curves import COLOURS
-from fedzo.plots.figures import axes, series
+from fedzo.core.files import read_toml
+from fedzo.plots.series import axes_of_runs, columns, finals
 from fedzo.runs.folder import RunFolder, read_history
-
-METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
 
 
 def figures_of_runs(folder: Path) -> list[dict[str, Any]]:
@@ -35,10 +31,9 @@ def _text(run: Path) -> str:
 
 
 def _problem(run: Path) -> str:
-    try:
-        return str(tomllib.loads(_text(run)).get("problem", {}).get("name", "runs"))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{RunFolder(run).config} is damaged: {error}") from error
+    path = RunFolder(run).config
+    problem = read_toml(path).get("problem") if path.exists() else None
+    return str(problem.get("name", "runs")) if isinstance(problem, dict) else "runs"
 
 
 def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str, Any]:
@@ -46,21 +41,14 @@ def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str
         label: [list(read_history(RunFolder(path).history)) for path in paths]
         for label, paths in runs.items()
     }
-    drawn = []
-    for key in METRICS:
-        curves = [
-            series(label, seeds, "round", key, i % len(COLOURS), i >= len(COLOURS))
-            for i, (label, seeds) in enumerate(histories.items())
-            if all(key in history[0] for history in seeds)
-        ]
-        if curves:
-            drawn.append(axes("round", key, curves, log="y" if key == "optimality_gap" else ""))
     return {
         "name": problem,
         "title": problem,
         "about": "",
         "caption": "mean and range where there are several seeds",
-        "axes": drawn,
+        "axes": axes_of_runs(histories),
+        "columns": columns(histories),
+        "finals": finals(histories),
         "claims": [],
         "folders": {label: str(paths[0].relative_to(folder)) for label, paths in runs.items()},
         "configs": {label: _text(paths[0]) for label, paths in runs.items()},

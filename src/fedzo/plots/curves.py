@@ -1,33 +1,24 @@
-"""Curves of runs: loss and the problem's own metric against rounds."""
+"""Curves of runs: the loss and the problem's own metrics, against rounds or what they cost."""
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedzo.core.files import write_atomic
-
-Array = NDArray[Any]
-Histories = Sequence[Sequence[Mapping[str, Any]]]  # the records of one seed after another
-
-# Okabe & Ito's colours: told apart by the colour-blind too, and in print.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-
-_TITLES = {
-    "train_loss": "training loss, all devices",
-    "test_accuracy": "test accuracy",
-    "optimality_gap": "f(x) - f*",
-    "attack_success": "attack success rate",
-}
+from fedzo.errors import InvalidValue, UsageError, nearest, one_of
+from fedzo.plots.figures import draw
+from fedzo.plots.series import Runs, axes_of_runs, metrics
 
 
-def draw_curves(runs: Mapping[str, Histories], out: str | os.PathLike[str]) -> None:
+def draw_curves(
+    runs: Runs,
+    out: str | os.PathLike[str],
+    x: str = "round",
+    y: Sequence[str] | None = None,
+    log_x: bool = False,
+    log_y: bool | None = None,
+) -> None:
     """Draw one curve for each label, with mean and band where it has several seeds.
 
     Parameters
@@ -36,51 +27,43 @@ def draw_curves(runs: Mapping[str, Histories], out: str | os.PathLike[str]) -> N
         The histories of a label's seeds, each the records of a ``history.jsonl``.
     out
         The picture's file; its ending says the format.
+    x, y
+        Keys of the records: what is shown, and against what. By default the loss and the
+        well-known metrics that are there.
+    log_x, log_y
+        Whether the axes are logarithmic; y is by default where it spans decades.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> history = [{"round": t, "train_loss": 0.5**t, "queries": 20 * t} for t in range(5)]
+    >>> path = Path(tempfile.mkdtemp(), "loss.svg")
+    >>> draw_curves({"a run": [history]}, path, x="queries", log_y=True)
+    >>> "queries, all devices" in path.read_text()
+    True
     """
-    from matplotlib.figure import Figure
-
-    keys = ["train_loss", *_metrics(runs)]
-    figure = Figure(figsize=(5 * len(keys), 3.6), dpi=150, layout="constrained")
-    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
-        for i, (name, histories) in enumerate(runs.items()):
-            if not all(key in record for history in histories for record in history):
-                continue
-            rounds, curves = _align(histories, key)
-            colour, style = COLOURS[i % len(COLOURS)], "-" if i < len(COLOURS) else "--"
-            seeds = f", mean and range of {len(curves)} seeds" if len(curves) > 1 else ""
-            line = {"marker": "." if len(rounds) == 1 else None, "color": colour, "lw": 1.8}
-            axes.plot(rounds, curves.mean(axis=0), style, label=name + seeds, **line)
-            if len(curves) > 1:
-                low, high = curves.min(axis=0), curves.max(axis=0)
-                axes.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
-        drawn = [line.get_ydata() for line in axes.lines]
-        if key == "optimality_gap" or (key == "train_loss" and _spans_decades(drawn)):
-            axes.set_yscale("log")
-        axes.set(xlabel="communication round", ylabel=_TITLES.get(key, key.replace("_", " ")))
-        axes.grid(color="0.9")
-        axes.spines[["top", "right"]].set_visible(False)
-    if len(runs) > 1 or any(len(seeds) > 1 for seeds in runs.values()):
-        figure.axes[0].legend(frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format=Path(out).suffix[1:] or "png")
-    write_atomic(Path(out), picture.getvalue())
+    check_keys(runs, x, y)
+    told = {_with_seeds(label, len(seeds)): seeds for label, seeds in runs.items()}
+    axes = axes_of_runs(told, x, y, log_x)
+    if not any(panel["series"] for panel in axes):
+        raise UsageError("there is no finite number to draw")
+    if log_y is not None:
+        axes = [panel | {"log_y": log_y} for panel in axes]
+    draw(axes, Path(out))
 
 
-def _metrics(runs: Mapping[str, Histories]) -> list[str]:
-    """Return what to draw beside the loss: the well-known metrics that some run has."""
-    known = ("test_accuracy", "optimality_gap", "attack_success")
-    return [key for key in known if any(key in seeds[0][0] for seeds in runs.values())]
+def check_keys(runs: Runs, x: str, y: Sequence[str] | None = None) -> None:
+    """Raise unless some run has these numbers.
+
+    >>> check_keys({"a": [[{"round": 0, "train_loss": 1.0}]]}, "round", ["train_los"])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: y = 'train_los': must be ... (did you mean 'train_loss'?)
+    """
+    keys = metrics(runs)
+    for axis, key in (("x", x), *(("y", key) for key in y or ())):
+        if key not in keys:
+            raise InvalidValue(axis, key, one_of(keys) + nearest(key, keys))
 
 
-def _spans_decades(curves: Sequence[Any]) -> bool:
-    """Tell whether a linear axis would show the ends of the curves as one flat line."""
-    values = np.concatenate([np.ravel(curve) for curve in curves])
-    return bool(values.min() > 0 and values.max() > 100 * values.min())
-
-
-def _align(histories: Histories, key: str) -> tuple[Array, Array]:
-    """Return rounds that all seeds have, and one curve for each seed."""
-    tables = [{record["round"]: record[key] for record in history} for history in histories]
-    rounds = sorted(set.intersection(*(set(table) for table in tables)))
-    curves = np.array([[table[r] for r in rounds] for table in tables])
-    return np.array(rounds), curves.clip(-1e99, 1e99)  # matplotlib fails near the largest floats
+def _with_seeds(label: str, seeds: int) -> str:
+    return f"{label}, mean and range of {seeds} seeds" if seeds > 1 else label

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.memory import check_memory
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import check_count, require
@@ -74,6 +75,7 @@ class Quadratic(Objective):
     ) -> None:
         for key, value in (("dim", dim), ("devices", devices)):
             check_count(key, value)
+        check_memory("dim", dim, 8 * dim * (devices + 4))
         require(0 < smoothness < np.inf, "smoothness", smoothness, "a number > 0")
         require(1 <= condition < np.inf, "condition", condition, "a number >= 1")
         for key, scale in (("gradient_noise", gradient_noise), ("dissimilarity", dissimilarity)):

@@ -27,7 +27,7 @@ from fedzo.core.objective import Objective, described
 from fedzo.core.random import Draws, integers_kernel, normals_kernel
 from fedzo.core.simd import exp, use_wide_vectors
 from fedzo.data import Dataset
-from fedzo.data.partition import deal
+from fedzo.data.partition import load_split
 
 Array = NDArray[Any]
 
@@ -107,6 +107,7 @@ class Softmax(Objective):
         """Return the losses at x + steps[k] * directions[rows[k]], (k, b)."""
         values = np.empty((len(rows), len(batch.labels)))
         inputs = batch.inputs.astype(x.dtype, copy=False)
+        directions = np.ascontiguousarray(directions)  # as BLAS has it
         _cross_entropy(x, directions, rows, steps, inputs, batch.labels, self.classes, values)
         return values
 
@@ -194,7 +195,9 @@ def softmax(
     >>> softmax(devices=10, partition="iid").size(3)
     400
     """
-    images, parts = deal(data, data_dir, devices, partition, shards_per_device, concentration, seed)
+    images, parts = load_split(
+        data, data_dir, devices, partition, shards_per_device, concentration, seed
+    )
     return Softmax(images, parts)
 
 

@@ -6,14 +6,16 @@ any moment leaves the old file or the new one, never half of one.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import date, time
-from numbers import Real
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +23,10 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from fedzo.core.files import UNFINISHED, write_atomic
+from fedzo.core.files import unfinished, write_atomic
 from fedzo.core.objective import Best
-from fedzo.errors import FedzoError, UsageError
+from fedzo.errors import CannotWrite, UsageError
+from fedzo.runs.options import FlowerSettings, RunOptions
 
 Array = NDArray[Any]
 Config = Mapping[str, Mapping[str, Any]]
@@ -32,15 +35,14 @@ _FORMAT = 2  # of checkpoints: another number if what is in them is no longer re
 
 # What may differ between the first part of a run and its continuation.
 FREE_KEYS = {
-    ("problem", "budget"),
     ("problem", "max_queries"),
-    *(("run", k) for k in ("rounds", "workers", "evaluate_every", "checkpoint_every", "target")),
-    *(("flower", k) for k in ("quorum", "grace", "patience", "max_norm", "nodes")),
+    *(("run", field.name) for field in fields(RunOptions) if not field.name.endswith("seed")),
+    *(("flower", field.name) for field in fields(FlowerSettings)),
 }
 
 
 class Checkpoint(NamedTuple):
-    """Enough to go on exactly: no generator has a state that would have to be kept."""
+    """Enough to resume exactly: no generator has a state that would have to be kept."""
 
     round: int
     state: tuple[Array, ...]
@@ -52,6 +54,24 @@ class Checkpoint(NamedTuple):
     seconds: float
     config: Config
     start: str  # a fingerprint of x0
+    records: int  # of the history, on schedule
+    digest: str  # of these records
+
+
+class Seal:
+    """Counts records and digests them, one after the other: what a checkpoint knows of them."""
+
+    def __init__(self) -> None:
+        self.count, self._digest = 0, hashlib.sha256()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count a record in."""
+        self.count += 1
+        self._digest.update(as_line(record).encode())
+
+    def digest(self) -> str:
+        """Return the digest of all records so far."""
+        return self._digest.hexdigest()
 
 
 class RunFolder:
@@ -65,11 +85,29 @@ class RunFolder:
         self.model = self.path / "model.npy"
         self.best = self.path / "best.npy"
         self.curves = self.path / "curves.png"
+        self.mark = self.path / ".fedzo"  # says that a run may write here
 
     def has_run(self) -> bool:
         """Tell whether a run was started here."""
         # Not Path.exists, which raises where it may not look; held will say what is wrong.
         return os.path.exists(self.config) or os.path.exists(self.checkpoint)
+
+    def check_free(self) -> None:
+        """Raise unless the folder is empty or new, or marked as a run's own.
+
+        What somebody else has put into a folder is never overwritten, added to or deleted.
+        """
+        if os.path.exists(self.mark):
+            return
+        try:
+            foreign = next(self.path.iterdir(), None)
+        except OSError:  # not there yet, or held will say what is wrong
+            return
+        if foreign is not None:
+            raise UsageError(
+                f"{self.path} holds files that are not of a run, such as {foreign.name}: "
+                "choose an empty or new folder"
+            )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -91,10 +129,12 @@ class RunFolder:
                 os.close(lock)
 
     def prepare(self, config: Config) -> None:
-        """Write the configuration, or raise with the reason."""
+        """Mark the folder and write the configuration, or raise with the reason."""
+        own = (self.config, self.history, self.checkpoint, self.model, self.best, self.curves)
         try:
-            for left in self.path.glob(f".*{UNFINISHED}"):  # by a kill in the midst of writing
-                left.unlink()
+            self.mark.touch()
+            for left in (left for path in own for left in unfinished(path)):
+                left.unlink()  # by a kill in the midst of writing
         except OSError as error:
             raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
         write_atomic(self.config, _dumps(config).encode())
@@ -103,20 +143,38 @@ class RunFolder:
         """Add one line to the history."""
         try:
             with self.history.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(as_line(record))
         except OSError as error:
-            raise FedzoError(f"cannot write {self.history}: {error.strerror}") from error
+            raise CannotWrite(self.history, error) from error
 
-    def keep_history(self, upto: int, scheduled: Callable[[int], bool]) -> list[dict[str, Any]]:
+    def keep_history(
+        self, upto: int, scheduled: Callable[[int], bool], lenient: bool = False
+    ) -> list[dict[str, Any]]:
         """Drop what lies after a round, half lines and lines off the schedule; return the rest.
 
         What is left is what an uninterrupted run would have written by that round.
         """
         kept = [
-            r for r in read_history(self.history) if r["round"] <= upto and scheduled(r["round"])
+            record
+            for record in read_history(self.history, lenient)
+            if record["round"] <= upto and scheduled(record["round"])
         ]
-        write_atomic(self.history, "".join(json.dumps(r) + "\n" for r in kept).encode())
+        write_atomic(self.history, "".join(map(as_line, kept)).encode())
         return kept
+
+    def check_history(self, checkpoint: Checkpoint) -> None:
+        """Raise unless the history holds the records that were there at the checkpoint."""
+        options, sealed = RunOptions(**checkpoint.config.get("run", {})), Seal()
+        for record in read_history(self.history):
+            if record["round"] <= checkpoint.round and options.evaluates(record["round"]):
+                sealed.add(record)
+        if (sealed.count, sealed.digest()) != (checkpoint.records, checkpoint.digest):
+            found = "other" if sealed.count == checkpoint.records else str(sealed.count)
+            raise UsageError(
+                f"{self.history} does not fit its checkpoint: it has {found} records up to round "
+                f"{checkpoint.round} where {checkpoint.records} were written; --repair resumes "
+                "with what is left of it"
+            )
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint."""
@@ -125,10 +183,21 @@ class RunFolder:
         arrays["best"] = best.pop("x")
         meta = checkpoint._asdict() | {"config": _dumps(checkpoint.config), "best": best}
         del meta["state"]
-        meta["format"] = _FORMAT
+        text = json.dumps(meta)
         buffer = io.BytesIO()
-        np.savez(buffer, meta=np.array(json.dumps(meta)), **arrays)
+        seal = np.array(_checksum(text, arrays))
+        np.savez(buffer, format=np.array(_FORMAT), meta=np.array(text), seal=seal, **arrays)
+        self._sync_history()  # what a checkpoint counts on must be on the disk before it
         write_atomic(self.checkpoint, buffer.getvalue())
+
+    def _sync_history(self) -> None:
+        try:
+            with self.history.open("rb") as file:
+                os.fsync(file.fileno())
+        except FileNotFoundError:  # nothing was evaluated yet
+            return
+        except OSError as error:
+            raise CannotWrite(self.history, error) from error
 
     def load(self) -> Checkpoint | None:
         """Read the checkpoint, if there is one."""
@@ -137,11 +206,15 @@ class RunFolder:
         try:
             content = io.BytesIO(self.checkpoint.read_bytes())
             with np.load(content, allow_pickle=False) as file:
-                meta = json.loads(str(file["meta"]))
-                self._check_format(meta.pop("format", 0))
-                meta["config"] = tomllib.loads(meta["config"])
-                meta["best"] = Best(file["best"], **meta["best"])
-                state = tuple(file[f"state_{i}"] for i in range(len(file.files) - 2))
+                arrays = {name: file[name] for name in file.files}
+            self._check_format(int(arrays.pop("format", 1)))
+            text, seal = str(arrays.pop("meta")), str(arrays.pop("seal"))
+            if seal != _checksum(text, arrays):
+                raise ValueError("the checksum is another one")
+            meta = json.loads(text)
+            meta["config"] = tomllib.loads(meta["config"])
+            meta["best"] = Best(arrays.pop("best"), **meta["best"])
+            state = tuple(arrays[f"state_{i}"] for i in range(len(arrays)))
             return Checkpoint(state=state, **meta)
         except UsageError:
             raise
@@ -164,14 +237,36 @@ class RunFolder:
             self.best.unlink(missing_ok=True)  # of the part before a resume
 
 
+def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
+    """Return a checksum over all fields of a checkpoint, their names, types and shapes."""
+    digest = hashlib.sha256(text.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def as_line(record: Mapping[str, Any]) -> str:
+    """Return a record as a line of valid JSON: what is not finite is null there.
+
+    >>> as_line({"round": 0, "spread": float("inf")}).strip()
+    '{"round": 0, "spread": null}'
+    """
+    finite = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in record.items()}
+    return json.dumps(finite, allow_nan=False) + "\n"
+
+
 def _save_array(path: Path, array: Array) -> None:
     buffer = io.BytesIO()
     np.save(buffer, array)
     write_atomic(path, buffer.getvalue())
 
 
-def read_history(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a history; a half line at the end, from a kill, is passed over."""
+def read_history(path: Path, lenient: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the records of a history; a half line at the end, from a kill, is passed over.
+
+    A damaged line is an error, or is passed over too where ``lenient``.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -180,11 +275,12 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 record = None
-            if not _is_record(record):
+            if _is_record(record):
+                yield record
+            elif not lenient:
                 raise UsageError(f"{path} is damaged in line {number}")
-            yield record
 
 
 def read_seeds(path: Path) -> list[list[dict[str, Any]]]:
@@ -209,8 +305,12 @@ def _label(path: Path, among: Sequence[Path]) -> str:
 
 
 def _is_record(record: Any) -> bool:
-    numbers = ("round", "train_loss")  # what every reader relies on
-    return isinstance(record, dict) and all(isinstance(record.get(n), Real) for n in numbers)
+    """Tell whether this has what every reader relies on: a round, and a loss that is a number."""
+    if not isinstance(record, dict):
+        return False
+    at, loss = record.get("round"), record.get("train_loss")
+    whole = isinstance(at, int) and not isinstance(at, bool) and at >= 0
+    return whole and isinstance(loss, int | float) and isfinite(loss)
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -224,6 +324,7 @@ def differences(old: Config, new: Config) -> list[str]:
         f"{table}.{key} = {was!r}, now {now!r}"
         for table, key in sorted(keys - FREE_KEYS)
         if (was := old.get(table, {}).get(key)) != (now := new.get(table, {}).get(key))
+        and repr(was) != repr(now)  # nan is not equal to itself
     ]
 
 

@@ -91,7 +91,7 @@ def describe_problem(fun: object, objective: Objective, start: Array) -> dict[st
     """
     if isinstance(objective, FunctionObjective):
         table: dict[str, Any] = {"name": name_of(fun), "dim": objective.dim}
-        table |= {"devices": objective.devices, "max_queries": objective.meter.budget}
+        table |= {"devices": objective.devices, "max_queries": objective.meter.max_queries}
         if objective.box is not None:
             table["bounds"] = objective.box.pairs()
         return table | {"python_only": "its problem is a function that was given in Python"}

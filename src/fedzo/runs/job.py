@@ -44,6 +44,7 @@ class Job:
     tables: Config
     run_dir: Path | None = None
     resume: bool = False
+    repair: bool = False  # resume although the history does not fit the checkpoint
     watchers: tuple[Callback, ...] = ()
 
     @property
@@ -63,6 +64,7 @@ def threads(job: Job, objective: Objective, drive: Drive) -> Result:
 
 def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads) -> Result:
     """Prepare, run and finish a job on a problem that this process holds."""
+    check_folder(job)  # before the first query
     with closing(objective):
         job, probed = choose_numbers(job, objective, x0)
         result = engine(
@@ -74,6 +76,17 @@ def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads)
     if job.run_dir is not None:
         objective.write_files(job.run_dir, result.best)
     return result
+
+
+def check_folder(job: Job) -> None:
+    """Raise unless the folder is free for a new run, or holds the run that is to be resumed."""
+    folder = job.folder
+    if job.resume and folder is None:
+        raise UsageError("resume needs the run_dir of the run to resume")
+    if job.resume and folder is not None and not folder.has_run():
+        raise UsageError(f"{folder.path} holds no run to resume")
+    if folder is not None:
+        folder.check_free()
 
 
 def choose_numbers(job: Job, objective: Objective, x0: Array) -> tuple[Job, int]:
@@ -114,11 +127,8 @@ def drive(
     >>> bool(drive(job, federation, np.ones(2)).fun < 1e-3)
     True
     """
+    check_folder(job)
     folder, watchers = job.folder, job.watchers
-    if job.resume and folder is None:
-        raise UsageError("resume needs the run_dir of the run to resume")
-    if job.resume and folder is not None and not folder.has_run():
-        raise UsageError(f"{folder.path} holds no run to resume")
     if folder is not None:
         watchers = (*watchers, Curves(folder))
     job = replace(job, tables=as_toml(job.tables), watchers=watchers)

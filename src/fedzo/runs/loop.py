@@ -16,7 +16,7 @@ from fedzo.algorithms import RoundInfo
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
-from fedzo.runs.folder import Checkpoint, RunFolder, differences
+from fedzo.runs.folder import Checkpoint, RunFolder, Seal, differences
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Progress, Result, Status
 from fedzo.runs.states import flatten, unflatten
@@ -49,6 +49,7 @@ class Position(NamedTuple):
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     channel_uses: int = 0
+    idle: int = 0  # rounds in which no device took part
     last: RoundInfo = RoundInfo(participants=0, queries=0)
 
     def moved(self, state: Any, info: RoundInfo) -> Position:
@@ -60,6 +61,7 @@ class Position(NamedTuple):
             self.uplink_bytes + info.uplink_bytes,
             self.downlink_bytes + info.downlink_bytes,
             self.channel_uses + info.channel_uses,
+            self.idle + (info.participants == 0),
             info,
         )
 
@@ -78,6 +80,8 @@ class Loop:
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     asked_before: int = 0  # what the meter had counted before the run, if there is one
     began: float = field(default_factory=time.perf_counter)
+    silent: set[int] | None = None  # the devices that no evaluation has heard of
+    sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
 
     @classmethod
     def begin(
@@ -91,9 +95,8 @@ class Loop:
     ) -> Self:
         """Return the run before its first round."""
         position = Position(0, job.algorithm.init(x0, federation, job.uplink), probed)
-        start = hashlib.sha256(x0.tobytes()).hexdigest()[:16]
         best = Best(x0, np.inf, 0)
-        return cls(job, federation, position, best, start, point, **settings)
+        return cls(job, federation, position, best, fingerprint(x0), point, **settings)
 
     @property
     def options(self) -> RunOptions:
@@ -135,6 +138,8 @@ class Loop:
                 f"{files.path} already holds a run: resume it or choose another folder"
             )
         files.prepare(self.job.tables)
+        if not resume:
+            self.save()  # what "auto" has measured, and the queries for it, survive a kill
 
     def _reopen(self, files: RunFolder) -> None:
         checkpoint = files.load()
@@ -154,7 +159,16 @@ class Loop:
         state = unflatten(self.position.state, checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
         self.best, self.left_out = checkpoint.best, checkpoint.left_out
-        self.history = files.keep_history(checkpoint.round, self.options.evaluates)
+        if not self.job.repair:
+            files.check_history(checkpoint)
+        lenient = self.job.repair
+        self.history = files.keep_history(checkpoint.round, self.options.evaluates, lenient)
+        for record in self.history:
+            self.sealed.add(record)
+            absent = {
+                a["device"] for a in record.get("left_out", ()) if a["round"] == record["round"]
+            }
+            self.silent = absent if self.silent is None else self.silent & absent
         self.began -= checkpoint.seconds
         if self.federation.meter is not None:
             self.federation.meter.queries = checkpoint.spent
@@ -242,6 +256,7 @@ class Loop:
         before, pending = self._metered(), list(self.left_out)
         losses = self.federation.losses(self.x)
         absent = [device.device for device in self.federation.left_out]
+        self.silent = set(absent) if self.silent is None else self.silent & set(absent)
         self._note_left_out(at.round)
         wrong = ~np.isfinite(losses)
         wrong[absent] = False
@@ -271,6 +286,7 @@ class Loop:
         self.left_out = pending
         if self.options.evaluates(at.round):
             self.left_out, self.best = [], self._better()
+            self.sealed.add(record)
         if self.files is not None:
             self.files.append(record)
 
@@ -279,7 +295,7 @@ class Loop:
         if self.files is None:
             return
         at = self.position
-        counters = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
+        counters = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses", "idle")
         totals = {key: getattr(at, key) for key in counters}
         self.files.save(
             Checkpoint(
@@ -293,6 +309,8 @@ class Loop:
                 seconds=self.seconds,
                 config=self.job.tables,
                 start=self.start,
+                records=self.sealed.count,
+                digest=self.sealed.digest(),
             )
         )
 
@@ -325,23 +343,45 @@ class Loop:
 
     def _verdict(self, status: Status, message: str) -> tuple[Status, str]:
         """Return what a run that ended as it should has come to, in truth."""
-        if status > Status.STOPPED or not self.history or not self.position.round:
-            return status, message
-        if not self.position.queries:
-            return Status.HALTED, f"{message}, in which no device took part"
+        found = self._shortcoming() if status <= Status.STOPPED else None
+        return status if found is None else found[0], message + ("" if found is None else found[1])
+
+    def _shortcoming(self) -> tuple[Status, str] | None:
+        """Return why a run that ended as it should is not a success, if it is not."""
+        at, best = self.position, self._better()
+        if not self.history:
+            return Status.STALLED, ", before anything was evaluated"
         first, last = (self.history[i]["train_loss"] for i in (0, -1))
-        rose = last - first > 0.01 * abs(first)  # less than that is noise around a good start
-        best = self._better()
-        if rose:
-            kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
-            return (
+        kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
+        flat = "μ is below the precision of x, or the loss is flat around it"
+        silent = ", ".join(map(str, sorted(self.silent or ())[:5]))
+        # Less than one per cent is noise around a good start.
+        reasons = (
+            (not at.queries, Status.HALTED, ", in which no device took part"),
+            (silent, Status.HALTED, f", but device {silent} was never heard of"),
+            (
+                2 * at.idle > at.round,
+                Status.STALLED,
+                f", but in {at.idle} of {at.round} no device took part",
+            ),
+            (
+                last - first > 0.01 * abs(first),
                 Status.DIVERGED,
-                f"{message}, but the loss rose from {first:.4g} to {last:.4g}{kept}",
-            )
-        if best.round == 0:
-            nothing = f"no evaluated model is better than the start, {first:.4g}"
-            return Status.STALLED, f"{message}, but {nothing}"
-        return status, message
+                f", but the loss rose from {first:.4g} to {last:.4g}{kept}",
+            ),
+            (
+                fingerprint(self.x) == self.start,
+                Status.STALLED,
+                f", but no two values differed: {flat}",
+            ),
+            (
+                best.round == 0,
+                Status.STALLED,
+                f", but no evaluated model is better than the start, {first:.4g}",
+            ),
+        )
+        met = ((status, words) for holds, status, words in reasons if holds)
+        return next(met, None) if at.round else None
 
     def _note_left_out(self, t: int) -> None:
         """Take down who was left out in round t, for the next record of the history."""
@@ -378,6 +418,11 @@ class Loop:
         record = self.history[-1] if self._recorded() else None
         x = self.shown(self.x)
         return Progress(at.round, self.options.rounds, x, at.queries, self.seconds, record)
+
+
+def fingerprint(x: Array) -> str:
+    """Return a short name for a model, another one for every other model."""
+    return hashlib.sha256(x.tobytes()).hexdigest()[:16]
 
 
 def mean_of(losses: Array) -> float:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.algorithms import Algorithm, FedZO
+from fedzo.algorithms import Adaptive, Algorithm, FedZO
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError, nearest
 from fedzo.problems.function import FunctionOptions
@@ -22,6 +22,8 @@ from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Ideal, Uplink
 
 Array = NDArray[Any]
+
+UNLIMITED = 1_000_000  # rounds
 
 
 class MinimizeKeywords(RunKeywords, FunctionOptions, total=False):
@@ -37,7 +39,7 @@ def minimize(
     uplink: Uplink | None = None,
     callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool | Literal["repair"] = False,
     **options: Unpack[MinimizeKeywords],
 ) -> Result:
     """Minimise f(x) = 1/N sum_i f_i(x) over a federation, from values only.
@@ -54,7 +56,8 @@ def minimize(
     devices : int, optional
         N, for a plain function; an objective knows its own.
     algorithm : Algorithm, optional
-        ``FedZO()`` by default.
+        By default ``Adaptive()`` for a plain function, which needs no settings and ends by itself,
+        and ``FedZO()`` for an objective.
     uplink : Uplink, optional
         ``Ideal()`` by default.
     callback : callable or several, optional
@@ -65,9 +68,10 @@ def minimize(
     run_dir : path, optional
         Folder for ``config.toml``, ``history.jsonl``, ``checkpoint.npz``, ``model.npy`` and
         ``curves.png``.
-    resume : bool
+    resume : bool or "repair"
         Resume from ``run_dir``'s checkpoint; ``rounds`` counts from the very beginning, so
         100 rounds and then a resume with ``rounds=200`` is the same run as 200 at once.
+        "repair" resumes although lines of the history are damaged or lost.
     **options
         How the run goes, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
         ``workers``, ``target``, and how often to evaluate and to save. Of a plain function, see
@@ -87,7 +91,10 @@ def minimize(
     >>> result.queries  # 60 rounds x 5 devices x 5 steps x (3 + 1) values
     6000
     """
-    algorithm = FedZO() if algorithm is None else algorithm
+    if algorithm is None:
+        algorithm = FedZO() if isinstance(fun, Objective) else Adaptive()
+    if isinstance(algorithm, Adaptive):  # it knows when to end
+        options.setdefault("rounds", UNLIMITED)
     uplink = Ideal() if uplink is None else uplink
     for table, part in (("algorithm", algorithm), ("uplink", uplink)):
         check_part(table, part)
@@ -99,7 +106,8 @@ def minimize(
         options=run,
         tables=describe_job(algorithm, uplink, run, describe_problem(fun, objective, start)),
         run_dir=None if run_dir is None else Path(run_dir),
-        resume=resume,
+        resume=bool(resume),
+        repair=resume == "repair",
         watchers=as_watchers(callback),
     )
     return perform(job, objective, start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from fedzo.runs.result import Progress
@@ -14,23 +14,35 @@ from fedzo.runs.result import Progress
 class LiveLine:
     """A line of a stream that is rewritten, if the stream is a terminal."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.live = stream, stream.isatty()
+    def __init__(self, stream: TextIO | None) -> None:
+        self.stream = stream  # None: standard error is closed
+        self.live = stream is not None and stream.isatty()
         self._width = 0
 
-    def rewrite(self, text: str) -> None:
-        """Put a text in the place of the last."""
-        text = text[: _columns(self.stream) - 1]
-        self.stream.write("\r" + text.ljust(self._width))
-        self.stream.flush()
+    def rewrite(self, *parts: str) -> None:
+        """Put a text in the place of the last: of its parts, as many as fit.
+
+        The first and the last stay longest; those between go from the right.
+        """
+        text = fitted(parts, _columns(self.stream) - 1)
+        self.write("\r" + text.ljust(self._width))
         self._width = len(text)
+
+    def write(self, text: str) -> None:
+        """Write to the stream; one that is full or closed is not written to again."""
+        if self.stream is None:
+            return
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # a run is not lost because nobody can read of it
+            self.stream = None
 
     def close(self) -> None:
         """Take the live line away."""
         if self.live and self._width:
             self.rewrite("")
-            self.stream.write("\r")
-            self.stream.flush()
+            self.write("\r")
 
 
 class ProgressLine(LiveLine):
@@ -73,15 +85,15 @@ class ProgressLine(LiveLine):
             now = time.monotonic()
             if at_end or now - self._shown > 0.1:
                 self._shown = now
-                self.rewrite(self._text(progress))
+                self.rewrite(*self._parts(progress))
         elif progress.record is not None:
             # Of the evaluated rounds, those that step over a twentieth of the run.
             twentieth = 20 * progress.round // max(progress.rounds, 1)
             if at_end or twentieth >= self._shown:
                 self._shown = twentieth + 1
-                print(self._text(progress), file=self.stream, flush=True)
+                self.write("  ".join(self._parts(progress)) + "\n")
 
-    def _text(self, progress: Progress) -> str:
+    def _parts(self, progress: Progress) -> list[str]:
         assert self._first is not None
         parts = [f"round {progress.round}/{progress.rounds}"]
         parts += [
@@ -93,14 +105,27 @@ class ProgressLine(LiveLine):
             speed = (progress.queries - self._first.queries) / seconds
             parts.append(f"{speed:,.3g} queries/s" if speed < 1000 else f"{speed:,.0f} queries/s")
             parts.append(f"{duration(seconds / rounds * (progress.rounds - progress.round))} left")
-        return "  ".join(parts)
+        return parts
 
 
-def _columns(stream: TextIO) -> int:
+def fitted(parts: Sequence[str], width: int) -> str:
+    """Return parts on a line of some width; those in the middle are left out first.
+
+    >>> fitted(["round 3/9", "train loss 1.2", "900 queries/s", "7 s left"], 40)
+    'round 3/9  train loss 1.2  7 s left'
+    """
+    chosen = list(parts)
+    while len(chosen) > 2 and len("  ".join(chosen)) > width:
+        del chosen[-2]
+    return "  ".join(chosen)[:width]
+
+
+def _columns(stream: TextIO | None) -> int:
     """Return the width of the stream's own terminal: standard output may be elsewhere."""
     try:
+        assert stream is not None
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except OSError:  # a stream that only says that it is one
+    except (OSError, ValueError, AssertionError):  # a stream that only says that it is one
         return 80
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import Any, Self
 
 from fedzo.runs.result import Progress
@@ -35,14 +36,16 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for one in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(one) is not signal.SIG_IGN:
-                self._before[one] = signal.signal(one, self._come)
+        if threading.current_thread() is not threading.main_thread():
+            return self  # signals are the main thread's
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._come)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for one, before in self._before.items():
-            signal.signal(one, before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def __call__(self, _progress: Progress) -> None:
         """Raise what was swallowed."""

@@ -1,24 +1,12 @@
-r"""Measuring the constants of Assumptions 1-4 on a problem that gives values only.
+"""Estimate the constants of Assumptions 1-4 of a problem that gives values only.
 
-**Squared norms from slopes.** For v uniform on the sphere, :math:`d\, E(v^T g)^2 = \|g\|^2`. So K
-orthonormal directions, the same for all devices and samples, and central differences
-:math:`s = v^T \nabla F_i(x, \xi)` give unbiased estimates of all squared norms that Assumptions
-3 and 4 speak of: :math:`\|\nabla f_i\|^2`, the spread of :math:`\nabla F_i` over ξ,
-:math:`\|\nabla f\|^2` and :math:`\|\nabla f_i - \nabla f\|^2`, each less what the noise of a finite
-batch adds to it. Their relative error is about :math:`\sqrt{2/K}`, whatever d is, and none if
-K = d. Memory is that of K vectors.
-
-**Where.** At x⁰ and at a few points further down, each found by a line search along the
-estimated gradient: an assumption that holds for all x is looked at where a run goes.
+What is measured, squared norms and curvature, and how: :mod:`fedzo.theory.measure`.
 
 **From norms to constants.** Each of the assumptions is a line above a cloud of points, one for
 each x and device. Its slope is that of the least-squares line, or none (c_g = 1, c_h = 0)
 if that is within two standard errors of none; its height is that of the highest point. The
 largest of many noisy numbers is too large, so the highest point is *picked* by one half of
 the measurements and *measured* by the other.
-
-**L** is sought by climbing: the curvature :math:`v^T \nabla^2 F v` is a second difference, and v
-is turned to where it grows (steepest ascent with Rayleigh-Ritz over three vectors).
 """
 
 from __future__ import annotations
@@ -26,19 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedzo.core.directions import Frame
 from fedzo.core.objective import Objective
-from fedzo.core.random import Stream
 from fedzo.errors import UsageError, require
 from fedzo.theory.bounds import Constants
-from fedzo.theory.curvature import climb
-from fedzo.theory.probe import HALVINGS, Plan, Probe, plan_for
+from fedzo.theory.measure import Plan, Probe, climb, plan_for, walk
 
 Array = NDArray[Any]
 
@@ -111,7 +96,7 @@ def estimate(
     everyone = np.arange(objective.devices)
     with ThreadpoolController().limit(limits=1, user_api="blas"):  # the matrices are small
         start = float(np.mean(objective.losses(x, everyone)))
-        path, slopes = _walk(probe, x)
+        path, slopes = walk(probe, x)
         best = float(np.mean(objective.losses(path[-1], everyone)))
         probe.queries += 2 * evaluation
         _require_finite(start, best, *slopes)
@@ -132,82 +117,6 @@ def estimate(
     }
     notes = _notes(plan, objective, lower_bound, looked)
     return Estimate(constants, errors, notes, start, best, probe.queries, plan)
-
-
-class _Slopes(NamedTuple):
-    """Unbiased squared norms: (repeats, points, devices), and (repeats, points) for f."""
-
-    own: Array  # ‖∇f_i‖²
-    spread: Array  # E‖∇F_i - ∇f_i‖²
-    unlike: Array  # ‖∇f_i - ∇f‖²
-    all: Array  # ‖∇f‖²
-    curvature: Array  # the mean second derivative of f_i, tr(∇²f_i)/d
-
-
-def _walk(probe: Probe, x: Array) -> tuple[list[Array], _Slopes]:
-    """Measure at x and, downhill, at further points."""
-    path, measured = [x], []
-    for p in range(probe.plan.points):
-        slopes, gradient = _measure(probe, p, path[p])
-        measured.append(slopes)
-        if p + 1 < probe.plan.points:
-            path.append(_descend(probe, p, path[p], gradient))
-    return path, _Slopes(*(np.stack(each, axis=1) for each in zip(*measured, strict=True)))
-
-
-def _measure(probe: Probe, p: int, x: Array) -> tuple[_Slopes, Array]:
-    """Return the norms at a point, and the estimated gradient of f."""
-    frame = Frame("orthogonal", probe.plan.directions, x.size, x.dtype)
-    gradient, repeats = np.zeros(x.size), probe.plan.repeats
-    found = []
-    for r in range(repeats):
-        frame.draw(probe.at(Stream.DIRECTIONS, p, step=r))
-        means, noises, curves = [], [], []
-        for i in probe.devices:
-            _, slopes, seconds = probe.differences(x, frame.rows, probe.batch(p, int(i), r))
-            b = slopes.shape[1]  # 1 where a problem has no randomness, whatever was asked for
-            means.append(slopes.mean(axis=1))
-            noises.append(slopes.var(axis=1, ddof=1) if b > 1 else np.zeros(len(slopes)))
-            curves.append(seconds.mean())
-        found.append(_norms(np.array(means), np.array(noises), b, x.size, np.array(curves)))
-        mean = np.mean(means, axis=0).astype(x.dtype)
-        gradient += x.size / (len(mean) * repeats) * (mean @ frame.rows)
-    return _Slopes(*(np.array(each) for each in zip(*found, strict=True))), gradient
-
-
-def _norms(means: Array, noises: Array, b: int, dim: int, curves: Array) -> _Slopes:
-    """Turn slopes, (devices, directions), into squared norms: d times the mean square.
-
-    The mean of b slopes has the variance noise/b, and its square that much too much.
-    """
-    n = len(means)
-    total = noises.sum(axis=0) / (b * n**2)  # the variance of the mean over devices
-    away = (means - means.mean(axis=0)) ** 2 - (1 - 2 / n) * noises / b - total
-    return _Slopes(
-        own=dim * (means**2 - noises / b).mean(axis=1),
-        spread=dim * noises.mean(axis=1),
-        unlike=dim * away.mean(axis=1) if n > 1 else np.zeros(1),
-        all=dim * np.mean(means.mean(axis=0) ** 2 - total),
-        curvature=curves,
-    )
-
-
-def _descend(probe: Probe, p: int, x: Array, gradient: Array) -> Array:
-    """Return a lower point along the gradient: Newton's step on that line, halved if need be."""
-    length = float(np.linalg.norm(gradient))
-    if length == 0:
-        return x
-    down = (-gradient / length).astype(x.dtype)[None]
-    batches = [probe.batch(p, int(i), probe.plan.repeats) for i in probe.devices]
-    along = [probe.differences(x, down, batch) for batch in batches]
-    base, slope, curve = (float(np.mean([np.mean(a[k]) for a in along])) for k in range(3))
-    step = -slope / curve if slope < 0 < curve else 1.0
-    for _ in range(HALVINGS):
-        steps = np.array([step])
-        if np.mean([probe.values(x, down, steps, batch).mean() for batch in batches]) < base:
-            break
-        step /= 2
-    return np.asarray(x + step * down[0], x.dtype)
 
 
 def _envelope(horizontal: Array, vertical: Array) -> tuple[tuple[float, float], ...]:

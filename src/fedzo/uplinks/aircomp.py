@@ -55,8 +55,8 @@ class AirComp(Uplink):
     channel : str
         ``rayleigh``: h ~ CN(0, 1), the paper's; ``rician``: a line of sight of power
         K/(K+1) and phase 0 plus CN(0, 1/(K+1)); ``fixed``: h = 1.
-    rician_factor : float
-        K of the Rician channel.
+    rician_factor : float, optional
+        K of the Rician channel, 3 by default; other channels have none.
     csi_error : float
         Variance of the error of the channel estimate: devices know
         ĥ_i = h_i + CN(0, csi_error), are scheduled and precode by it, and what arrives of
@@ -90,7 +90,7 @@ class AirComp(Uplink):
     snr_db: float = 0.0
     h_min: float = 0.8
     channel: str = "rayleigh"
-    rician_factor: float = 3.0
+    rician_factor: float | None = None
     csi_error: float = 0.0
     packing: bool = False
     noise: str = "complex"
@@ -99,7 +99,11 @@ class AirComp(Uplink):
         heard = abs(self.snr_db) <= _MOST_DB or self.snr_db == math.inf
         allowed = f"a number from -{_MOST_DB} to {_MOST_DB}, or inf for no noise"
         require(heard, "snr_db", self.snr_db, allowed)
-        check_positive(self, "h_min", "rician_factor")
+        check_positive(self, "h_min")
+        if self.rician_factor is not None:
+            check_positive(self, "rician_factor")
+            allowed = f"omitted: the {self.channel} channel has none"
+            require(self.channel == "rician", "rician_factor", self.rician_factor, allowed)
         require(0 <= self.csi_error < math.inf, "csi_error", self.csi_error, "a number >= 0")
         for key, known in (("channel", CHANNELS), ("noise", NOISES)):
             value = getattr(self, key)
@@ -113,7 +117,7 @@ class AirComp(Uplink):
         n, at = federation.devices, Draws(federation.seed, Stream.CHANNEL, round=t)
         h = np.ones(n, np.complex128) if self.channel == "fixed" else _complex_normals(at, n)
         if self.channel == "rician":
-            k = self.rician_factor
+            k = 3.0 if self.rician_factor is None else self.rician_factor
             h = math.sqrt(k / (k + 1)) + h / math.sqrt(k + 1)
         if self.csi_error == 0:
             return h, h

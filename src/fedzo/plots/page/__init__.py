@@ -1,4 +1,9 @@
-"""The page of a report: template, style and script, filled with numbers."""
+"""The page of a report: template, style and scripts, filled with numbers.
+
+Its charts are drawn by uPlot (MIT, see ``uPlot.LICENSE.txt``), which is put into the page with all
+else, so that one file is all there is. ``uPlot.min.js`` and ``uPlot.min.css`` are
+``dist/uPlot.iife.min.js`` and ``dist/uPlot.min.css`` of the npm package uplot, 1.6.32.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from fedzo.plots.curves import COLOURS
-from fedzo.plots.figures import MARKERS
+from fedzo.plots.series import COSTS
+from fedzo.plots.style import COLOURS, name
 
 
 def page(content: Mapping[str, Any]) -> str:
@@ -21,16 +26,20 @@ def page(content: Mapping[str, Any]) -> str:
     >>> r"A \u003c/script>" in html, html.count("</script>")
     (True, 2)
     """
-    data = {**content, "colours": COLOURS, "markers": MARKERS}
+    keys = {key for f in content["figures"] for keys in f["columns"].values() for key in keys}
+    names = {key: name(key) for key in sorted(keys)}
+    data = {**content, "colours": COLOURS, "costs": COSTS, "names": names}
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     html = _part("page.html")
-    for mark, part in (("STYLE", _part("page.css")), ("SCRIPT", _scripts()), ("DATA", text)):
+    parts = {"STYLE": _parts("uPlot.min.css", "page.css"), "DATA": text}
+    parts["SCRIPT"] = _parts("uPlot.min.js", "chart.js", "page.js")
+    for mark, part in parts.items():
         html = html.replace(f"/*{mark}*/", part)
     return html
 
 
-def _scripts() -> str:
-    return "\n".join(_part(name) for name in ("scale.js", "chart.js", "page.js"))
+def _parts(*names: str) -> str:
+    return "\n".join(map(_part, names))
 
 
 def _part(name: str) -> str:

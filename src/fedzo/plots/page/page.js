@@ -2,15 +2,8 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const CLASS = { holds: "holds", "does not hold": "fails", "cannot tell": "open" };
-const allCharts = [];
 const SIGN = { holds: "✓", "does not hold": "✗", "cannot tell": "?" };
-
-function style(curve) {
-  const colour = data.colours[curve.colour % data.colours.length];
-  // Black is seen on a light ground only.
-  return { colour: colour === "#000000" ? "var(--ink)" : colour,
-           marker: data.markers[curve.colour % data.markers.length] };
-}
+const charts = [];
 
 function verdict(word) {
   return make("span", { class: `verdict ${CLASS[word]}` }, `${SIGN[word]} ${word}`);
@@ -20,18 +13,30 @@ function listed(environment) {
   return Object.entries(environment).map(([key, value]) => `${key} ${value}`).join(", ");
 }
 
+/** How many claims came to what, of the paper's or of our own. */
+function counted(whose, claims) {
+  const counts = Object.keys(CLASS).map((word) => [word, claims.filter((c) => c.verdict === word).length]);
+  const parts = counts.filter(([, n]) => n).flatMap(([word, n], i) => [i ? ", " : "", verdict(word), ` ${n}`]);
+  return make("p", {}, `Of ${whose} ${claims.length} claims: `, ...parts, ".");
+}
+
 function head() {
   const claims = data.figures.flatMap((figure) => figure.claims);
   const root = document.getElementById("head");
   root.append(make("h1", {}, data.title));
+  for (const [whose, own] of [["the paper's", false], ["our own", true]]) {
+    const said = claims.filter((claim) => (claim.by !== "paper") === own);
+    if (said.length) root.append(counted(whose, said));
+  }
   if (claims.length) {
-    const counts = Object.keys(CLASS).map((word) => [word, claims.filter((c) => c.verdict === word).length]);
-    const parts = counts.filter(([, n]) => n).flatMap(([word, n], i) => [i ? ", " : "", verdict(word), ` ${n}`]);
-    root.append(make("p", {}, `Of ${claims.length} claims: `, ...parts, "."),
-      make("p", { class: "faint" },
-        "Each claim is measured seed by seed. It holds if the whole 95 % confidence interval (Student's t, "
-        + "paired over seeds) of each of its numbers is where the claim has it, does not hold if one lies "
-        + "wholly elsewhere, and else one cannot tell."));
+    const terms = Object.entries(data.thresholds ?? {}).map(([word, meaning]) =>
+      make("tr", {}, make("td", {}, word), make("td", {}, meaning)));
+    root.append(make("p", { class: "faint" },
+      "Each claim is measured seed by seed. It holds if the whole 95 % confidence interval (Student's t, "
+      + "paired over seeds) of each of its numbers is where the claim has it, does not hold if one lies "
+      + "wholly elsewhere (with Holm's correction for several numbers), and else one cannot tell."),
+    make("details", {}, make("summary", {}, "what the words of the claims mean in numbers"),
+      make("div", { class: "wide" }, make("table", { class: "finals" }, make("tbody", {}, ...terms)))));
   }
   root.append(make("p", { class: "faint" }, `This page was made with ${listed(data.environment)}.`));
   const links = data.figures.map((figure) => {
@@ -42,32 +47,26 @@ function head() {
   root.append(make("nav", { "aria-label": "figures" }, make("ul", {}, ...links)));
 }
 
-function legend(figure, hidden, charts) {
-  const curves = new Map(figure.axes.flatMap((axes) => axes.series).map((curve) => [curve.label, curve]));
-  const items = [...curves.values()].map((curve) => {
-    const button = make("button", { type: "button", "aria-pressed": "true" },
-      swatch(style(curve), curve.dashed), curve.label);
-    button.addEventListener("click", () => {
-      const gone = !hidden.delete(curve.label);
-      if (gone) hidden.add(curve.label);
-      button.setAttribute("aria-pressed", !gone);
-      charts.forEach((chart) => chart.draw());
-    });
-    return make("li", {}, button);
-  });
-  return make("ul", { class: "legend", "aria-label": "curves, press to hide or show" }, ...items);
-}
-
 function region([low, high]) {
   if (low === null) return `below ${short(high)}`;
   return high === null ? `above ${short(low)}` : `between ${short(low)} and ${short(high)}`;
 }
 
+/** A mean and its interval. */
+function within({ mean, low, high }) {
+  return short(mean) + (low === null ? "" : ` [${short(low)}, ${short(high)}]`);
+}
+
 function measurement(m) {
-  const value = m.mean === null ? "not finite (never reached, or diverged)" : short(m.mean);
-  const within = m.low === null ? "" : ` [${short(m.low)}, ${short(m.high)}]`;
-  return make("li", {}, make("span", { class: CLASS[m.verdict], title: m.verdict }, SIGN[m.verdict]), ` ${m.what}: `, make("span", { class: "number" }, value + within),
+  const value = m.mean === null ? "not finite (never reached, or diverged)" : within(m);
+  return make("li", {}, make("span", { class: CLASS[m.verdict], title: m.verdict }, SIGN[m.verdict]), ` ${m.what}: `, make("span", { class: "number" }, value),
     make("span", { class: "faint" }, `, claimed ${region(m.claimed)}`));
+}
+
+function table(name, headings, rows) {
+  return make("table", { class: name },
+    make("thead", {}, make("tr", {}, ...headings.map((text) => make("th", { scope: "col" }, text)))),
+    make("tbody", {}, ...rows));
 }
 
 function claimsTable(claims) {
@@ -76,16 +75,46 @@ function claimsTable(claims) {
     make("td", {}, make("ul", {}, ...claim.measured.map(measurement))),
     make("td", { "data-name": "seeds" }, String(claim.seeds)),
     make("td", {}, verdict(claim.verdict), claim.reason ? make("p", { class: "faint" }, claim.reason) : null)));
-  const names = ["claim", "measured: mean [95 % interval]", "seeds", "verdict"];
-  return make("table", { class: "claims" },
-    make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)))),
-    make("tbody", {}, ...rows));
+  return table("claims", ["claim", "measured: mean [95 % interval]", "seeds", "verdict"], rows);
+}
+
+/** What each curve's runs end at: what the charts show, and what it cost. */
+function finals(figure) {
+  const shown = figure.axes.flatMap((axes) => axes.keys ?? []);
+  const keys = [...new Set(["round", ...shown, ...data.costs])]
+    .filter((key) => Object.values(figure.finals).some((ends) => ends[key]));
+  const rows = Object.entries(figure.finals).map(([label, ends]) => make("tr", {},
+    make("th", { scope: "row" }, label),
+    ...keys.map((key) => make("td", {}, ends[key] ? within(ends[key]) : "–"))));
+  return table("finals", ["at the end", ...keys.map((key) => data.names[key] ?? key)], rows);
+}
+
+/** All numbers of a figure: a line for each curve and evaluated round. */
+function csv(figure) {
+  const keys = [...new Set(Object.values(figure.columns).flatMap(Object.keys))].filter((key) => key !== "round");
+  const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+  const lines = [["curve", "round", ...keys.flatMap((key) => [key, `${key}_low`, `${key}_high`])].join(",")];
+  for (const [label, columns] of Object.entries(figure.columns)) {
+    columns.round.mean.forEach((t) => {
+      const cells = keys.flatMap((key) => {
+        const i = columns[key] ? columns[key].round.indexOf(t) : -1;
+        return i < 0 ? ["", "", ""] : ["mean", "low", "high"].map((part) => columns[key][part][i]);
+      });
+      lines.push([quoted(label), t, ...cells].join(","));
+    });
+  }
+  return `${lines.join("\n")}\n`;
+}
+
+function download(figure) {
+  const link = make("a", { href: "#", download: `${figure.name}.csv` }, "numbers as CSV");
+  link.addEventListener("click", () => { link.href = `data:text/csv;charset=utf-8,${encodeURIComponent(csv(figure))}`; });
+  return link;
 }
 
 function section(figure) {
-  const hidden = new Set();
-  const charts = figure.axes.map((axes) => new Chart(axes, style, hidden));
-  allCharts.push(...charts);
+  const own = figure.axes.map((axes) => new Chart(figure, axes, data));
+  charts.push(...own);
   const configs = Object.entries(figure.configs).map(([label, text]) =>
     make("details", {}, make("summary", {}, label), make("pre", {}, text)));
   const made = listed(figure.environment);
@@ -94,11 +123,12 @@ function section(figure) {
   return make("section", { id: figure.name, "aria-label": figure.title },
     make("h2", {}, figure.title),
     figure.about ? make("p", {}, figure.about) : null,
-    legend(figure, hidden, charts),
-    make("div", { class: "charts" }, ...charts.map((chart) => chart.root)),
+    make("div", { class: "charts" }, ...own.map((chart) => chart.root)),
     make("p", { class: "faint" }, `${figure.caption}. ${Math.round(figure.seconds / 6) / 10} minutes of runs, one core each. `
-      + "Drag, or click and scroll, to zoom; double click to reset."),
+      + "Drag to zoom, double click to reset, click a name to hide its curve. ", download(figure)),
     figure.claims.length ? claimsTable(figure.claims) : null,
+    make("details", { open: figure.claims.length ? null : "" },
+      make("summary", {}, "last values: mean [95 % interval] over seeds"), make("div", { class: "wide" }, finals(figure))),
     pictures.length ? make("div", { class: "pictures" }, ...pictures) : null,
     make("details", {}, make("summary", {}, "configurations"),
       made ? make("p", { class: "faint" }, `This figure was made with ${made}.`) : null, ...configs));
@@ -107,4 +137,6 @@ function section(figure) {
 document.title = `fedzo: ${data.title}`;
 head();
 document.getElementById("main").replaceChildren(...data.figures.map(section));
-allCharts.forEach((chart) => chart.draw());  // now that they have a width
+const drawAll = () => charts.forEach((chart) => chart.draw());
+drawAll(); // now that they have a width
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

@@ -100,17 +100,20 @@ def joined(parts: Sequence[Columns]) -> Columns:
     return kind(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def victim_of(spec: str, kind: str | None, options: dict[str, Any], budget: int | None) -> Model:
+def victim_of(
+    spec: str, kind: str | None, options: dict[str, Any], max_queries: int | None
+) -> Model:
     """Load the model; complain of its settings by the keys that they have in [problem]."""
-    if budget is not None:
-        allowed = "given once: as budget, or in model_options"
-        require("budget" not in options, "budget", budget, allowed)
-        options = {**options, "budget": budget}
+    if max_queries is not None:
+        allowed = "given once: as max_queries, or in model_options"
+        require("max_queries" not in options, "max_queries", max_queries, allowed)
+        options = {**options, "max_queries": max_queries}
     try:
         return models.load(spec, kind, **options)
     except InvalidValue as error:
         keys = {"kind": "model_kind"} | {key: f"model_options.{key}" for key in options}
-        keys["budget"] = "budget" if budget is not None else "model_options.budget"
+        own = "max_queries" if max_queries is not None else "model_options.max_queries"
+        keys["max_queries"] = own
         raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
 
 

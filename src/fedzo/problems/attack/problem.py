@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedzo.core.objective import Best, Objective, described
 from fedzo.core.random import Draws, Stream
 from fedzo.data import load
-from fedzo.data.partition import partition as deal
+from fedzo.data.partition import partition as split_samples
 from fedzo.errors import (
     Halted,
     InvalidValue,
@@ -305,7 +305,7 @@ def attack(
     partition: str = "sizes",
     c: float = 1.0,
     margin: str = "logits",
-    budget: int | None = None,
+    max_queries: int | None = None,
     model_kind: str | None = None,
     model_options: dict[str, Any] | None = None,
     seed: int = 0,
@@ -321,7 +321,7 @@ def attack(
     >>> attack(devices=5).devices
     5
     """
-    victim = victim_of(model, model_kind, model_options or {}, budget)
+    victim = victim_of(model, model_kind, model_options or {}, max_queries)
     images = load(data, data_dir)
     if label not in images.classes:
         raise InvalidValue("label", label, one_of(images.classes) + nearest(label, images.classes))
@@ -332,12 +332,17 @@ def attack(
     ]
     cost = sum(map(len, of_it))
     allowed = f">= {cost:,}: a query for each image, to find those that the model gets right"
-    require(victim.budget is None or victim.budget >= cost, "budget", victim.budget, allowed)
+    require(
+        victim.max_queries is None or victim.max_queries >= cost,
+        "max_queries",
+        victim.max_queries,
+        allowed,
+    )
     train, test = (gets_right(victim, inputs, wanted) for inputs in of_it)
     if not len(train):
         raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
     labels = np.full(len(train), wanted)
-    parts = deal(labels, devices, partition, Draws(seed, Stream.PARTITION))
+    parts = split_samples(labels, devices, partition, Draws(seed, Stream.PARTITION))
     return Attack(
         victim,
         [train[part] for part in parts],

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.objective import described
 from fedzo.core.random import Draws, Stream
-from fedzo.data.partition import deal
+from fedzo.data.partition import load_split
 from fedzo.problems.tuning.problem import Parallel, Tuning
 from fedzo.variables.space import Float
 
@@ -98,7 +98,9 @@ def tuning(
     >>> problem.space.params(problem.initial())
     {'learning_rate': 0.1, 'momentum': 0.49, 'regularisation': 0.001}
     """
-    images, parts = deal(data, data_dir, devices, partition, shards_per_device, concentration, seed)
+    images, parts = load_split(
+        data, data_dir, devices, partition, shards_per_device, concentration, seed
+    )
     side = round(images.train_inputs.shape[1] ** 0.5)
     inputs, labels = [], []
     for device, part in enumerate(parts):

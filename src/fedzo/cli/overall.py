@@ -1,4 +1,4 @@
-"""How far a reproduction is."""
+"""How far many runs are: a reproduction, a sweep."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class Overall(LiveLine):
             self.rewrite(text)
         elif int(20 * share) > self._twentieth or done == runs:
             self._twentieth = int(20 * share)
-            print(text, file=self.stream, flush=True)
+            self.write(text + "\n")

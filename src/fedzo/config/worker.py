@@ -1,4 +1,4 @@
-"""A process that does one run after another, as it is told through a pipe."""
+"""A process that does one run after another, as they come through a pipe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def serve(connection: Connection) -> None:
     """Do the runs that come through the pipe until it is closed.
 
     An interrupt from the keyboard goes to the parent, who ends us; should the parent be
-    killed, we end ourselves. Either way the run leaves a checkpoint to go on from.
+    killed, we end ourselves. Either way the run leaves a checkpoint to resume from.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
@@ -45,19 +45,20 @@ def serve(connection: Connection) -> None:
 
 def do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> None:
     """Do one run to its end, however much of it was done before, and note how it ended."""
-    told = 0.0
+    last_report = 0.0
 
-    def tell(progress: Progress) -> None:
-        nonlocal told
-        if time.monotonic() - told > 0.2:
-            told = time.monotonic()
+    def report(progress: Progress) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report > 0.2:
+            last_report = time.monotonic()
             connection.send(("at", progress.round / max(1, progress.rounds)))
 
     experiment = Experiment.resolve(tables, name)
-    result = experiment.run(folder, RunFolder(folder).has_run(), tell)
+    result = experiment.run(folder, RunFolder(folder).has_run(), report)
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
-    if result.status not in (Status.FINISHED, Status.NON_FINITE):
+    ended = (Status.FINISHED, Status.NON_FINITE, Status.DIVERGED, Status.STALLED)
+    if result.status not in ended:
         raise FedzoError(result.message)
     outcome = {"status": int(result.status), "message": result.message}
     write_atomic(folder / OUTCOME, json.dumps(outcome).encode())

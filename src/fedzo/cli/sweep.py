@@ -1,0 +1,56 @@
+"""``fedzo sweep``: a configuration with every combination of some settings."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedzo.cli.common import add_config, check_seeds
+from fedzo.cli.overall import Overall
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "sweep",
+        help="try every combination of some settings",
+        description="Run a configuration with every combination of some settings, side by side in "
+        "processes. What DIR has of the runs is not done again, so a sweep that was interrupted "
+        "resumes where it stopped. DIR/sweep.csv and sweep.png tell what came of it, best.toml is "
+        "the setting whose last training loss is the least.",
+    )
+    add_config(parser)
+    parser.add_argument(
+        "--grid",
+        action="append",
+        required=True,
+        metavar="TABLE.KEY=A,B,C",
+        help="the values of a setting; several times for every combination",
+    )
+    parser.add_argument("--seeds", type=int, default=1, metavar="K", help="how many (1)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (sweeps/CONFIG)")
+    parser.set_defaults(command=sweep)
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    """Do the runs, and tell what came of them."""
+    from fedzo.config.sweep import settings_of
+    from fedzo.config.sweep import sweep as run_settings
+    from fedzo.runs.signals import Interrupts
+
+    check_seeds(arguments.seeds)
+    out = arguments.out or Path("sweeps") / Path(arguments.config).stem
+    settings = settings_of(arguments.config, arguments.set, arguments.grid, arguments.seeds, out)
+    line = Overall(sys.stderr)
+    try:
+        with Interrupts():
+            best, table = run_settings(settings, out, line)
+    finally:
+        line.close()
+    print(table)
+    print(f"{out}/: sweep.csv sweep.png best.toml")
+    print(f"the best: {best.label}; {shlex.join(['fedzo', 'run', str(out / 'best.toml')])}")
+    return 0

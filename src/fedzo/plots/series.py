@@ -1,0 +1,196 @@
+"""The numbers of a picture: curves over seeds, their axes, and what they end at.
+
+The picture for print and the page that one can hover draw the same numbers, on the same scales.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.plots.interval import interval
+from fedzo.plots.style import COLOURS, name
+
+Array = NDArray[Any]
+History = Sequence[Mapping[str, Any]]
+Runs = Mapping[str, Sequence[History]]  # the records of one seed after another, by label
+
+COSTS = ("round", "queries", "uplink_bytes", "channel_uses", "seconds")  # what an x axis may be
+METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
+WIRELESS = ("noise_to_update", "energy_max", "participants", "channel_uses")
+DISTANCES = ("optimality_gap", "gradient_norm_squared")  # which go to zero
+
+
+def axes(
+    x: str, y: str, series: Sequence[Mapping[str, Any]], title: str = "", log_x: bool = False
+) -> dict[str, Any]:
+    """Return one pair of axes, of keys of a history; ``y`` is logarithmic where that shows more."""
+    labelled = labelled_axes(name(x), name(y), series, title, log_x, logarithmic(y, series))
+    return labelled | {"keys": [x, y]}
+
+
+def labelled_axes(
+    x: str,
+    y: str,
+    series: Sequence[Mapping[str, Any]],
+    title: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+) -> dict[str, Any]:
+    """Return one pair of axes of whatever their labels say."""
+    shown = {"title": title, "x": x, "y": y, "log_x": log_x, "log_y": log_y}
+    return shown | {"series": list(series), "keys": None}
+
+
+def logarithmic(key: str, series: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether a linear axis would show the ends of curves as one flat line.
+
+    >>> logarithmic("train_loss", [{"mean": [500.0, 1.0]}]), logarithmic("train_loss", [])
+    (True, False)
+    """
+    values = [value for curve in series for value in curve["mean"]]
+    positive = bool(values) and min(values) > 0
+    return key in DISTANCES or (positive and max(values) > 100 * min(values))
+
+
+def series(
+    label: str, histories: Sequence[History], x: str, y: str, colour: int, dashed: bool = False
+) -> dict[str, Any]:
+    """Return a curve over the rounds that all seeds have: mean, least and greatest of them.
+
+    Examples
+    --------
+    >>> seeds = [[{"round": 0, "train_loss": 2.0}], [{"round": 0, "train_loss": 4.0}]]
+    >>> drawn = series("H = 5", seeds, "round", "train_loss", colour=0)
+    >>> drawn["x"], drawn["mean"], drawn["low"], drawn["high"]
+    ([0.0], [3.0], [2.0], [4.0])
+    """
+    tables = [
+        {r["round"]: (r[x], r[y]) for r in history if _finite(r.get(x)) and _finite(r.get(y))}
+        for history in histories
+    ]
+    rounds = sorted(set.intersection(*(set(table) for table in tables)))
+    points = np.array([[table[t] for t in rounds] for table in tables]).reshape(len(tables), -1, 2)
+    return series_of(label, points[..., 0].mean(axis=0), points[..., 1], colour, dashed)
+
+
+def series_of(label: str, x: Array, seeds: Array, colour: int, dashed: bool) -> dict[str, Any]:
+    """Return a curve from its values, (seeds, points)."""
+    seeds = np.clip(seeds, -1e99, 1e99)  # matplotlib fails near the largest floats
+    drawn = {"x": x, "mean": seeds.mean(axis=0), "low": seeds.min(axis=0)}
+    drawn["high"] = seeds.max(axis=0)
+    numbers = {key: [float(f"{v:.7g}") for v in values] for key, values in drawn.items()}
+    return {"label": label, "colour": colour, "dashed": dashed, "seeds": len(seeds), **numbers}
+
+
+def axes_of_runs(
+    runs: Runs, x: str = "round", y: Sequence[str] | None = None, log_x: bool = False
+) -> list[dict[str, Any]]:
+    """Return axes for each metric, a curve for each label that has it.
+
+    Without ``y`` it is the well-known metrics that some run has, and for runs over the air what a
+    wireless reader asks for.
+    """
+    keys = metrics(runs)
+    if y is None:
+        wireless = WIRELESS if "energy_max" in keys else ()
+        y = [key for key in (*METRICS, *wireless) if key in keys]
+    return [axes(x, key, _curves(runs, x, key), log_x=log_x) for key in y]
+
+
+def metrics(runs: Runs) -> list[str]:
+    """Return the keys that are numbers in some run, in the order of its records.
+
+    >>> metrics({"a": [[{"round": 0, "train_loss": 1.0, "left_out": []}]]})
+    ['round', 'train_loss']
+    """
+    records = (r for seeds in runs.values() for history in seeds for r in history)
+    return list(dict.fromkeys(key for record in records for key in record if _finite(record[key])))
+
+
+def columns(runs: Runs) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Return for each label every metric over the rounds that its seeds share.
+
+    Examples
+    --------
+    >>> seeds = [[{"round": 0, "loss": 2.0}, {"round": 5, "loss": 1.0}]]
+    >>> columns({"a": seeds})["a"]["loss"]
+    {'round': [0.0, 5.0], 'mean': [2.0, 1.0], 'low': [2.0, 1.0], 'high': [2.0, 1.0]}
+    """
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for label, seeds in runs.items():
+        drawn = {key: series(label, seeds, "round", key, 0) for key in metrics({label: seeds})}
+        found[label] = {
+            key: {"round": s["x"], "mean": s["mean"], "low": s["low"], "high": s["high"]}
+            for key, s in drawn.items()
+        }
+    return found
+
+
+def finals(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return for each label what its runs end at: mean over seeds and 95 % interval of the mean.
+
+    Examples
+    --------
+    >>> seeds = [[{"round": 9, "loss": v}] for v in (1.0, 2.0, 3.0)]
+    >>> finals({"a": seeds})["a"]["loss"]
+    {'mean': 2.0, 'low': -0.484138, 'high': 4.48414}
+    """
+    found = {}
+    for label, seeds in runs.items():
+        ends = [history[-1] for history in seeds]
+        keys = [key for key in metrics({label: seeds}) if all(_finite(e.get(key)) for e in ends)]
+        found[label] = {
+            key: {
+                part: float(f"{value:.6g}") if math.isfinite(value) else None
+                for part, value in interval([e[key] for e in ends])._asdict().items()
+            }
+            for key in keys
+        }
+    return found
+
+
+def covered(panel: Mapping[str, Any]) -> list[int]:
+    """Return for each curve of a panel how many of the later ones lie on it and would hide it.
+
+    Two curves coincide where they differ by less than a hundredth of the panel's height.
+
+    Examples
+    --------
+    >>> curve = {"x": [0.0, 1.0], "mean": [0.0, 1.0]}
+    >>> covered({"log_y": False, "series": [curve, curve, curve | {"mean": [1.0, 0.0]}]})
+    [1, 0, 0]
+    """
+    curves = [(np.array(c["x"]), np.array(c["mean"])) for c in panel["series"]]
+    if panel["log_y"]:
+        curves = [(x[y > 0], np.log(y[y > 0])) for x, y in curves]
+    every = np.concatenate([y for _, y in curves]) if curves else np.zeros(0)
+    near = 0.01 * np.ptp(every) if len(every) else 0.0
+
+    def on(upper: tuple[Array, Array], lower: tuple[Array, Array]) -> bool:
+        (x, y), (its_x, its_y) = upper, lower
+        if not len(its_x):
+            return False
+        shared = (x >= its_x[0]) & (x <= its_x[-1])
+        if not shared.any():
+            return False
+        return bool(np.max(np.abs(np.interp(x[shared], its_x, its_y) - y[shared])) <= near)
+
+    return [sum(on(upper, c) for upper in curves[i + 1 :]) for i, c in enumerate(curves)]
+
+
+def _curves(runs: Runs, x: str, y: str) -> list[dict[str, Any]]:
+    drawn = (
+        series(label, seeds, x, y, i % len(COLOURS), i >= len(COLOURS))
+        for i, (label, seeds) in enumerate(runs.items())
+    )
+    return [curve for curve in drawn if curve["x"]]
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

@@ -1,0 +1,156 @@
+"""Sweeps: every combination, each run once, and the best of them to run again."""
+
+import csv
+import json
+import os
+import tomllib
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from fedzo.cli import main
+from fedzo.config.experiment import Experiment
+from fedzo.config.sweep import settings_of, values_of
+
+SMALL = ["--set", "problem.dim=6", "--set", "problem.devices=4", "--set", "run.rounds=8"]
+SMALL += ["--set", "algorithm.participants=3"]
+RATES, STEPS = (0.001, 0.05, 0.2), (1, 5)
+GRID = ["--grid", "algorithm.learning_rate=0.001,0.05,0.2", "--grid", "algorithm.local_steps=1,5"]
+
+
+def command(out, *more):
+    return main(["sweep", "quadratic", *GRID, *SMALL, "--seeds", "2", "--out", str(out), *more])
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    assert command(out) == 0
+    return out
+
+
+def last_losses(rate, steps):
+    changes = [f"algorithm.learning_rate={rate}", f"algorithm.local_steps={steps}"]
+    overrides = [word for word in SMALL if word != "--set"]
+    experiment = Experiment.load("quadratic", [*overrides, *changes])
+    return [experiment.with_seed(seed).run().history[-1]["train_loss"] for seed in (0, 1)]
+
+
+def test_table_has_what_the_runs_come_to(swept):
+    with (swept / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [
+        (float(r["algorithm.learning_rate"]), int(r["algorithm.local_steps"])) for r in rows
+    ] == [(rate, steps) for rate in RATES for steps in STEPS]
+    means = {(rate, steps): np.mean(last_losses(rate, steps)) for rate in RATES for steps in STEPS}
+    for row, mean in zip(rows, means.values(), strict=True):
+        assert float(row["train_loss"].split()[0]) == pytest.approx(mean, rel=1e-3)
+    (marked,) = (i for i, row in enumerate(rows) if row[""] == "best")
+    assert marked == int(np.argmin(list(means.values())))
+
+
+def test_best_is_ready_to_run(swept):
+    text = (swept / "best.toml").read_text()
+    best = Experiment.load(str(swept / "best.toml"))
+    chosen = best.algorithm.learning_rate, best.algorithm.local_steps
+    means = {(rate, steps): np.mean(last_losses(rate, steps)) for rate in RATES for steps in STEPS}
+    assert chosen == min(means, key=means.get)
+    assert text.startswith(f"# learning_rate={chosen[0]}, local_steps={chosen[1]}: the best of 6")
+    assert tomllib.loads(text)["problem"]["dim"] == 6
+    assert best.run().history[-1]["train_loss"] == pytest.approx(last_losses(*chosen)[0], rel=1e-9)
+
+
+def test_picture_has_ends_and_curves(swept):
+    assert imread(swept / "sweep.png").shape[:2] == (690, 2 * 780)
+
+
+def outcomes(out):
+    return {p: os.stat(p).st_mtime_ns for p in out.rglob("outcome.json")}
+
+
+def test_what_is_done_is_not_done_again(swept, capsys):
+    before = outcomes(swept)
+    assert len(before) == 12
+    assert command(swept) == 0
+    assert outcomes(swept) == before
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["algorithm.learning_rate", "algorithm.local_steps", "train_loss",
+                              "optimality_gap", "queries"]  # fmt: skip
+    assert out[-1].startswith("the best: learning_rate=")
+
+
+def test_half_a_sweep_resumes(swept, tmp_path):
+    """Runs that are there stay, one that was stopped in the midst goes on to the same end."""
+    import shutil
+
+    shutil.copytree(swept, tmp_path / "half")
+    folders = sorted(p.parent for p in (tmp_path / "half").rglob("outcome.json"))
+    wanted = (folders[1] / "history.jsonl").read_text()
+    shutil.rmtree(folders[0])
+    (folders[1] / "outcome.json").unlink()
+    assert command(tmp_path / "half") == 0
+    assert len(outcomes(tmp_path / "half")) == 12
+
+    def losses(text):
+        return [json.loads(line)["train_loss"] for line in text.splitlines()]
+
+    assert losses((folders[1] / "history.jsonl").read_text()) == losses(wanted)
+
+
+def test_another_configuration_is_not_mixed_in(swept, capsys):
+    before = outcomes(swept)
+    assert command(swept, "--set", "problem.condition=2.0") == 2
+    assert "holds a run of another configuration: choose another --out" in capsys.readouterr().err
+    assert outcomes(swept) == before
+
+
+def test_diverged_settings_are_told_and_not_the_best(tmp_path, capsys):
+    grid = ["--grid", "algorithm.learning_rate=1e160,0.01"]
+    assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "diverged" in out
+    assert "the best: learning_rate=0.01" in out
+
+
+def test_words_are_swept_too(tmp_path, capsys):
+    grid = ["--grid", "uplink.kind=ideal,seeds"]
+    assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "kind=seeds" / "seed-0" / "history.jsonl").exists()
+    assert capsys.readouterr().out.splitlines()[1].split()[0] == "ideal"
+
+
+def test_values():
+    assert values_of('problem.partition = "iid", "shards"') == (
+        "problem.partition",
+        ["iid", "shards"],
+    )
+    assert values_of("problem.sizes=[1, 2],[3]") == ("problem.sizes", [[1, 2], [3]])
+
+
+@pytest.mark.parametrize(
+    ("grid", "line"),
+    [
+        (["algorithm.learning_rate"], "--grid algorithm.learning_rate: must be table.key=a,b,c"),
+        (["learning_rate=1,2"], "--grid learning_rate=1,2: must be table.key=a,b,c"),
+        (["algorithm.learning_rte=1,2"], "algorithm.learning_rte = 1: unknown key"),
+        (
+            ["algorithm.learning_rate=0.1,-1"],
+            "algorithm.learning_rate = -1.0: must be a number > 0",
+        ),
+        (["run.rounds=1,1"], "--grid run.rounds=1,1: names a value twice"),
+        (["run.rounds=1", "run.rounds=2"], "--grid: run.rounds is given twice"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(grid, line, tmp_path, capsys):
+    words = [word for each in grid for word in ("--grid", each)]
+    assert main(["sweep", "quadratic", *words, "--out", str(tmp_path / "out")]) == 2
+    assert line in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_share_seeds(tmp_path):
+    first, second = settings_of("quadratic", [], ["algorithm.local_steps=1,2"], 3, tmp_path)
+    for setting in (first, second):
+        assert [run.experiment.settings.seed for run in setting.runs] == [0, 1, 2]
+    assert first.runs[0].folder == tmp_path / "local_steps=1" / "seed-0"
