@@ -1,4 +1,4 @@
-"""Parts of the user's own: a module beside the configuration is found, now and when it is resumed."""
+"""Modules of the user's own beside a configuration: found at once, and when a run is resumed."""
 
 import subprocess
 import sys
