@@ -56,7 +56,7 @@ class AskTell:
     Examples
     --------
     >>> import numpy as np, fedzo
-    >>> opt = fedzo.AskTell(np.ones(2), devices=3, rounds=50,
+    >>> opt = fedzo.AskTell(np.zeros(2), devices=3, rounds=50,
     ...                     algorithm=fedzo.FedZO(learning_rate=0.05, local_steps=1))
     >>> while batch := opt.ask():
     ...     opt.tell([float(np.sum((x - device) ** 2)) for x, device in batch])

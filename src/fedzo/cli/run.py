@@ -140,7 +140,8 @@ def _run_seeds(
     if arguments.resume and not begun:
         raise UsageError(f"{out} holds no run to resume")
     whole = RunFolder(out)
-    whole.check_free()
+    if not begun:
+        whole.check_free()
     codes = {}
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.
