@@ -27,6 +27,7 @@ from .core.federation import Update as Update
 from .core.federation import Work as Work
 from .core.objective import Objective as Objective
 from .problems.function import FunctionObjective as FunctionObjective
+from .problems.network import TorchProblem as TorchProblem
 from .runs import callbacks as callbacks
 from .runs.minimize import minimize as minimize
 from .runs.progress import ProgressLine as ProgressLine

@@ -89,7 +89,7 @@ def shown(content, tmp_path, script="", width=1280):
     path.write_text(page(content).replace("</body>", f"<script>{script}</script></body>"))
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     flags += "--disable-background-networking --disable-component-update --enable-logging=stderr "
-    flags += f"--v=0 --dump-dom --virtual-time-max_queries=2000 --window-size={width},1000 "
+    flags += f"--v=0 --dump-dom --virtual-time-budget=5000 --window-size={width},1000 "
     flags += f"--user-data-dir={tmp_path / 'profile'}"
     done = subprocess.run(
         [CHROMIUM, *flags.split(), f"file://{path}"],

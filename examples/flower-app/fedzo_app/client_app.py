@@ -1,5 +1,12 @@
-"""The nodes' side: each computes for the devices that live on it."""
+"""The nodes' side: each computes for the devices that live on it, and only what is listed here."""
 
 from fedzo.flower import make_client_app
 
-app = make_client_app()  # the problem is the run configuration's: problem.name and so on
+# The problems that a run may name, with their settings. A node's own configuration may change
+# them, and allow others: a run cannot.
+app = make_client_app(
+    {
+        "softmax": {"devices": 50},
+        "fedzo_app.black_box:problem": {"devices": 3},
+    }
+)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
+from fedzo.core.files import read_toml
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
@@ -76,14 +77,7 @@ class Experiment:
         """
         path = _find(source)
         import_path(path.parent)  # the user's own parts may lie beside the configuration
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
-            raise UsageError(f"{path} is not a TOML file: {error}") from error
-        except RecursionError as error:
-            raise UsageError(f"{path} is nested too deeply") from error
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        tables = read_toml(path)
         changes: dict[str, Any] = {}
         for override in overrides:
             _override(changes, override)

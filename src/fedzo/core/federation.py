@@ -218,14 +218,15 @@ class LocalFederation:
         self.dim, self.devices = objective.dim, objective.devices
         self.meter, self.scale = objective.meter, objective.scale
         self.left_out: list[LeftOutDevice] = []
-        self.workers = workers or cores()
-        self._trials: list[float] | None = [] if workers is None else None
+        self.workers = 1 if objective.own_threads else workers or cores()
+        self._trials: list[float] | None = [] if workers is None and self.workers > 1 else None
         self._threads: ThreadPoolExecutor | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        blas = _libraries(len(sys.modules))
-        self._open.enter_context(blas.limit(limits=1, user_api="blas"))
+        if not self.objective.own_threads:
+            blas = _libraries(len(sys.modules))
+            self._open.enter_context(blas.limit(limits=1, user_api="blas"))
         # What is not finite is caught by the run's loop, which names round and device:
         # NumPy's warnings on the way there would only be noise.
         self._open.enter_context(np.errstate(**_SILENT))

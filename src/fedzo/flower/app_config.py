@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,8 +18,10 @@ from flwr.app import Context
 from fedzo.config.experiment import Experiment
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
+from fedzo.problems import PROBLEMS
 
 OWN = ("config", "run-dir", "resume")  # what is for the app, not for the experiment
+HELD_BY_NODES = "its problem is held by Flower's nodes"
 
 
 def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
@@ -37,21 +39,25 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
         if not dot:
             raise UsageError(f"{key} = {value!r}: must be a table and a key, like run.rounds")
         tables.setdefault(table, {})[name] = value
-    source = run_config.get("config")
+    problem = tables.get("problem", {})
+    if ":" not in str(problem.get("name")):
+        return _resolve(run_config.get("config"), tables)
+    # A problem of the nodes' own: the server need not have it, and imports nothing of it.
+    stand_in = {**tables, "problem": {"name": next(iter(PROBLEMS))}}
+    made = _resolve(run_config.get("config"), stand_in)
+    described = {**made.tables, "problem": {**problem, "python_only": HELD_BY_NODES}}
+    return replace(made, tables=described, problem=_held_by_nodes)
+
+
+def _resolve(source: Any, tables: Mapping[str, Mapping[str, Any]]) -> Experiment:
     if not source:
         return Experiment.resolve(tables)
     changes = [f"{t}.{k}={json.dumps(v)}" for t, keys in tables.items() for k, v in keys.items()]
     return Experiment.load(str(source), changes)
 
 
-def problem_of(context: Context) -> Objective:
-    """Return the problem that a node's context describes.
-
-    It is the run's, but where the node's own configuration has a ``problem.`` key, that wins:
-    where the data are is the node's to say.
-    """
-    own = {k: v for k, v in context.node_config.items() if k.startswith("problem.")}
-    return _described(json.dumps({**context.run_config, **own}))
+def _held_by_nodes() -> Objective:
+    raise UsageError(HELD_BY_NODES)
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,6 @@ class ProblemOf:
     def __call__(self, context: Context) -> Objective:
         """Return the problem."""
         return _resolved(self.tables)
-
-
-@lru_cache(maxsize=1)
-def _described(run_config: str) -> Objective:
-    return experiment_of(json.loads(run_config)).problem()
 
 
 @lru_cache(maxsize=1)

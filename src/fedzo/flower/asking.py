@@ -11,13 +11,15 @@ from flwr.serverapp import Grid
 
 from fedzo.core.federation import LeftOutDevice
 from fedzo.errors import Halted
-from fedzo.flower import wire
-from fedzo.flower.roll import Roll, line, log, lost
+from fedzo.flower import reasons, wire
+from fedzo.flower.bindings import read_bindings
+from fedzo.flower.reasons import log
+from fedzo.flower.roll import Roll, failure, lost, shown, worded
 from fedzo.runs.options import FlowerSettings
 
 # Answers by device: what was found, or the reason why it was not, as a string.
 Found = Mapping[int, Any]
-Write = Callable[[list[int]], RecordDict]
+Write = Callable[[int, list[int]], RecordDict]
 Read = Callable[[RecordDict, list[int]], Found]
 
 
@@ -30,15 +32,25 @@ class Asking:
         Flower's.
     settings : FlowerSettings
         Whom to wait for, and for how long.
+    problem : mapping
+        What the run knows of the problem's settings.
+    warn : callable
+        Told at once who is left out, as a logger is.
     """
 
-    def __init__(self, grid: Grid, settings: FlowerSettings) -> None:
-        self.grid, self.settings = grid, settings
+    def __init__(
+        self,
+        grid: Grid,
+        settings: FlowerSettings,
+        problem: Mapping[str, Any],
+        warn: Callable[..., None] = log.warning,
+    ) -> None:
+        self.grid, self.settings, self._warn = grid, settings, warn
         self.left_out: list[LeftOutDevice] = []
         self.sent: list[Message] = []  # of the last round
         self.received: list[Message] = []
         self._ttl = settings.patience + settings.grace
-        self.roll = Roll(grid, self._ttl)
+        self.roll = Roll(grid, self._ttl, read_bindings(settings.bindings), problem)
 
     def gather(self) -> wire.Hello:
         """Wait for all nodes that are connected, and a quorum of the devices.
@@ -91,10 +103,9 @@ class Asking:
                         missing[device] = "its node was lost"
                         continue
                     del missing[device]
-                    if isinstance(told[device], str):
-                        self.left_out.append(LeftOutDevice(device, line(told[device])))
-                    else:
+                    if not isinstance(told[device], str):
                         found[device] = told[device]
+                self.leave_out({i: why for i, why in told.items() if isinstance(why, str)})
             enough = len(devices) - len(missing) >= need
             if not missing or (enough and (not under_way.asked or wait.over())):
                 break
@@ -103,8 +114,16 @@ class Asking:
         for node, asked in under_way.asked.values():
             self.roll.strike(node, f"it was silent for the {self.settings.grace:g} s of grace")
             missing.update(dict.fromkeys(asked, "its node did not answer in time"))
-        self.left_out += [LeftOutDevice(device, reason) for device, reason in missing.items()]
+        self.leave_out(missing)
         return found
+
+    def leave_out(self, why: Mapping[int, str]) -> None:
+        """Do without devices; the log says so at once, the history has the words."""
+        for reason in dict.fromkeys(why.values()):
+            devices = [i for i, own in why.items() if own == reason]
+            self._warn("devices %s are left out: %s", shown(devices), worded(reason))
+            words = reasons.read(reason).words
+            self.left_out += [LeftOutDevice(device, words) for device in devices]
 
     def _send(
         self,
@@ -113,7 +132,9 @@ class Asking:
         content: Write,
         under_way: _UnderWay,
     ) -> None:
-        messages = [Message(content(own), node, kind, ttl=self._ttl) for node, own in homes.items()]
+        messages = [
+            Message(content(node, own), node, kind, ttl=self._ttl) for node, own in homes.items()
+        ]
         if messages:
             self.sent += messages if kind == wire.TRAIN else []
             ids = self.grid.push_messages(messages)
@@ -135,11 +156,14 @@ class Asking:
     def _told(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:
         """Return what a reply says of each device that was asked; nothing, if the node is lost."""
         if lost(reply):
-            self.roll.strike(node, str(reply.error.reason))
+            self.roll.strike(node, "Flower has lost it")
             return {}
         if reply.has_error():
-            return dict.fromkeys(asked, f"its node failed: {reply.error.reason}")
+            return dict.fromkeys(asked, failure(reply))
         try:
+            refusal = wire.read_refusal(reply.content)
+            if refusal is not None:
+                return dict.fromkeys(asked, refusal)
             told = read(reply.content, asked)
         except Exception as error:  # whatever a stranger's bytes can make a decoder raise
             return dict.fromkeys(asked, f"its node's answer is malformed: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,20 +13,19 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
-from fedzo.core.federation import LeftOutDevice, Replies, Update, Work
+from fedzo.core.federation import Replies, Update, Work
 from fedzo.core.random import check_seed
-from fedzo.errors import FedzoError, Halted, NonFinite
+from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import wire
 from fedzo.flower.asking import Asking, Found
+from fedzo.flower.belief import Believed, clipped_losses
+from fedzo.flower.reasons import log
 from fedzo.flower.schema import Malformed
 from fedzo.runs.loop import RESERVED
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 
 Array = NDArray[Any]
-
-_LONGEST = 1e150  # of an update, if nothing else is said: what is longer has no square
-_MOST_QUERIES = 10**12  # of a device in a round: who claims more would spoil the count
 
 
 class FlowerFederation:
@@ -38,7 +37,8 @@ class FlowerFederation:
     the same as in one process.
 
     An answer is not believed: an update of the wrong round, device, shape or precision, one that
-    is not finite, or longer than ``settings.max_norm``, is left out and its device named.
+    is not finite, or longer than ``settings.max_norm``, is left out and its device named; one that
+    is much longer than the others is shortened: see :mod:`fedzo.flower.belief`.
 
     Parameters
     ----------
@@ -49,7 +49,11 @@ class FlowerFederation:
     uplink : Uplink
         Tells whether the devices send coefficients or whole updates.
     settings : FlowerSettings, optional
-        Whom to wait for, and for how long.
+        Whom to wait for, and for how long, and how far to believe an answer.
+    problem : mapping, optional
+        What the run knows of the problem's settings: nodes with others do not take part.
+    warn : callable
+        Told at once who is left out, as a logger is.
 
     Raises
     ------
@@ -70,7 +74,13 @@ class FlowerFederation:
     """
 
     def __init__(
-        self, grid: Grid, seed: int, uplink: Uplink, settings: FlowerSettings | None = None
+        self,
+        grid: Grid,
+        seed: int,
+        uplink: Uplink,
+        settings: FlowerSettings | None = None,
+        problem: Mapping[str, Any] | None = None,
+        warn: Callable[..., None] = log.warning,
     ) -> None:
         check_seed("seed", seed)
         self.settings, self.seed = settings or FlowerSettings(), seed
@@ -78,10 +88,10 @@ class FlowerFederation:
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
-        self._nodes = Asking(grid, self.settings)
+        self._nodes = Asking(grid, self.settings, problem or {}, warn)
         self.left_out, self._roll = self._nodes.left_out, self._nodes.roll
-        problem = self._nodes.gather()
-        self.dim, self.devices = problem.dim, problem.devices
+        told = self._nodes.gather()
+        self.dim, self.devices = told.dim, told.devices
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +110,12 @@ class FlowerFederation:
         assert self._roll.problem is not None
         return self._roll.problem.cost or sum(self._roll.sizes.values())
 
+    @property
+    def sending_updates(self) -> set[int]:
+        """The devices whose nodes draw other directions, and so send whole updates."""
+        homes = self._roll.homes(range(self.devices))
+        return {i for node, own in homes.items() if self._roll.unlike(node) for i in own}
+
     def offers(self, method: str) -> bool:
         """Tell whether every node's problem has one of an objective's optional methods."""
         return self._roll.offers(method)
@@ -110,7 +126,7 @@ class FlowerFederation:
         found = self._nodes.ask(
             wire.INITIAL,
             sorted(devices[0] for devices in nodes),
-            lambda _: RecordDict(),
+            lambda node, own: RecordDict(),
             lambda content, asked: dict.fromkeys(asked, wire.read_vector(content, self.dim)),
         )
         if not found:
@@ -136,16 +152,18 @@ class FlowerFederation:
         found = self._nodes.ask(
             wire.EVALUATE,
             range(self.devices),
-            lambda own: wire.model(x, own, metrics=first in own),
+            lambda node, own: wire.model(x, own, metrics=first in own),
             read,
         )
         losses = np.full(self.devices, np.nan)
         for device, loss in found.items():
             losses[device] = loss
+        if self.settings.clip:
+            losses = clipped_losses(losses)
         finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]
-            self.left_out += [LeftOutDevice(i, "its loss is not finite") for i in wrong]
+            self._nodes.leave_out(dict.fromkeys(wrong, "its loss is not finite"))
         return losses
 
     def metrics(self, x: Array) -> Mapping[str, float]:
@@ -166,78 +184,29 @@ class FlowerFederation:
 
     def _updates(self, work: Work, devices: list[int]) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received = [], []
-        short = self.coefficients
+        if self.coefficients and not hasattr(work.algorithm, "coefficients_shape"):
+            raise UsageError("uplink: the algorithm's updates have no coefficients to send")
         packed = wire.pack(work) if work.rows is None else None  # once for all nodes
+
+        def task(node: int, own: list[int]) -> RecordDict:
+            short = self.coefficients and not self._roll.unlike(node)
+            return wire.task(packed or wire.pack(work.only(own)), own, short)
+
         found = self._nodes.ask(
-            wire.TRAIN,
-            devices,
-            lambda own: wire.task(packed or wire.pack(work.only(own)), own, short),
-            lambda content, asked: self._read_updates(content, asked, work, short),
+            wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
         )
-        heard = 0
-        for device in sorted(found):
-            try:
-                update = self._whole(found[device], work) if short else found[device]
-                self._check(update, work)
-            except _Refused as error:
-                self.left_out.append(LeftOutDevice(device, str(error)))
-                continue
+        believed, heard = Believed(work, self.dim, self.settings, self._roll.sizes), 0
+        for update in believed.updates(found):
             heard += 1
             yield update
+        self._nodes.leave_out(believed.refused)
         diverged = [absent.device for absent in self.left_out if "not finite" in absent.reason]
         if diverged and not heard:
             raise NonFinite("the loss", work.round + 1, diverged[0])
 
-    def _read_updates(
-        self, content: RecordDict, asked: list[int], work: Work, short: bool
-    ) -> Found:
-        told = wire.read_answer(content, short, len(asked))
-        if told.round != work.round:
-            raise Malformed(f"its answer is of round {told.round + 1}")
-        return {**told.failures, **{update.device: update for update in told.updates}}
 
-    def _whole(self, update: Update, work: Work) -> Update:
-        """Make an update of its coefficients, by the directions that the server draws too."""
-        if evaluates(work):
-            return update
-        own, right = update.coefficients, work.algorithm.coefficients_shape
-        if own is None or own.shape != right or own.dtype != work.x.dtype:
-            raise _Refused(f"its coefficients are not {right} of type {work.x.dtype}")
-        if not np.isfinite(own).all():
-            raise _Refused("its coefficients are not finite")
-        return update._replace(delta=work.rebuild(update))
-
-    def _check(self, update: Update, work: Work) -> None:
-        """Raise unless an update may be added to the others."""
-        delta, right = update.delta, work.x.dtype
-        if evaluates(work):
-            if update.values is None or update.values.shape != (len(work.x),):
-                raise _Refused(f"it did not answer {len(work.x)} values")
-            if not np.isfinite(update.values).all():
-                raise _Refused("its values are not finite")
-        elif delta.shape != (self.dim,) or delta.dtype != right:
-            got = f"{delta.shape} of type {delta.dtype}"
-            raise _Refused(f"its update has the shape {got}, not ({self.dim},) of {right}")
-        if not np.isfinite(delta).all():
-            raise _Refused("its update is not finite")
-        with np.errstate(over="ignore"):
-            norm = float(np.linalg.norm(delta.astype(np.float64)))
-        limit = self.settings.max_norm
-        if norm > (limit or _LONGEST):
-            most = f"max_norm = {limit:g}" if limit else f"{_LONGEST:g}"
-            raise _Refused(f"its update has the length {norm:.4g}, more than {most}")
-        by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
-        share = self._roll.sizes[update.device] if by_size else 1
-        if update.weight != share:
-            raise _Refused(f"its weight is {update.weight:g}, not {share}")
-        if not 0 <= update.queries <= _MOST_QUERIES:
-            raise _Refused(f"it claims to have asked {update.queries} queries")
-
-
-def evaluates(work: Work) -> bool:
-    """Tell whether devices are asked for their losses at several points, not to move one."""
-    return work.rows is None and work.x.ndim == 2
-
-
-class _Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints
-    """An update that is left out; says why."""
+def _read_updates(content: RecordDict, asked: list[int], work: Work) -> Found:
+    told = wire.read_answer(content, len(asked))
+    if told.round != work.round:
+        raise Malformed(f"its answer is of round {told.round + 1}")
+    return {**told.failures, **{update.device: update for update in told.updates}}

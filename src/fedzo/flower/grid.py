@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import weakref
 from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
@@ -42,18 +44,27 @@ class InProcessGrid(Grid):
         self, client_app: ClientApp, nodes: int, run_config: dict[str, Any] | None = None
     ) -> None:
         self.client_app = client_app
+        ledgers = f"file:{uuid4().hex}-{{}}?mode=memory&cache=shared"  # gone with the grid
         # Flower's own engines set who sends; a message cannot be made without.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SERVER, 1
         self.contexts = {
             node: Context(
                 run_id=1,
                 node_id=node,
-                node_config={"partition-id": node - 1, "num-partitions": nodes},
+                node_config={
+                    "partition-id": node - 1,
+                    "num-partitions": nodes,
+                    "ledger": ledgers.format(node),
+                },
                 state=RecordDict(),
                 run_config=run_config or {},
             )
             for node in range(SERVER + 1, nodes + 1)
         }
+        for context in self.contexts.values():  # a ledger in memory is there while it is open
+            ledger = str(context.node_config["ledger"])
+            kept = sqlite3.connect(ledger, uri=True, check_same_thread=False)
+            weakref.finalize(self, kept.close)
         self._answers: dict[str, Message] = {}
         self._run: Any = None
 
@@ -97,7 +108,7 @@ class InProcessGrid(Grid):
         context = self.contexts[message.metadata.dst_node_id]
         try:
             return self.client_app(message, context)
-        except Exception as error:
+        except Exception as error:  # as Flower itself does
             return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

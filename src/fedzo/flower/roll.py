@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedzo.flower import wire
+from fedzo._version import __version__
+from fedzo.flower import reasons, wire
+from fedzo.flower.fingerprint import directions_checksum
+from fedzo.flower.reasons import line, log
 from fedzo.flower.schema import Malformed
-
-log = logging.getLogger("flwr")  # the logger that Flower prints, and sends to `flwr log`
 
 
 class Roll:
@@ -23,10 +23,21 @@ class Roll:
     vanishes or stays silent is struck off and greeted anew: its answer brings it back. What
     problem this is, most nodes' introductions say; a node with another one is not taken.
     Where two nodes claim a device, it is the earlier one's until that one is struck off.
+
+    ``bound`` says which devices each node may claim, by its id; None: any. ``settings`` is what
+    the run knows of the problem, which a node with other settings refuses. A node whose generator
+    draws other directions than the server's is taken, but not for coefficients: ``unlike``.
     """
 
-    def __init__(self, grid: Grid, ttl: float) -> None:
-        self._grid, self._ttl = grid, ttl
+    def __init__(
+        self,
+        grid: Grid,
+        ttl: float,
+        bound: Mapping[int, Collection[int]] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._grid, self._ttl, self._bound = grid, ttl, bound
+        self._settings = settings or {}
         self._nodes: dict[int, wire.Hello] = {}
         self._greeted: dict[str, int] = {}
         self.refused: dict[int, str] = {}  # the nodes that were not taken, and why
@@ -83,6 +94,10 @@ class Roll:
             self._deal()
             log.warning("node %d is off the roll: %s", node, line(reason))
 
+    def unlike(self, node: int) -> bool:
+        """Tell whether a node's generator draws other directions than the server's."""
+        return node in self._nodes and self._nodes[node].checksum != directions_checksum()
+
     def homes(self, devices: Iterable[int]) -> dict[int, list[int]]:
         """Return the nodes that these devices live on, with the devices of each, in order."""
         found: dict[int, list[int]] = {}
@@ -96,7 +111,8 @@ class Roll:
         return 2 * sum(method in told.offers for told in self._nodes.values()) > len(self._nodes)
 
     def _greet(self, nodes: list[int]) -> None:
-        messages = [Message(RecordDict(), node, wire.HELLO, ttl=self._ttl) for node in nodes]
+        said = wire.greeting(self._settings)
+        messages = [Message(said, node, wire.HELLO, ttl=self._ttl) for node in nodes]
         if messages:
             ids = self._grid.push_messages(messages)
             self._greeted.update({i: n for i, n in zip(ids, nodes, strict=True) if i})
@@ -104,21 +120,40 @@ class Roll:
     def _admit(self, node: int, reply: Message) -> None:
         try:
             if reply.has_error():
-                raise Malformed(f"it answered with an error: {reply.error.reason}")
+                raise Malformed(failure(reply))
+            refusal = wire.read_refusal(reply.content)
+            if refusal is not None:
+                raise Malformed(worded(refusal))
             told = wire.read_hello(reply.content)
-            if self.problem is not None and told.shape != self.problem.shape:
-                raise Malformed(_another(told, self.problem))
+            self._check(node, told)
         except Malformed as error:
             self._refuse(node, str(error))
             if lost(reply):  # it may come back
                 del self.refused[node]
             return
         log.info("node %d is on the roll with devices %s", node, shown(told.held))
+        if told.checksum != directions_checksum():
+            log.warning(
+                "node %d draws other directions than the server: it sends updates, never "
+                "coefficients",
+                node,
+            )
         taken = self._owners.keys() & told.held
         if taken:
             log.warning("node %d: devices %s are another node's already", node, shown(taken))
         self._nodes[node] = told
         self._claim(node, told)
+
+    def _check(self, node: int, told: wire.Hello) -> None:
+        """Raise unless a node is one of this federation, and claims no more than its devices."""
+        if told.version != __version__:
+            raise Malformed(f"it has fedzo {told.version}, not {__version__}")
+        if self.problem is not None and told.shape != self.problem.shape:
+            raise Malformed(_another(told, self.problem))
+        if self._bound is not None:
+            strange = set(told.held) - set(self._bound.get(node, ()))
+            if strange:
+                raise Malformed(f"devices {shown(strange)} are not bound to it")
 
     def _claim(self, node: int, told: wire.Hello) -> None:
         for device, size in zip(told.held, told.sizes, strict=True):
@@ -137,10 +172,23 @@ class Roll:
 
 
 def _another(told: wire.Hello, right: wire.Hello) -> str:
+    if (told.dim, told.devices) == (right.dim, right.devices):
+        return f"its problem is another one, {told.fingerprint}, not {right.fingerprint}"
     return (
         f"its problem has dim={told.dim} and devices={told.devices}, not {right.dim} and "
         f"{right.devices}"
     )
+
+
+def worded(refusal: str) -> str:
+    """Return a node's reason for the server's log."""
+    told = reasons.read(refusal)
+    return f"{told.words} ({told.reference} in its log)" if told.reference else told.words
+
+
+def failure(reply: Any) -> str:
+    """Return what Flower says of a node that failed; not its text, which may be anything."""
+    return f"its node failed, with Flower's error {reply.error.code}"
 
 
 def lost(reply: Any) -> bool:
@@ -153,16 +201,6 @@ def lost(reply: Any) -> bool:
         ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     )
     return bool(reply.has_error() and reply.error.code in gone)
-
-
-def line(reason: str) -> str:
-    r"""Return what somebody else wrote as one printable line of bounded length.
-
-    >>> line("no\n more\x1b[31m")
-    'no more?[31m'
-    """
-    words = " ".join(reason[:1000].split())
-    return "".join(c if c.isprintable() else "?" for c in words)[:200]
 
 
 def shown(devices: Iterable[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -11,7 +12,8 @@ from fedzo.config.experiment import Experiment
 from fedzo.errors import Halted, InvalidValue, naming
 from fedzo.flower.app_config import experiment_of
 from fedzo.flower.federation import FlowerFederation
-from fedzo.flower.roll import log
+from fedzo.flower.reasons import log
+from fedzo.runs.folder import as_toml
 from fedzo.runs.job import drive
 from fedzo.runs.result import Progress, Result
 
@@ -33,7 +35,8 @@ def make_server_app(config: Experiment | None = None) -> ServerApp:
     >>> from flwr.app import Context, RecordDict
     >>> from fedzo.flower import InProcessGrid, make_client_app, make_server_app
     >>> settings = {"config": "quadratic", "run.rounds": 3}
-    >>> grid = InProcessGrid(make_client_app(), nodes=2, run_config=settings)
+    >>> app = make_client_app({"quadratic": {"devices": 20}})
+    >>> grid = InProcessGrid(app, nodes=2, run_config=settings)
     >>> make_server_app()(grid, Context(1, 0, {}, RecordDict(), settings))
     """
     app = ServerApp()
@@ -63,16 +66,23 @@ def run_on(
 ) -> Result:
     """Run an experiment over the nodes of a grid."""
     options = experiment.options
-    federation = FlowerFederation(grid, options.seed, experiment.uplink, experiment.flower)
+    federation = FlowerFederation(
+        grid, options.seed, experiment.uplink, experiment.flower, _said(experiment)
+    )
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
         job = experiment.job(run_dir, resume, log_progress)
         return drive(job, federation, federation.initial())
 
 
 def log_progress(progress: Progress) -> None:
-    """Log how far a run has come, and who was left out."""
+    """Log how far a run has come."""
     record = progress.record
     loss = "" if record is None else f", f(x) = {record['train_loss']:.6g}"
     log.info("round %d of %d%s", progress.round, progress.rounds, loss)
-    for absent in (record or {}).get("left_out", ()):
-        log.warning("round %(round)d went without device %(device)d: %(reason)s", absent)
+
+
+def _said(experiment: Experiment) -> dict[str, Any]:
+    """Return what a run says of the problem's settings."""
+    plain = as_toml({"problem": experiment.tables["problem"]})["problem"]
+    said = {k: v for k, v in plain.items() if k not in ("name", "python_only")}
+    return {**said, "seed": experiment.options.data_seed}

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,10 +24,10 @@ from fedzo.flower import wire
 from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
-from fedzo.flower.roll import line
+from fedzo.flower.reasons import line
 from fedzo.runs.folder import as_toml
 from fedzo.runs.job import Drive, Engine, Job
-from fedzo.runs.result import Progress, Result
+from fedzo.runs.result import Result
 
 log = logging.getLogger("fedzo")
 
@@ -54,8 +54,9 @@ def simulation(experiment: Experiment) -> Engine:
     """Return the engine that runs an experiment on Flower's simulation.
 
     The devices are dealt out to ``experiment.flower.nodes`` virtual nodes, all of which are
-    waited for, whatever ``quorum``, ``grace`` and ``patience`` say. Who is left out is told by a
-    warning of the logger ``fedzo``, each for the first time.
+    waited for, whatever ``quorum``, ``grace`` and ``patience`` say. Node and server are the same
+    person here: nothing is clipped, nodes have no limits, and a failure is told in full, for the
+    first time, by a warning of the logger ``fedzo``.
     """
 
     def run(job: Job, objective: Objective, drive: Drive) -> Result:
@@ -86,14 +87,17 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
                 _Watched(grid, interrupted),
                 job.options.seed,
                 job.uplink,
-                replace(experiment.flower, quorum=1.0, patience=_NO_HURRY),
+                replace(experiment.flower, quorum=1.0, patience=_NO_HURRY, clip=False),
+                warn=WarnOnce(log.warning),
             )
             outcome.append(drive(federation))
         except BaseException as error:  # to be raised where the caller is
             outcome.append(error)
 
     client_app = make_client_app(
-        ProblemOf(json.dumps(as_toml(job.tables))), algorithms=[type(job.algorithm)]
+        ProblemOf(json.dumps(as_toml(job.tables))),
+        algorithms=[type(job.algorithm)],
+        guarded=False,
     )
     with _quiet():
         try:
@@ -130,19 +134,23 @@ def _wait_for(outcome: list[Any]) -> None:
         time.sleep(0.05)
 
 
-class WarnOfAbsence:
-    """A callback that warns of each device that is left out, once for each reason."""
+class WarnOnce:
+    """Warns of everything for the first time only.
 
-    def __init__(self) -> None:
-        self._warned: set[tuple[int, str]] = set()
+    >>> said = []
+    >>> warn = WarnOnce(lambda text, *words: said.append(text % words))
+    >>> warn("device %d is left out", 3), warn("device %d is left out", 3), said
+    (None, None, ['device 3 is left out'])
+    """
 
-    def __call__(self, progress: Progress) -> None:
-        """Warn of those whom this evaluation names."""
-        for one in (progress.record or {}).get("left_out", ()):
-            known = (one["device"], one["reason"])
-            if known not in self._warned:
-                self._warned.add(known)
-                log.warning("device %(device)d is left out of round %(round)d: %(reason)s", one)
+    def __init__(self, warn: Callable[..., None]) -> None:
+        self._warn, self._said = warn, set[Any]()
+
+    def __call__(self, *words: Any) -> None:
+        """Warn, unless these words were said before."""
+        if words not in self._said:
+            self._said.add(words)
+            self._warn(*words)
 
 
 class _Watched(Grid):
@@ -177,10 +185,11 @@ class _Watched(Grid):
         self._check()
         replies = list(self._grid.pull_messages(message_ids))
         for reply in replies:
-            if reply.has_error() and reply.metadata.message_type == wire.HELLO:
-                _, _, cause = str(reply.error.reason).rpartition("Message: ")  # after a traceback
-                why = line(cause.removesuffix("'>"))
-                raise FedzoError(f"a virtual node cannot begin: {why}")
+            if reply.metadata.message_type == wire.HELLO:
+                failed = reply.has_error()
+                why = str(reply.error.reason) if failed else wire.read_refusal(reply.content)
+                if why is not None:
+                    raise FedzoError(f"a virtual node cannot begin: {line(why)}")
         return replies
 
     def send_and_receive(

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fedzo.algorithms import Algorithm, FedZO
 from fedzo.errors import Halted, InvalidValue
 from fedzo.flower import wire
+from fedzo.flower.app_config import HELD_BY_NODES
 from fedzo.flower.federation import FlowerFederation
-from fedzo.flower.roll import log
+from fedzo.flower.reasons import log
 from fedzo.flower.server import log_progress
 from fedzo.runs.inputs import checked_start
 from fedzo.runs.job import Job, drive
@@ -26,7 +27,6 @@ from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
 
-_WHY = "its problem is held by Flower's nodes"
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -125,7 +125,11 @@ class FedzoStrategy:
 
         every = {"evaluate_every": self.evaluate_every, "checkpoint_every": self.checkpoint_every}
         options = RunOptions(rounds=num_rounds, seed=self.seed, **every)
-        problem = {"dim": federation.dim, "devices": federation.devices, "python_only": _WHY}
+        problem = {
+            "dim": federation.dim,
+            "devices": federation.devices,
+            "python_only": HELD_BY_NODES,
+        }
         tables = describe_job(self.algorithm, self.uplink, options, problem)
         job = Job(
             algorithm=self.algorithm,

@@ -26,6 +26,7 @@ from fedzo.algorithms import Algorithm
 from fedzo.core.federation import Update, Work
 from fedzo.core.signature import arguments_of
 from fedzo.errors import FedzoError
+from fedzo.flower.reasons import Reason, Refused, line
 from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
 from fedzo.runs.folder import as_toml
 from fedzo.runs.parts import describe_parts
@@ -46,6 +47,9 @@ HELLO, INITIAL, TRAIN, EVALUATE = "query.hello", "query.initial", "train", "eval
 class Hello(NamedTuple):
     """What a node tells when it joins: the shape of the problem, and its part of it."""
 
+    version: str  # of fedzo
+    fingerprint: str  # of the problem: its name and the settings that must agree
+    checksum: str  # of the directions that this node's generator draws at a fixed address
     dim: int
     devices: int  # N, of the whole federation
     held: tuple[int, ...]  # which of them live here
@@ -54,9 +58,9 @@ class Hello(NamedTuple):
     cost: int  # of an evaluation, if the objective tells it, else 0
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """In what all nodes must agree: the dimension and the number of devices."""
-        return self.dim, self.devices
+    def shape(self) -> tuple[str, int, int]:
+        """In what all nodes must agree: the problem, its dimension, the number of devices."""
+        return self.fingerprint, self.dim, self.devices
 
 
 class Answer(NamedTuple):
@@ -160,7 +164,8 @@ def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:
         kind = known[name]
         made: Algorithm = kind(**arguments_of("algorithm", kind, keys, hidden=("server",)))
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError, FedzoError) as error:
-        raise Malformed("the message names no algorithm that is known here") from error
+        text = f"the message names no algorithm that is known here: {error}"
+        raise Refused(Reason.UNKNOWN_ALGORITHM, text) from error
     return made
 
 
@@ -197,7 +202,7 @@ def answer(found: Answer, coefficients: bool) -> RecordDict:
     if updates and updates[0].values is not None:
         values = np.stack([np.asarray(u.values, "<f8") for u in updates])
         plain["values"] = values.tobytes()
-    elif updates and coefficients:
+    elif updates and coefficients and updates[0].coefficients is not None:
         numbers = np.stack([np.asarray(u.coefficients) for u in updates])
         plain["steps"], plain["dtype"] = numbers.shape[1], numbers.dtype.name
         plain["coefficients"] = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
@@ -208,10 +213,11 @@ def answer(found: Answer, coefficients: bool) -> RecordDict:
     return records
 
 
-def read_answer(content: RecordDict, coefficients: bool, asked: int) -> Answer:
+def read_answer(content: RecordDict, asked: int) -> Answer:
     """Return what a node's devices found; raise :class:`Malformed` if it is not an answer.
 
-    ``asked`` is how many devices were asked: more cannot answer.
+    ``asked`` is how many devices were asked: more cannot answer. Whether these are the updates,
+    coefficients or values that were asked for, is for the reader to see.
     """
     plain = dict(config(content, "answer"))
     devices, failures = _devices(plain, asked)
@@ -223,7 +229,7 @@ def read_answer(content: RecordDict, coefficients: bool, asked: int) -> Answer:
         rows: Any = ()
     elif "values" in plain:
         rows = [(empty, None, own) for own in _values(plain, len(devices))]
-    elif coefficients:
+    elif "coefficients" in plain:
         rows = [(empty, own, None) for own in _coefficients(plain, len(devices))]
     else:
         deltas = numpy_of(dict(array_record(content)), "deltas")
@@ -279,6 +285,27 @@ def _whole(content: bytes, unit: int) -> bytes:
 # ----------------------------------------------------------------------- the other messages
 
 
+def greeting(settings: Mapping[str, Any]) -> RecordDict:
+    """Return the content of a greeting: the settings that the run knows of the problem.
+
+    >>> read_greeting(greeting({"devices": 3}))
+    {'devices': 3}
+    """
+    return RecordDict({"greeting": ConfigRecord({"settings": json.dumps(dict(settings))})})
+
+
+def read_greeting(content: RecordDict) -> dict[str, Any]:
+    """Return the settings that a run knows of the problem: to compare, never to make one by."""
+    text = take(dict(config(content, "greeting")), "settings", str)
+    try:
+        settings = json.loads(text) if len(text) <= LONGEST_TEXT else None
+    except (ValueError, RecursionError):
+        settings = None
+    if not isinstance(settings, dict):
+        raise Malformed("the greeting's settings are not a table")
+    return settings
+
+
 def hello(told: Hello) -> RecordDict:
     """Return the content of a node's introduction."""
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in told._asdict().items()}
@@ -289,18 +316,40 @@ def read_hello(content: RecordDict) -> Hello:
     """Return a node's introduction, checked to make sense by itself."""
     plain = dict(config(content, "hello"))
     told = Hello(
-        take(plain, "dim", int),
-        take(plain, "devices", int),
-        tuple(take(plain, "held", list[int])),
-        tuple(take(plain, "sizes", list[int])),
-        tuple(take(plain, "offers", list[str])),
-        take(plain, "cost", int),
+        version=_short(take(plain, "version", str)),
+        fingerprint=_short(take(plain, "fingerprint", str)),
+        checksum=_short(take(plain, "checksum", str)),
+        dim=take(plain, "dim", int),
+        devices=take(plain, "devices", int),
+        held=tuple(take(plain, "held", list[int])),
+        sizes=tuple(take(plain, "sizes", list[int])),
+        offers=tuple(take(plain, "offers", list[str])),
+        cost=take(plain, "cost", int),
     )
     whose = all(0 <= i < told.devices for i in told.held) and len(told.held) == len(told.sizes)
     once = len(set(told.held)) == len(told.held)
     if not (whose and once and told.dim > 0 and min(told.cost, *told.sizes, 0) == 0):
         raise Malformed("the node's introduction contradicts itself")
     return told
+
+
+def _short(text: str) -> str:
+    return line(text)[:40]
+
+
+def refusal(reason: str) -> RecordDict:
+    """Return the content of a reply that does not do what was asked, and says why."""
+    return RecordDict({"refusal": ConfigRecord({"reason": reason})})
+
+
+def read_refusal(content: RecordDict) -> str | None:
+    """Return why a node does not do what was asked; None: it does.
+
+    >>> read_refusal(refusal("queries 01234567")), read_refusal(RecordDict())
+    ('queries 01234567', None)
+    """
+    record = content.config_records.get("refusal")
+    return None if record is None else str(take(dict(record), "reason", str))
 
 
 def model(x: Array, devices: Sequence[int], metrics: bool = False) -> RecordDict:

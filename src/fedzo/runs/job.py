@@ -72,6 +72,7 @@ def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads)
             objective,
             lambda federation: drive(job, federation, x0, objective.point, probed),
         )
+        objective.keep(result.best)
     if job.run_dir is not None:
         objective.write_files(job.run_dir, result.best)
     return result

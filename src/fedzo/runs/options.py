@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from fedzo.core.random import check_seed
 from fedzo.errors import check_count, check_counts, check_positive, require
@@ -97,6 +97,11 @@ class FlowerSettings:
         Seconds that a quorum is waited for; then the run stops, with a checkpoint.
     max_norm : float, optional
         An update that is longer than this is left out; None: any finite one is taken.
+    clip : float or False
+        An update that is longer than so many times the median of its round is shortened to
+        that; losses and sample counts are kept within wider bounds. False: nothing is.
+    bindings : str, optional
+        A file on the server that says which devices each node may claim; None: any.
     nodes : int, optional
         How many nodes a simulation has; as many as this machine has cores by default. A real
         federation has those that connect.
@@ -114,10 +119,13 @@ class FlowerSettings:
     grace: float = 30.0
     patience: float = 600.0
     max_norm: float | None = None
+    clip: float | Literal[False] = 5.0
+    bindings: str | None = None
     nodes: int | None = None
 
     def __post_init__(self) -> None:
         check_positive(self, "quorum", "grace", "patience")
+        require(self.clip is False or self.clip >= 1, "clip", self.clip, "a number >= 1, or false")
         require(self.quorum <= 1, "quorum", self.quorum, "a number in (0, 1]")
         if self.max_norm is not None:
             check_positive(self, "max_norm")

@@ -82,13 +82,16 @@ class Seeds(Uplink):
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
         mean, sent, numbers, model, devices = Mean(federation.dim), 0, 0, 0, []
         for update in updates:
-            if update.coefficients is None:
-                raise UsageError(_NO_COEFFICIENTS)
-            if self.verify:
+            own = update.coefficients
+            if own is None:
+                if not sends_updates(federation, update.device):
+                    raise UsageError(_NO_COEFFICIENTS)
+                own = update.delta
+            elif self.verify:
                 _verify(t, update, updates.work)
             mean.add(update)
-            sent += _HEADER.size + update.coefficients.nbytes
-            numbers += update.coefficients.size
+            sent += _HEADER.size + own.nbytes
+            numbers += own.size
             model = update.delta.nbytes
             devices.append(update.device)
         down, caught_up = self._downlink(t, devices, sent, model, federation)
@@ -119,6 +122,14 @@ class Seeds(Uplink):
             caught_up += len(there)
             missing -= there
         return total + len(missing) * model, caught_up
+
+
+def sends_updates(federation: Federation, device: int) -> bool:
+    """Tell whether a device sends whole updates, since its generator draws other directions.
+
+    Only a federation of several machines has such devices.
+    """
+    return device in getattr(federation, "sending_updates", ())
 
 
 _NO_COEFFICIENTS = (

@@ -1,0 +1,137 @@
+"""How much a node lets itself be asked, whatever a message says: checked before any of it is done.
+
+The defaults are on without anybody asking for them. They are wide enough for the examples, and
+finite: a message cannot have a node compute for weeks, or fill its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedzo.core.federation import Work
+from fedzo.core.objective import Objective
+from fedzo.errors import check_counts
+from fedzo.flower.ledger import Spent
+from fedzo.flower.reasons import Reason, Refused
+from fedzo.problems.function import FunctionObjective
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The ``[limits]`` of a node.
+
+    Parameters
+    ----------
+    queries_per_run, queries_per_day, queries : int
+        Values F_i(x, ξ) that may be asked for in one run, in one day (UTC) and in all,
+        evaluations included; kept in the node's ledger.
+    local_steps, directions, batch_size : int
+        H, b2 and b1 of a message, at most. Points that are only evaluated count as directions.
+    devices : int
+        How many devices a message may be about, each of them once.
+    dim : int
+        The largest dimension.
+    memory : int
+        Bytes that the directions of one device may take.
+    seconds : int
+        How long a message may be worked on; devices that are not done by then are left out.
+
+    Examples
+    --------
+    >>> Limits(local_steps=0)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: local_steps = 0: must be a whole number >= 1
+    """
+
+    queries_per_run: int = 10**9
+    queries_per_day: int = 10**9
+    queries: int = 10**12
+    local_steps: int = 1000
+    directions: int = 10_000
+    batch_size: int = 10_000
+    devices: int = 10_000
+    dim: int = 10**9
+    memory: int = 4 * 2**30
+    seconds: int = 3600
+
+    def __post_init__(self) -> None:
+        check_counts(self, *(field.name for field in fields(self)))
+
+    def of_queries(self, objective: Objective) -> Spent:
+        """Return the limits of queries; a problem's own ``max_queries`` is one of all runs."""
+        own = objective.meter.max_queries if objective.meter is not None else None
+        return Spent(
+            self.queries_per_run,
+            self.queries_per_day,
+            self.queries if own is None else min(own, self.queries),
+        )
+
+    def check_devices(self, devices: Sequence[int]) -> None:
+        """Refuse too many devices, and one that is listed twice."""
+        if len(devices) > self.devices:
+            raise Refused(Reason.DEVICES, f"{len(devices)} devices, more than {self.devices}")
+        if len(set(devices)) < len(devices):
+            raise Refused(Reason.DEVICES, "a device is listed twice")
+
+    def check_dimension(self, x: Any, objective: Objective) -> None:
+        """Refuse a model of another dimension than the problem's, and one that is too large."""
+        if x.shape[-1] != objective.dim or objective.dim > self.dim:
+            text = f"x has {x.shape[-1]} numbers, the problem {objective.dim}, the limit {self.dim}"
+            raise Refused(Reason.DIMENSION, text)
+
+    def check_work(self, work: Work) -> None:
+        """Refuse work that is too much for one message, by its numbers alone."""
+        steps, directions, batch = numbers_of(work)
+        for reason, value, limit in (
+            (Reason.STEPS, steps, self.local_steps),
+            (Reason.DIRECTIONS, directions, self.directions),
+            (Reason.BATCH, batch, self.batch_size),
+            (Reason.MEMORY, directions * work.x.shape[-1] * work.x.itemsize, self.memory),
+        ):
+            if value > limit:
+                raise Refused(reason, f"{reason.value} = {value}, more than {limit}")
+
+
+def numbers_of(work: Work) -> tuple[int, int, int]:
+    """Return H, b2 and b1 of work: one of each where an algorithm has none.
+
+    >>> import numpy as np
+    >>> from fedzo import FedAvg, FedZO
+    >>> numbers_of(Work(FedZO(), np.zeros(3), 0, 0)), numbers_of(Work(FedAvg(), np.zeros(3), 0, 0))
+    ((5, 20, 25), (5, 1, 25))
+    """
+    algorithm = work.algorithm
+    points = len(work.x) if work.rows is None and work.x.ndim == 2 else 1
+    return (
+        int(getattr(algorithm, "local_steps", 1)),
+        max(points, int(getattr(algorithm, "directions", 1))),
+        int(getattr(algorithm, "batch_size", 1)),
+    )
+
+
+def queries_of(work: Work, objective: Objective, device: int) -> int:
+    """Return how many values a device's part of the work takes at most.
+
+    >>> import numpy as np
+    >>> from fedzo import FedZO
+    >>> from fedzo.problems.quadratic import Quadratic
+    >>> work = Work(FedZO(), np.zeros(3), round=0, seed=0)
+    >>> queries_of(work, Quadratic(dim=3, devices=2), 0)  # 5 steps x (20 + 1) points x 25 samples
+    2625
+    """
+    steps, directions, batch = numbers_of(work)
+    if work.rows is None and work.x.ndim == 2:
+        return len(work.x) * max(batch, objective.size(device))
+    estimator = getattr(work.algorithm, "estimator", None)
+    points = directions if estimator is None else len(estimator.stencil[0])
+    if isinstance(objective, FunctionObjective):  # a batch of it is one call, whatever b1 is
+        batch = 1 + objective.retries
+    return steps * points * batch
+
+
+def evaluation_queries(objective: Objective, device: int) -> int:
+    """Return how many values an evaluation of one device takes at most."""
+    retries = objective.retries if isinstance(objective, FunctionObjective) else 0
+    return objective.size(device) * (1 + retries)

@@ -1,0 +1,146 @@
+"""A node's own configuration: what it computes, how much, and for which devices.
+
+It comes from ``--node-config`` and from a TOML file on the node, which ``node-file`` names there.
+Nothing of it comes from a run: a run chooses a problem by its name among those that the node
+allows, and cannot have anything imported or opened.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedzo.core.importing import named
+from fedzo.core.objective import Objective, check_objective, is_plain
+from fedzo.core.signature import made_by
+from fedzo.errors import UsageError, nearest, require
+from fedzo.flower.ledger import Ledger
+from fedzo.flower.limits import Limits
+from fedzo.flower.reasons import Reason, Refused
+from fedzo.problems import PROBLEMS
+
+Problems = Mapping[str, Mapping[str, Any]]
+_TABLES = ("limits", "problem", "problems")
+_PLAIN = ("devices", "ledger", "partition-id", "num-partitions", "node-file")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's own configuration, checked.
+
+    Attributes
+    ----------
+    limits : Limits
+        How much it lets itself be asked.
+    ledger : Ledger
+        Where it keeps what it has spent: beside Flower's own files, if nothing else is said.
+    problems : mapping
+        The problems that it allows, by name, with their settings.
+    own : mapping
+        Settings of the problem that are this node's alone, such as where its data are.
+    config : mapping
+        The rest: ``devices``, or ``partition-id`` and ``num-partitions``.
+    """
+
+    limits: Limits
+    ledger: Ledger
+    problems: Problems = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, node_config: Mapping[str, Any]) -> Node:
+        """Return what ``--node-config`` says, and the file that it names.
+
+        >>> node = Node.read({"devices": "0-3", "limits.local-steps": 10, "problem.data-dir": "x"})
+        >>> node.limits.local_steps, dict(node.own), dict(node.config)
+        (10, {'data_dir': 'x'}, {'devices': '0-3'})
+        >>> Node.read({"limits.steps": 10})
+        Traceback (most recent call last):
+        fedzo.errors.UsageError: limits.steps = 10: unknown key (did you mean 'local_steps'?); ...
+        """
+        tables: dict[str, Any] = {}
+        if (file := node_config.get("node-file")) is not None:
+            tables = _read_file(Path(str(file)))
+        for key, value in node_config.items():
+            table, dot, name = key.partition(".")
+            if dot:
+                tables[table] = {**tables.get(table, {}), name.replace("-", "_"): value}
+            else:
+                tables[key] = value
+        _check_keys(tables)
+        limits, _ = made_by("limits", Limits, tables.get("limits", {}))
+        return cls(
+            limits=limits,
+            ledger=Ledger(str(tables.get("ledger") or _home() / "fedzo-ledger.sqlite")),
+            problems=tables.get("problems", {}),
+            own=tables.get("problem", {}),
+            config={k: tables[k] for k in _PLAIN if k in tables},
+        )
+
+    def problem(self, allowed: Problems, run_config: Mapping[str, Any]) -> Objective:
+        """Return the problem that a run names, made with this node's settings.
+
+        ``allowed`` are those of the app's code; the node's own configuration goes before them.
+        """
+        problems = {**allowed, **self.problems}
+        name = _chosen(problems, run_config)
+        return _made(name, json.dumps({**problems[name], **self.own}))
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not a TOML file: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _check_keys(tables: Mapping[str, Any]) -> None:
+    known = (*_TABLES, *_PLAIN)
+    for key, value in tables.items():
+        if key in _TABLES:
+            require(isinstance(value, dict), key, value, f"a table, [{key}]")
+        elif key not in known and nearest(key, known):  # else it is for the app's own code
+            raise UsageError(f"{key} = {value!r}: unknown key{nearest(key, known)}")
+    for name, settings in tables.get("problems", {}).items():
+        require(isinstance(settings, dict), f"problems.{name}", settings, "a table of settings")
+
+
+def _home() -> Path:
+    from flwr.supercore.utils import get_flwr_home
+
+    return Path(get_flwr_home())
+
+
+def _chosen(problems: Problems, run_config: Mapping[str, Any]) -> str:
+    """Return which of the problems a run names: by ``problem.name``, or there is only one."""
+    wanted = run_config.get("problem.name") or run_config.get("config")
+    if wanted in problems:
+        return str(wanted)
+    if len(problems) == 1 and not run_config.get("problem.name"):
+        return next(iter(problems))
+    text = f"problem.name = {wanted!r}: this node allows {', '.join(problems) or 'none'}"
+    raise Refused(Reason.UNKNOWN_PROBLEM, text)
+
+
+def check_settings(objective: Objective, said: Mapping[str, Any], own: Collection[str]) -> None:
+    """Refuse a run that says otherwise of the problem than this node: it would be another run."""
+    made = objective.made_with
+    for key in (said.keys() & made.keys()) - set(own):
+        if is_plain(made[key]) and said[key] != made[key]:
+            text = f"problem.{key} = {said[key]!r}, and here it is {made[key]!r}"
+            raise Refused(Reason.OTHER_SETTINGS, text)
+
+
+@lru_cache(maxsize=4)
+def _made(name: str, settings: str) -> Objective:
+    factory = named("problem.name", PROBLEMS.get(name, name))
+    made, _ = made_by("problem", factory, json.loads(settings))
+    return check_objective(made, f"problem {name!r}: made")

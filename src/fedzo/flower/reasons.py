@@ -1,0 +1,120 @@
+"""Why a node does not answer: codes from a fixed list, so that no text of a node ever leaves it.
+
+What an exception says may be private: a patient's name, a row of data, a path. So a node writes it
+to its own log, with a reference of eight random letters, and sends the code and the reference.
+Whoever operates both can find the one by the other, and nobody else learns anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from enum import StrEnum
+from typing import NamedTuple
+
+from fedzo.errors import BudgetSpent, FedzoError, NoAnswer, NonFinite
+from fedzo.flower.schema import Malformed
+
+log = logging.getLogger("flwr")  # the logger that Flower prints
+
+
+class Reason(StrEnum):
+    """The whole list; the words are what the server's history says."""
+
+    words: str
+
+    def __new__(cls, code: str, words: str) -> Reason:
+        """Make a member of a code, which travels, and words, which do not."""
+        member = str.__new__(cls, code)
+        member._value_, member.words = code, words
+        return member
+
+    RAISED = "raised", "its problem raised an error"
+    NO_ANSWER = "no-answer", "its problem gave no answer"
+    NOT_FINITE = "not-finite", "its loss is not finite"
+    NOT_HELD = "not-held", "it does not live on this node"
+    MALFORMED = "malformed", "its node could not read the message"
+    CANNOT_BEGIN = "cannot-begin", "its node cannot make the problem"
+    UNKNOWN_PROBLEM = "unknown-problem", "its node does not allow this problem"
+    UNKNOWN_ALGORITHM = "unknown-algorithm", "its node does not allow this algorithm"
+    OTHER_SETTINGS = "other-settings", "its node has other settings of the problem than the run"
+    DEVICES = "devices", "more devices in a message, or one of them twice, than its node allows"
+    DIMENSION = "dimension", "not the dimension that its node has, or a larger one than it allows"
+    STEPS = "steps", "more local steps than its node allows"
+    DIRECTIONS = "directions", "more directions or points than its node allows"
+    BATCH = "batch", "a larger batch than its node allows"
+    MEMORY = "memory", "the directions would take more memory than its node allows"
+    SECONDS = "seconds", "it took more seconds than its node allows"
+    QUERIES = "queries", "its node's limit of queries is reached"
+    LEDGER = "ledger", "its node cannot keep its ledger"
+    PRIVACY = "privacy", "its node's privacy budget is spent"
+    RECORDS = "records", "it has fewer records than its node answers about"
+
+
+class Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """A node does not do what it is asked; the text is for its own log."""
+
+    def __init__(self, reason: Reason, text: str = "") -> None:
+        super().__init__(text or reason.words)
+        self.reason = reason
+
+
+class Told(NamedTuple):
+    """A reason as the server understands it: words, and where its node's log says more."""
+
+    words: str
+    reference: str = ""
+
+
+def reason_of(error: BaseException) -> Reason:
+    """Return the code of an error.
+
+    >>> reason_of(OSError("database of ward 7 is offline"))
+    <Reason.RAISED: 'raised'>
+    """
+    if isinstance(error, Refused):
+        return error.reason
+    for kind, reason in (
+        (Malformed, Reason.MALFORMED),
+        (NonFinite, Reason.NOT_FINITE),
+        (BudgetSpent, Reason.QUERIES),
+        (NoAnswer, Reason.NO_ANSWER),
+    ):
+        if isinstance(error, kind):
+            return reason
+    return Reason.RAISED
+
+
+def sent(error: BaseException) -> str:
+    """Log an error on this node; return what leaves it: a code and a reference."""
+    reference = secrets.token_hex(4)
+    reason = reason_of(error)
+    traced = error if reason is Reason.RAISED else None
+    log.error("%s: %s: %s", reference, type(error).__name__, error, exc_info=traced)
+    return f"{reason.value} {reference}"
+
+
+def read(text: str) -> Told:
+    """Return what a node's reason says; a text that is not one of ours, as a bounded line.
+
+    >>> read("queries 0f1e2d3c")
+    Told(words="its node's limit of queries is reached", reference='0f1e2d3c')
+    >>> read("queries or something")
+    Told(words='queries or something', reference='')
+    """
+    found = re.fullmatch(r"([a-z-]{1,20}) ([0-9a-f]{8})", text)
+    known = {reason.value: reason.words for reason in Reason}
+    if found and found[1] in known:
+        return Told(known[found[1]], found[2])
+    return Told(line(text))
+
+
+def line(text: str) -> str:
+    r"""Return what somebody else wrote as one printable line of bounded length.
+
+    >>> line("no\n more\x1b[31m")
+    'no more?[31m'
+    """
+    words = " ".join(text[:1000].split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:200]

@@ -1,0 +1,361 @@
+"""A node protects itself: what it computes, how much of it, and what leaves it."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+import fedzo
+from fedzo.core.federation import Work
+from fedzo.errors import Halted, NoAnswer, UsageError
+from fedzo.flower import (
+    FlowerFederation,
+    FlowerSettings,
+    InProcessGrid,
+    make_client_app,
+    make_server_app,
+    reasons,
+    wire,
+)
+from fedzo.flower.ledger import Ledger, Spent
+from fedzo.flower.node import Node
+from fedzo.flower.reasons import Reason
+from fedzo.problems.function import FunctionObjective
+from fedzo.problems.quadratic import Quadratic
+
+PROBLEM = Quadratic(dim=8, devices=6)
+QUICK = FlowerSettings(grace=0.02, patience=0.1)
+
+
+def node(problem=PROBLEM, nodes=1, **node_config):
+    """Return a grid whose nodes have this configuration besides their part."""
+    source = problem if callable(problem) or isinstance(problem, dict) else lambda c: problem
+    grid = InProcessGrid(make_client_app(source), nodes)
+    for context in grid.contexts.values():
+        context.node_config.update({k.replace("_", "-"): v for k, v in node_config.items()})
+        context.node_config.update(node_config.get("dotted", {}))
+        context.node_config.pop("dotted", None)
+    return grid
+
+
+def limited(problem=PROBLEM, **limits):
+    return node(problem, dotted={f"limits.{k}": v for k, v in limits.items()})
+
+
+def ask(grid, algorithm=None, devices=(0,), x=None, kind=wire.TRAIN):
+    """Send one message; return the reply's content."""
+    algorithm = algorithm or fedzo.FedZO(directions=4, local_steps=2, batch_size=3)
+    x = np.zeros(8) if x is None else x
+    content = (
+        wire.task(wire.pack(Work(algorithm, x, round=0, seed=0)), devices, False)
+        if kind == wire.TRAIN
+        else wire.model(x, devices)
+    )
+    (reply,) = grid.send_and_receive([Message(content, 1, kind)])
+    assert not reply.has_error()
+    return reply.content
+
+
+def refusal(content):
+    told = wire.read_refusal(content)
+    return told and told.split()[0]
+
+
+# ------------------------------------------------------------------------------------ limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "reason"),
+    [
+        ({}, {"algorithm": fedzo.FedZO(local_steps=20_000)}, "steps"),
+        ({}, {"algorithm": fedzo.FedZO(directions=10**9)}, "directions"),
+        ({}, {"algorithm": fedzo.FedZO(batch_size=10**9)}, "batch"),
+        ({}, {"devices": [0] * 20_000}, "devices"),
+        ({}, {"devices": [0, 0]}, "devices"),
+        ({}, {"x": np.zeros(9)}, "dimension"),
+        ({"dim": 7}, {}, "dimension"),
+        ({"local_steps": 1}, {}, "steps"),
+        ({"directions": 3}, {}, "directions"),
+        ({"devices": 1}, {"devices": [0, 1]}, "devices"),
+        ({"memory": 4 * 8 * 8 - 1}, {}, "memory"),
+        ({"memory": 4 * 8 * 8}, {}, None),
+        ({"queries": 2 * 5 * 3 - 1}, {}, "queries"),  # H = 2, b2 + 1 = 5 points, b1 = 3
+        ({"queries": 2 * 5 * 3}, {}, None),
+        ({"queries_per_day": 29}, {}, "queries"),
+        ({"queries_per_run": 29}, {}, "queries"),
+        ({"queries": 5}, {"kind": wire.EVALUATE, "devices": list(range(6))}, "queries"),
+        ({"queries": 6}, {"kind": wire.EVALUATE, "devices": list(range(6))}, None),
+        ({"devices": 5}, {"kind": wire.EVALUATE, "devices": list(range(6))}, "devices"),
+        ({}, {"kind": wire.EVALUATE, "x": np.zeros(3)}, "dimension"),
+    ],
+)
+def test_beyond_a_limit_nothing_is_asked(limits, asked, reason):
+    calls = []
+
+    class Counted(Quadratic):
+        def values(self, points, batch):
+            calls.append(len(points))
+            return super().values(points, batch)
+
+        def losses(self, x, devices):
+            calls.append(len(devices))
+            return super().losses(x, devices)
+
+    content = ask(limited(Counted(dim=8, devices=6), **limits), **asked)
+    assert refusal(content) == reason
+    assert bool(calls) == (reason is None)
+
+
+def test_queries_are_counted_over_messages_and_runs():
+    grid = limited(queries=100, queries_per_run=70)
+    assert [refusal(ask(grid)) for _ in range(3)] == [None, None, "queries"]  # 30 each
+    grid.contexts[1].run_id = 2
+    assert [refusal(ask(grid)) for _ in range(2)] == [None, "queries"]
+    ledger = Ledger(grid.contexts[1].node_config["ledger"])
+    assert ledger.spent("2") == Spent(run=30, day=90, total=90)
+
+
+def test_budget_of_a_function_holds_over_processes():
+    def problem(context):  # made anew for every message, as by a process of its own
+        return FunctionObjective(lambda x, device: float(x @ x), 8, devices=6, max_queries=15)
+
+    grid = node(problem)
+    assert [refusal(ask(grid)) for _ in range(2)] == [None, "queries"]  # two steps of 5 calls
+    assert Ledger(grid.contexts[1].node_config["ledger"]).spent("1").total == 10
+
+
+def test_what_was_not_asked_is_given_back():
+    def moody(x, device):
+        raise NoAnswer("not today")
+
+    grid = node(FunctionObjective(moody, 8, devices=6, retries=2))
+    ask(grid)  # one point, asked three times, of at most 2 x 5 x 3
+    assert Ledger(grid.contexts[1].node_config["ledger"]).spent("1").total == 3
+
+
+def test_time_is_limited():
+    go_on = threading.Event()
+
+    def slow(x, device):
+        if device == 1:
+            go_on.wait(60)
+        return float(x @ x)
+
+    grid = limited(FunctionObjective(slow, 8, devices=6), seconds=1)
+    told = wire.read_answer(ask(grid, devices=[0, 1, 2]), asked=3)
+    go_on.set()
+    assert 0 in {update.device for update in told.updates}
+    assert {i: why.split()[0] for i, why in told.failures.items()}[1] == "seconds"
+
+
+def test_ledger_survives_a_kill(tmp_path):
+    path = str(tmp_path / "ledger.sqlite")
+    script = (
+        "import sys, time; from fedzo.flower.ledger import *\n"
+        "ledger = Ledger(sys.argv[1])\n"
+        "while True:\n"
+        "    ledger.reserve('1', 1, Spent(10**9, 10**9, 10**9))\n"
+        "    print('charged', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+    said = sum(bool(process.stdout.readline()) for _ in range(5))
+    os.kill(process.pid, signal.SIGKILL)
+    said += len(process.stdout.read().splitlines())
+    process.wait()
+    process.stdout.close()
+    assert said <= Ledger(path).spent("1").total <= said + 1  # charged before it was said
+
+
+def test_ledger_is_one_for_all_who_charge_it(tmp_path):
+    ledger = Ledger(str(tmp_path / "ledger.sqlite"))
+    taken = []
+
+    def charge():
+        for _ in range(5):
+            try:
+                ledger.reserve("1", 1, Spent(12, 12, 12))
+                taken.append(1)
+            except reasons.Refused:
+                pass
+
+    threads = [threading.Thread(target=charge) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == ledger.spent("1").total == 12
+
+
+@pytest.mark.parametrize("damage", ["a folder", "no database"])
+def test_no_answer_without_a_ledger(tmp_path, damage):
+    path = tmp_path / "ledger.sqlite"
+    path.mkdir() if damage == "a folder" else path.write_text("not a database" * 100)
+    assert refusal(ask(node(ledger=str(path)))) == "ledger"
+
+
+# ------------------------------------------------------------------------- what it computes
+
+
+@pytest.mark.parametrize("name", ["os:abort", "subprocess:getoutput", "tuning", "quadratic "])
+def test_run_names_a_problem_but_cannot_import_one(name):
+    settings = {"problem.name": name, "run.rounds": 1, "flower.patience": 0.1}
+    grid = InProcessGrid(make_client_app({"quadratic": {}, "softmax": {}}), 1, settings)
+    (reply,) = grid.send_and_receive([Message(wire.greeting({}), 1, wire.HELLO)])
+    assert refusal(reply.content) == "unknown-problem"
+
+
+def test_run_cannot_have_a_file_opened(tmp_path):
+    secret = tmp_path / "passwd"
+    secret.write_text("root:x:0:0")
+    settings = {"config": str(secret), "problem.data-dir": str(tmp_path)}
+    grid = InProcessGrid(make_client_app({"quadratic": {}, "softmax": {}}), 1, settings)
+    (reply,) = grid.send_and_receive([Message(wire.greeting({}), 1, wire.HELLO)])
+    assert refusal(reply.content) == "unknown-problem"
+    assert "root" not in str(reply.content)
+
+
+def test_algorithm_that_a_node_does_not_know():
+    content = wire.task(wire.pack(Work(fedzo.FedZO(), np.zeros(8), 0, 0)), [0], False)
+    work = dict(content["work"])
+    work["algorithm"] = json.dumps({**json.loads(work["algorithm"]), "name": "os:abort"})
+    content["work"] = type(content["work"])(work)
+    (reply,) = node().send_and_receive([Message(content, 1, wire.TRAIN)])
+    assert refusal(reply.content) == "unknown-algorithm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proximal(fedzo.FedZO):
+    """FedZO with a pull back to where the round began."""
+
+    pull: float = 0.5
+
+    def correction(self, x, start):
+        return self.pull * (x - start)
+
+
+def test_algorithm_of_ones_own(tmp_path):
+    """An algorithm named module:Class in a configuration, over messages and in one process."""
+    from fedzo.config.experiment import Experiment
+    from fedzo.flower.server import run_on
+
+    tables = {
+        "problem": {"name": "quadratic", "devices": 6},
+        "algorithm": {"name": f"{__name__}:Proximal", "pull": 0.25, "learning_rate": 0.01},
+        "run": {"rounds": 4, "evaluate_every": 2},
+    }
+    whole, half = Experiment.resolve(tables), {"rounds": 2, "evaluate_every": 2}
+    app = make_client_app({"quadratic": {"devices": 6}}, algorithms=[Proximal])
+    grid = InProcessGrid(app, 2)
+    run_on(grid, Experiment.resolve({**tables, "run": half}), tmp_path / "there")
+    run_on(grid, whole, tmp_path / "there", resume=True)
+    whole.run(tmp_path / "here")
+    for name in ("model.npy", "config.toml"):
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    strangers = InProcessGrid(make_client_app({"quadratic": {"devices": 6}}), 2)
+    assert run_on(strangers, whole).message.endswith("in which no device took part")
+
+
+def test_node_settles_the_settings_of_its_problem(tmp_path):
+    file = tmp_path / "node.toml"
+    file.write_text(
+        """
+        devices = "0-1"
+        [limits]
+        local_steps = 7
+        [problems.quadratic]
+        devices = 4
+        dim = 5
+        """
+    )
+    config = {"node-file": str(file), "problem.dim": 6, "limits.directions": 9}
+    read = Node.read(config)
+    assert (read.limits.local_steps, read.limits.directions) == (7, 9)
+    made = read.problem({"quadratic": {"dim": 2}}, {"problem.name": "quadratic"})
+    assert (made.dim, made.devices) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({"limits.step": 3}, "limits.step = 3: unknown key"),
+        ({"limits.seconds": 0}, "limits.seconds = 0: must be a whole number >= 1"),
+        ({"limits": 3}, "limits = 3: must be a table"),
+        ({"problems.quadratic": 3}, "problems.quadratic = 3: must be a table of settings"),
+        ({"ledgre": "x"}, "ledgre = 'x': unknown key (did you mean 'ledger'?)"),
+        ({"node-file": "nowhere.toml"}, "cannot read nowhere.toml: No such file"),
+    ],
+)
+def test_bad_configuration_of_a_node(config, line):
+    with pytest.raises((UsageError, ValueError)) as caught:
+        Node.read(config)
+    assert str(caught.value).startswith(line)
+
+
+def test_run_with_other_settings_than_the_nodes():
+    settings = {"problem.name": "quadratic", "problem.dim": 7, "flower.patience": 0.1}
+    grid = InProcessGrid(make_client_app({"quadratic": {"dim": 8}}), 2, settings)
+    with pytest.raises(Halted, match="has other settings of the problem than the run"):
+        make_server_app()(grid, Context(1, 0, {}, RecordDict(), settings))
+
+
+# ---------------------------------------------------------------------------- what leaves it
+
+SECRET = "database of ward 7 patient SMITH is offline"
+
+
+@pytest.mark.parametrize("kind", [wire.TRAIN, wire.EVALUATE, wire.HELLO, wire.INITIAL])
+def test_text_of_an_exception_stays_here(kind, caplog):
+    def fails(x, device):
+        raise OSError(SECRET)
+
+    def cannot_begin(context):
+        raise OSError(SECRET)
+
+    objective = FunctionObjective(fails, 8, devices=6)
+    grid = node(objective if kind in (wire.TRAIN, wire.EVALUATE) else cannot_begin)
+    if kind in (wire.TRAIN, wire.EVALUATE):
+        content = ask(grid, kind=kind)
+        told = (
+            wire.read_answer(content, asked=1).failures[0]
+            if kind == wire.TRAIN
+            else wire.read_losses(content, asked=1)[1][0]
+        )
+    else:
+        (reply,) = grid.send_and_receive([Message(wire.greeting({}), 1, kind)])
+        assert not reply.has_error()
+        content, told = reply.content, wire.read_refusal(reply.content)
+    assert "SMITH" not in str(content)
+    code, reference = told.split()
+    assert code in ("raised", "cannot-begin")
+    said = [record.getMessage() for record in caplog.records]
+    assert any(reference in one and SECRET in one for one in said)  # the node's own log
+
+
+def test_every_reason_has_words():
+    for reason in Reason:
+        assert reasons.read(f"{reason.value} 01234567") == (reason.words, "01234567")
+
+
+def test_history_has_the_words_of_a_code_and_the_log_its_reference(caplog):
+    def fails(x, device):
+        if device == 3:
+            raise OSError(SECRET)
+        return float(x @ x)
+
+    objective = FunctionObjective(fails, 8, devices=6)
+    federation = FlowerFederation(node(objective, nodes=3), 0, fedzo.Ideal(), QUICK)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        federation.losses(np.ones(8))
+    assert federation.left_out == [(3, "its problem raised an error")]
+    at_once = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert len(at_once) == 1
+    assert at_once[0].startswith("devices 3 are left out: its problem raised an error (")
+    assert "SMITH" not in at_once[0]
