@@ -11,6 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedzo.core.streams import Combination
+
 Array = NDArray[Any]
 Kept = tuple[Array, ...]
 
@@ -42,6 +44,8 @@ class Mean(ServerStep):
     (array([1.5, 1. ]), ())
     """
 
-    def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
+    def apply(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
         """Add the mean update, in the precision that it is summed in."""
+        if isinstance(delta, Combination):
+            return delta.moved(x), kept
         return (x + delta).astype(x.dtype), kept
