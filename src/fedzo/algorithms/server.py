@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.streams import Combination
 from fedzo.errors import check_positive, require
 
 Array = NDArray[Any]
@@ -45,8 +46,10 @@ class Mean(ServerStep):
     (array([1.5, 1. ]), ())
     """
 
-    def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
+    def apply(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
         """Add the mean update, in the precision that it is summed in."""
+        if isinstance(delta, Combination):
+            return delta.moved(x), kept
         return (x + delta).astype(x.dtype), kept
 
 

@@ -59,6 +59,8 @@ class Objective:
     own_threads : bool
         Whether the problem shares its work among all cores itself, and is to be asked by one
         thread at a time, as a network is.
+    in_place : bool
+        Whether x is memory of the problem's own, which a round moves in place.
 
     Examples
     --------
@@ -81,6 +83,7 @@ class Objective:
     scale: Array | None = None
     reach: float = 0.0
     own_threads: bool = False
+    in_place: bool = False
 
     # How the problem was made, so that a run's configuration can make it again.
     made_by: str
@@ -184,6 +187,10 @@ class Objective:
     def point(self, x: Array) -> Array:
         """Return what the optimiser's x is to a person: what a result and ``model.npy`` hold."""
         return x.copy()
+
+    def snapshot(self, x: Array) -> Array:
+        """Return x as it is now, to be kept: a copy where x is moved in place."""
+        return x
 
     # --------------------------------------------------------------------------- when it ends
 

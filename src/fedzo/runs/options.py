@@ -65,7 +65,7 @@ class RunOptions:
     modules: str | None = None
 
     def __post_init__(self) -> None:
-        check_counts(self, "evaluate_every", "checkpoint_every")
+        check_counts(self, *(key for key in vars(self) if key.endswith("_every")))
         check_count("rounds", self.rounds, least=0)
         allowed = f"below {MOST_ROUNDS:,}: a round is a part of the address of every draw"
         require(self.rounds < MOST_ROUNDS, "rounds", self.rounds, allowed)
