@@ -59,9 +59,7 @@ def away(x: Array) -> Array:
 def noise(update: Array, at: Draws) -> Array:
     """Return numbers without a meaning, ten times as long as an update."""
     numbers = at.on(Stream.NOISE).normals(update.size).reshape(update.shape)
-    return np.asarray(
-        10 * np.linalg.norm(update) * numbers / np.linalg.norm(numbers), update.dtype
-    )
+    return np.asarray(10 * np.linalg.norm(update) * numbers / np.linalg.norm(numbers), update.dtype)
 
 
 # What a bad device sends in place of its numbers v, be they an update or coefficients.

@@ -12,9 +12,9 @@ device has one say, whatever it claims to hold.
                     (centred clipping around zero, Karimireddy et al. 2021)
 ==================  ==============================================================================
 
-:class:`Robust` hears whole updates, :class:`RobustSeeds` coefficients: under shared directions those
-of all devices mean the same, so the rules work on H x b2 numbers in place of d, and an update is
-rebuilt once.
+:class:`Robust` hears whole updates, :class:`RobustSeeds` coefficients: under shared directions
+those of all devices mean the same, so the rules work on H x b2 numbers in place of d, and an update
+is rebuilt once.
 
 References: D. Yin, Y. Chen, K. Ramchandran and P. Bartlett, "Byzantine-Robust Distributed Learning:
 Towards Optimal Statistical Rates", ICML 2018; S. P. Karimireddy, L. He and M. Jaggi, "Learning from
@@ -121,8 +121,8 @@ class RobustSeeds(Robust):
     >>> import fedzo
     >>> from fedzo.problems.quadratic import Quadratic
     >>> algorithm = fedzo.FedZO(learning_rate=0.01, participants=5, shared_directions=True)
-    >>> result = fedzo.minimize(
-    ...     Quadratic(dim=10, devices=8), algorithm=algorithm, uplink=RobustSeeds("median"), rounds=50)
+    >>> problem, uplink = Quadratic(dim=10, devices=8), RobustSeeds("median")
+    >>> result = fedzo.minimize(problem, algorithm=algorithm, uplink=uplink, rounds=50)
     >>> result.uplink_bytes  # 50 rounds x 5 devices x (5 x 20) float64 numbers
     200000
     """
