@@ -127,7 +127,7 @@ class _Host:
             objective = Private(objective, node.privacy)
         if self.guarded:
             reasons.log.info("this node's problem, which all must have: %s", settings)
-        told = wire.Hello(
+        introduction = wire.Hello(
             version=__version__,
             fingerprint=fingerprint(settings),
             checksum=directions_checksum(),
@@ -138,7 +138,7 @@ class _Host:
             offers=tuple(name for name in OPTIONAL if objective.offers(name)),
             cost=objective.evaluation_cost if objective.offers("evaluation_cost") else 0,
         )
-        return wire.hello(told)
+        return wire.hello(introduction)
 
     def initial(self, message: Message, context: Context) -> RecordDict:
         """Tell where the problem starts."""
@@ -330,7 +330,7 @@ def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
     parts = node_config.get("num-partitions")
     if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
         raise UsageError(
-            'a node is told its devices by --node-config, devices="0-3,7" or partition-id=0 '
+            'a node learns its devices from --node-config, devices="0-3,7" or partition-id=0 '
             "num-partitions=3"
         )
     return [int(i) for i in np.array_split(np.arange(devices), parts)[part]]
