@@ -27,6 +27,7 @@ from .core.federation import Update as Update
 from .core.federation import Work as Work
 from .core.objective import Objective as Objective
 from .problems.function import FunctionObjective as FunctionObjective
+from .problems.network import TorchProblem as TorchProblem
 from .runs import callbacks as callbacks
 from .runs.minimize import minimize as minimize
 from .runs.progress import ProgressLine as ProgressLine
@@ -35,6 +36,8 @@ from .runs.result import Result as Result
 from .runs.result import Status as Status
 from .uplinks import AirComp as AirComp
 from .uplinks import Ideal as Ideal
+from .uplinks import Robust as Robust
+from .uplinks import RobustSeeds as RobustSeeds
 from .uplinks import Seeds as Seeds
 from .uplinks import Uplink as Uplink
 from .uplinks import UplinkInfo as UplinkInfo

@@ -89,7 +89,8 @@ def test_same_run_as_in_one_process(name, nodes):
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_same_run_by_every_uplink(kind, weighting):
     problem = softmax(devices=8)
-    algorithm = fedzo.FedZO(participants=5, weighting=weighting)
+    shared = kind == "robust_seeds"
+    algorithm = fedzo.FedZO(participants=5, weighting=weighting, shared_directions=shared)
     there = run(Nodes(problem), UPLINKS[kind](), algorithm, rounds=3)
     here = fedzo.minimize(
         problem, algorithm=algorithm, uplink=UPLINKS[kind](), seed=5, rounds=3, evaluate_every=3

@@ -181,7 +181,8 @@ class AskTell:
         x0 = np.array(settings.pop("x0"), settings.pop("dtype"))
         tables = settings.pop("tables")
         algorithm, uplink, _ = make_parts(tables)
-        run = {key: value for key, value in tables["run"].items() if key != "data_seed"}
+        own = RunKeywords.__annotations__
+        run = {key: value for key, value in tables["run"].items() if key in own}
         self.__init__(x0, algorithm=algorithm, uplink=uplink, **settings, **run)  # type: ignore[misc]
         while values:  # of whole batches: tell takes no others
             count = len(self._wanted)

@@ -15,7 +15,7 @@ such outliers nothing is changed, to the bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from fedzo.core.federation import Update, Work
 from fedzo.errors import FedzoError
 from fedzo.runs.options import FlowerSettings
+from fedzo.uplinks import Uplink
+from fedzo.uplinks.robust import lower_median
 
 Array = NDArray[Any]
 
@@ -36,9 +38,14 @@ class Believed:
     """One round's answers, checked; who is ``refused`` is known when all are read."""
 
     def __init__(
-        self, work: Work, dim: int, settings: FlowerSettings, sizes: Mapping[int, int]
+        self,
+        work: Work,
+        dim: int,
+        uplink: Uplink,
+        settings: FlowerSettings,
+        sizes: Mapping[int, int],
     ) -> None:
-        self.work, self.dim, self.settings = work, dim, settings
+        self.work, self.dim, self.uplink, self.settings = work, dim, uplink, settings
         by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
         self.weights = sizes if by_size else dict.fromkeys(sizes, 1)  # as each should tell it
         self.shares = clipped_sizes(self.weights) if settings.clip else self.weights
@@ -65,8 +72,10 @@ class Believed:
             return self._check_values(update)
         if update.coefficients is not None:
             self._check_coefficients(update.coefficients)
-        else:
+        elif self.uplink.wants_updates:
             self._check_delta(update.delta)
+        else:
+            raise _Refused("it sent no coefficients, and the uplink compares them")
         length = length_of(update, self.work)
         limit = self.settings.max_norm
         if length > (limit or LONGEST):
@@ -121,7 +130,8 @@ class Believed:
         if share < 1:
             shorter = (share * update.coefficients).astype(update.coefficients.dtype)
             update = update._replace(coefficients=shorter)
-        return update._replace(delta=self.work.rebuild(update))
+        rebuilt = self.work.rebuild(update) if self.uplink.wants_updates else update.delta
+        return update._replace(delta=rebuilt)
 
 
 def evaluates(work: Work) -> bool:
@@ -141,15 +151,6 @@ def length_of(update: Update, work: Work) -> float:
         own = float(np.linalg.norm(update.coefficients.astype(np.float64)))
     unit = work.algorithm.estimator.kind in ("orthogonal", "coordinate")
     return own if unit else own * math.sqrt(work.x.shape[-1])
-
-
-def lower_median(numbers: Sequence[float]) -> float:
-    """Return the median; of an even number of them, the smaller of the two in the middle.
-
-    >>> lower_median([1e100, 1.0]), lower_median([3.0, 1.0, 2.0])
-    (1.0, 2.0)
-    """
-    return sorted(numbers)[(len(numbers) - 1) // 2]
 
 
 def clipped_losses(losses: Array) -> Array:

@@ -84,7 +84,7 @@ class FlowerFederation:
     ) -> None:
         check_seed("seed", seed)
         self.settings, self.seed = settings or FlowerSettings(), seed
-        self.coefficients = uplink.wants_coefficients
+        self.uplink, self.coefficients = uplink, uplink.wants_coefficients
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
@@ -195,7 +195,7 @@ class FlowerFederation:
         found = self._nodes.ask(
             wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
         )
-        believed, heard = Believed(work, self.dim, self.settings, self._roll.sizes), 0
+        believed, heard = Believed(work, self.dim, self.uplink, self.settings, self._roll.sizes), 0
         for update in believed.updates(found):
             heard += 1
             yield update

@@ -11,4 +11,5 @@ PROBLEMS: dict[str, str] = {
     "attack": "fedzo.problems.attack.problem:attack",
     "quadratic": "fedzo.problems.quadratic:Quadratic",
     "tuning": "fedzo.problems.tuning.softmax:tuning",
+    "text": "fedzo.problems.text:text",
 }

@@ -41,7 +41,7 @@ def as_objective(
                 check_count(key, count)
             except InvalidValue as error:
                 raise UsageError(f"{name_of(fun)}: {error}") from error
-        start = checked_start(fun.initial() if x0 is None else x0)
+        start = _start(fun, x0)
         if x0 is None and start.size != fun.dim:
             raise UsageError(
                 f"{name_of(fun)}: initial() has {start.size} numbers, dim is {fun.dim}"
@@ -63,6 +63,19 @@ def as_objective(
     start = checked_start(x0)
     objective = FunctionObjective(fun, start.size, devices, **options)
     return objective, objective.encode(start)
+
+
+def _start(objective: Objective, x0: ArrayLike | None) -> Array:
+    """Return where a run starts: a copy, or the problem's own memory where x is moved in place."""
+    if not objective.in_place:
+        return checked_start(objective.initial() if x0 is None else x0)
+    start = objective.initial()
+    if x0 is not None:
+        given = checked_start(x0)
+        allowed = f"of the objective's dimension, {start.size}"
+        require(given.size == start.size, "x0", f"an array of {given.size}", allowed)
+        start[:] = given
+    return start
 
 
 def checked_start(x0: ArrayLike) -> Array:

@@ -66,6 +66,11 @@ class Position(NamedTuple):
         )
 
 
+def unchanged(x: Array) -> Array:
+    """Return x itself: of most problems nobody moves it in place."""
+    return x
+
+
 @dataclass
 class Loop:
     """A run under way: :meth:`go` goes on from the present position to an end."""
@@ -82,6 +87,7 @@ class Loop:
     began: float = field(default_factory=time.perf_counter)
     silent: set[int] | None = None  # the devices that no evaluation has heard of
     sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
+    snapshot: Callable[[Array], Array] = unchanged
 
     @classmethod
     def begin(
@@ -91,11 +97,13 @@ class Loop:
         x0: Array,
         point: Callable[[Array], Array] | None = None,
         probed: int = 0,
+        snapshot: Callable[[Array], Array] = unchanged,
         **settings: Any,
     ) -> Self:
         """Return the run before its first round."""
         position = Position(0, job.algorithm.init(x0, federation, job.uplink), probed)
-        best = Best(x0, np.inf, 0)
+        best = Best(snapshot(x0), np.inf, 0)
+        settings["snapshot"] = snapshot
         return cls(job, federation, position, best, fingerprint(x0), point, **settings)
 
     @property
@@ -240,7 +248,7 @@ class Loop:
         before = self._metered()
         state, info = self.job.algorithm.round(t, state, self.federation, self.job.uplink)
         self._note_left_out(t + 1)
-        if not np.isfinite(self.job.algorithm.model(state)).all():
+        if not all_finite(self.job.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
         # What a round tells of itself may be anything; the numbers are what is kept.
         info = info._replace(
@@ -316,7 +324,7 @@ class Loop:
 
     def close(self, status: Status, message: str) -> Result:
         """Write the models that a run leaves, and tell what came of it."""
-        at, best, last = self.position, self._better(), self.shown(self.x)
+        at, best, last = self.position, self._better(), self.shown(self.snapshot(self.x))
         best = best._replace(x=self.shown(best.x))
         if not self.history:  # the very first evaluation failed or was interrupted
             best = best._replace(fun=float("nan"))
@@ -392,7 +400,7 @@ class Loop:
     def _better(self) -> Best:
         """Return the best evaluated model, the present one among them."""
         if self._recorded() and self.history[-1]["train_loss"] < self.best.fun:
-            return Best(self.x, self.history[-1]["train_loss"], self.position.round)
+            return Best(self.snapshot(self.x), self.history[-1]["train_loss"], self.position.round)
         return self.best
 
     def _evaluation_queries(self) -> int:
@@ -422,7 +430,17 @@ class Loop:
 
 def fingerprint(x: Array) -> str:
     """Return a short name for a model, another one for every other model."""
-    return hashlib.sha256(x.tobytes()).hexdigest()[:16]
+    return hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()[:16]
+
+
+def all_finite(x: Array) -> bool:
+    """Tell whether all numbers of a model are finite, looking at a million at a time.
+
+    >>> all_finite(np.array([1.0, np.inf]))
+    False
+    """
+    flat = x.reshape(-1)
+    return all(np.isfinite(flat[i : i + 1_000_000]).all() for i in range(0, flat.size, 1_000_000))
 
 
 def mean_of(losses: Array) -> float:
