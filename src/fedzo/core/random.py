@@ -291,7 +291,7 @@ def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
         squares[n] = square
 
 
-COLUMNS = 16 * _TILE  # how many columns are worth drawing by themselves
+COLUMNS = 16 * TILE  # how many columns are worth drawing by themselves
 
 
 def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None:
@@ -306,8 +306,8 @@ def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None
     >>> bool((part == whole[:, 512:812]).all())
     True
     """
-    assert first % _TILE == 0
-    columns_kernel(rows, dim, first // _TILE, draws.address())
+    assert first % TILE == 0
+    columns_kernel(rows, dim, first // TILE, draws.address())
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
@@ -317,22 +317,22 @@ def columns_kernel(rows: Any, dim: Any, first: Any, address: Any) -> None:
     k0, k1, c1, c2, c3 = unsigned(address)
     words = np.empty(2 * _BLOCKS, np.uint64)
     some, others = words[:_BLOCKS], words[_BLOCKS:]
-    lengths = words.view(np.uint32)[: _TILE // 2]
-    angles = words.view(np.int16)[_TILE:]
-    rest = np.empty(_TILE, rows.dtype)
+    lengths = words.view(np.uint32)[: TILE // 2]
+    angles = words.view(np.int16)[TILE:]
+    rest = np.empty(TILE, rows.dtype)
     count, width = rows.shape
     flat = rows.reshape(-1)
     for n in range(count):
-        for tile in range(_tiles(width)):
-            block = uint64((n * _tiles(dim) + first + tile) * _BLOCKS)
+        for tile in range(tiles(width)):
+            block = uint64((n * tiles(dim) + first + tile) * _BLOCKS)
             for j in range(_BLOCKS):
                 a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
                 some[j] = (a & _LOW) | (c << _HALF)
                 others[j] = (b & _LOW) | (d << _HALF)
-            start = n * width + tile * _TILE
-            left = width - tile * _TILE
-            if left >= _TILE:
-                _box_muller(flat[start : start + _TILE], lengths, angles)
+            start = n * width + tile * TILE
+            left = width - tile * TILE
+            if left >= TILE:
+                _box_muller(flat[start : start + TILE], lengths, angles)
             else:
                 _box_muller(rest, lengths, angles)
                 flat[start : start + left] = rest[:left]

@@ -93,7 +93,11 @@ def make_parts(tables: Mapping[str, Any]) -> tuple[Algorithm, Uplink, dict[str, 
         made = arguments = arguments_of("algorithm", kind, own)
     resolved["algorithm"] = {"name": names["algorithm"], **arguments}
     with naming("algorithm"):
-        return kind(**made), uplink, {table: resolved[table] for table in PARTS if table in resolved}
+        return (
+            kind(**made),
+            uplink,
+            {table: resolved[table] for table in PARTS if table in resolved},
+        )
 
 
 def has_server(kind: Any) -> bool:
