@@ -27,7 +27,7 @@ from fedzo.problems.quadratic import Quadratic
 SETTINGS = (
     "problem.dim=30",
     "problem.devices=6",
-    "run.rounds=1500",
+    "run.rounds=4000",
     "run.evaluate_every=100",
     "run.checkpoint_every=20",
 )
@@ -86,7 +86,8 @@ def kill_and_resume(name: str, out: Path, draws: random.Random, engine: str = "l
             [*command, "--out", str(killed), *resume], stdout=subprocess.DEVNULL
         ) as run:
             try:
-                run.wait(draws.uniform(0.3, 1.2) * seconds)
+                # The start takes much of the time; after a few kills it may get to its end.
+                run.wait(draws.uniform(0.4, 1.0) * seconds if kills < 4 else None)
             except subprocess.TimeoutExpired:
                 run.send_signal(signal.SIGKILL)
                 kills += 1

@@ -252,7 +252,7 @@ def test_full_disk_is_told_in_a_line(tmp_path):
     )  # fmt: skip
     assert done.returncode == Exit.NO_SPACE
     assert done.stderr == "fedzo: error: cannot write full/checkpoint.npz: File too large\n"
-    assert {p.name for p in (tmp_path / "full").iterdir()} == {"config.toml", "history.jsonl"}
+    assert {p.name for p in (tmp_path / "full").iterdir()} == {".fedzo", "config.toml"}
 
 
 # --- what is said and what is left ------------------------------------------------------------
@@ -285,8 +285,9 @@ def test_summary_says_what_the_run_was(here, capsys):
         "channel uses": f"{3 * 5 * 7850:,}",
         "files": "run/: config.toml history.jsonl model.npy checkpoint.npz curves.png",
     }
-    assert {p.name for p in (here / "run").iterdir()} == set(rows["files"].split()[1:])
-    assert np.load("run/model.npy").tobytes() == result.x.tobytes()
+    left = {p.name for p in (here / "run").iterdir()} - {".fedzo"}
+    assert left == set(rows["files"].split()[1:])
+    assert np.load("run/model.npy").tobytes() == result.last.tobytes()
 
 
 def test_plain_lines_go_to_standard_error(here, capsys):
@@ -392,7 +393,7 @@ def test_seeds(here, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[-1].split() == ["all", "seeds", "run/curves.png"]
     folders = sorted(p.name for p in (here / "run").iterdir())
-    assert folders == ["curves.png", "seed-3", "seed-4", "seed-5"]
+    assert folders == [".fedzo", "curves.png", "seed-3", "seed-4", "seed-5"]
     assert main(["run", "quadratic", *settings, "--set", "run.seed=4", "--out", "alone"]) == 0
     assert_same_run(here / "run" / "seed-4", here / "alone")
     models = {(here / "run" / f"seed-{s}" / "model.npy").read_bytes() for s in (3, 4, 5)}
@@ -442,7 +443,13 @@ def test_version():
     assert fedzo("--version").stdout == f"fedzo {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run"], ["run", "quadratic", "--seeds", "x"]])
+def test_no_command_at_all_is_helped():
+    done = fedzo()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == fedzo("--help").stdout
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["run"], ["run", "quadratic", "--seeds", "x"]])
 def test_wrong_commands(arguments):
     done = fedzo(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -469,7 +476,7 @@ def test_a_reader_that_has_had_enough():
             [FEDZO, "data", "list"], stdout=nobody, stderr=subprocess.PIPE, check=False,
             env=ENVIRONMENT | {"PYTHONUNBUFFERED": ""},
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_import_is_light():

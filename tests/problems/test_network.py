@@ -240,3 +240,111 @@ def test_what_is_not_a_module_or_not_a_loss_for_each_sample_is_refused():
     problem = TorchProblem(network(), lambda module, batch: torch.zeros(()), samples())
     with pytest.raises(UsageError, match="a loss for each sample"):
         problem.losses(problem.initial(), np.arange(1))
+
+
+class Odd(torch.nn.Module):
+    """Parameters that are read in all the ways that make trouble."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Linear(4, 8)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)  # reads out_proj's
+        self.gain = torch.nn.Parameter(torch.ones(8))  # the module's own, around other layers
+        self.lstm = torch.nn.LSTM(8, 8, batch_first=True)
+        self.out = torch.nn.Linear(8, 4, bias=False)
+        self.out.weight = torch.nn.Parameter(self.embed.weight.T.contiguous())
+        self.tied = torch.nn.Linear(4, 8)
+        self.tied.weight = self.embed.weight
+        self.scale = torch.nn.Parameter(torch.ones(1))  # read by the loss, outside all layers
+
+    def forward(self, inputs):
+        hidden = self.embed(inputs)[:, None] * self.gain
+        hidden = hidden + self.attention(hidden, hidden, hidden, need_weights=False)[0]
+        hidden = self.lstm(hidden)[0][:, 0] + self.tied(inputs)
+        return self.out(hidden)[:, :3]
+
+
+def scaled_loss(module, batch):
+    return loss(module, batch) * module.scale
+
+
+@pytest.mark.parametrize("make", [network, lambda: Odd().double()])
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_in_place_is_the_same_run_and_x_is_the_modules_memory(make, local_steps):
+    """Sums are rounded in another order: coefficients agree to 1e-7 in float64."""
+    odd = isinstance(make(), Odd)
+    run = {
+        "algorithm": fedzo.FedZO(
+            learning_rate=0.05, directions=3, local_steps=local_steps, direction_kind="gaussian"
+        ),
+        "rounds": 4,
+        "evaluate_every": 1,
+        "uplink": fedzo.Seeds(),
+    }
+    kind = scaled_loss if odd else loss
+    plain = fedzo.minimize(TorchProblem(make(), kind, samples()), **run)
+    module = make()
+    problem = TorchProblem(module, kind, samples(), in_place=True)
+    first = problem.pieces[0].tensor.data_ptr()
+    result = fedzo.minimize(problem, **run)
+    np.testing.assert_allclose(result.last, plain.last, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(result.x, plain.x, rtol=1e-6, atol=1e-9)
+    assert result.queries == plain.queries
+    assert result.uplink_bytes == plain.uplink_bytes
+    assert problem.pieces[0].tensor.data_ptr() == first == problem.initial().ctypes.data
+    assert np.array_equal(problem.initial(), result.x)  # the module ends with the best
+
+
+def test_in_place_a_device_leaves_the_module_as_it_was():
+    module = network()
+    problem = TorchProblem(module, loss, samples(), in_place=True)
+    before = problem.initial().copy()
+    algorithm = fedzo.FedZO(learning_rate=0.5, smoothing=0.5, directions=4, local_steps=2)
+    update = algorithm.local(problem, 1, problem.initial(), AT)
+    assert isinstance(update.delta, Combination)
+    assert np.array_equal(problem.initial(), before)  # to the bit
+    largest = max(layer.weight.numel() + layer.bias.numel() for layer in (module[0], module[4]))
+    assert problem._scratch._spare.numel() == largest
+
+
+def test_in_place_after_a_failing_loss_the_module_is_as_it_was():
+    module = network()
+    problem = TorchProblem(module, loss, samples(), in_place=True)
+    algorithm = fedzo.FedZO(directions=2)
+    algorithm.local(problem, 1, problem.initial(), AT)
+    before, data = problem.initial().copy(), [piece.tensor.data_ptr() for piece in problem.pieces]
+
+    def fail(*_):
+        raise RuntimeError("out of luck")
+
+    module[3].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        algorithm.local(problem, 1, problem.initial(), AT)
+    assert [piece.tensor.data_ptr() for piece in problem.pieces] == data
+    assert np.array_equal(problem.initial(), before)
+
+
+def test_in_place_works_with_what_needs_vectors(tmp_path):
+    """Over the air, and resumed: x is then an array beside the module, and the run the same."""
+    algorithm = fedzo.FedZO(learning_rate=0.05, directions=2)
+
+    def run(rounds, folder, **more):
+        problem = TorchProblem(network(), loss, samples(), in_place=True)
+        options = {"rounds": rounds, "run_dir": tmp_path / folder, "evaluate_every": 2}
+        return fedzo.minimize(problem, algorithm=algorithm, **options, **more)
+
+    whole = run(4, "whole")
+    run(2, "parts")
+    assert np.array_equal(run(4, "parts", resume=True).last, whole.last)
+    assert np.isfinite(run(2, "air", uplink=fedzo.AirComp()).last).all()
+
+
+def test_in_place_refusals():
+    with pytest.raises(InvalidValue, match=r"in_place = True: must be False: 0\.weight is"):
+        TorchProblem(network(torch.bfloat16), loss, samples(), in_place=True)
+    module = network()
+    module.register_parameter("unused", torch.nn.Parameter(torch.ones(2).double()))
+    problem = TorchProblem(module, loss, samples(), in_place=True)
+    with pytest.raises(UsageError, match="the loss does not depend on unused"):
+        fedzo.FedZO().local(problem, 0, problem.initial(), AT)

@@ -44,8 +44,9 @@ class Update(NamedTuple):
     ----------
     device : int
         Whose answer it is.
-    delta : array
-        Δ_i^t, how far the device's model moved.
+    delta : array or Combination
+        Δ_i^t, how far the device's model moved; a :class:`~fedzo.core.streams.Combination` where
+        the model is too large for another vector of its size.
     weight : float
         Its share in the average, before the shares are made to sum to one.
     queries : int
@@ -58,7 +59,7 @@ class Update(NamedTuple):
     """
 
     device: int
-    delta: Array
+    delta: Any
     weight: float
     queries: int
     coefficients: Array | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,5 +122,6 @@ def _streamed_steps(
         step = Combination.of(kind, dim, place, moves[k])
         walked, queries = step if walked is None else walked + step, queries + values.size
     assert walked is not None
-    delta = walked.build(x.dtype)
+    walked = replace(walked, dtype=x.dtype, in_place=objective.in_place)
+    delta = walked if objective.in_place else walked.build()
     return Update(device=at.device, delta=delta, weight=weight, queries=queries, coefficients=moves)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numba import njit, uint32, uint64
@@ -44,12 +45,26 @@ SIGNS = 16 * BITS  # signs made at a time
 _WORTH_A_THREAD = 1 << 16  # numbers; fewer are done before a thread would have begun
 
 
-class Combination(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Combination:
     r"""A sum of directions that is never built: :math:`\sum_r c_r\, g_r`.
 
     The :math:`g_r` are rows as a :class:`~fedzo.core.directions.Frame` has them, normals or
     ±1 that are not scaled to their length, so that whoever knows seed and coefficients needs
-    nothing else.
+    nothing else. Whoever needs the numbers themselves takes it as an array, which builds it.
+
+    Attributes
+    ----------
+    kind, dim
+        The kind of directions, and d.
+    addresses, rows
+        Where each row is drawn, (R, 5), and which row it is there.
+    coefficients
+        What each row is multiplied by, float64.
+    dtype
+        The model's precision, in which the sum is built.
+    in_place
+        Whether it moves the memory of x itself, where that is a problem's own.
 
     Examples
     --------
@@ -67,9 +82,11 @@ class Combination(NamedTuple):
 
     kind: str
     dim: int
-    addresses: NDArray[np.uint64]  # (R, 5): where each row is drawn
-    rows: NDArray[np.int64]  # (R,): which row it is there
-    coefficients: NDArray[np.float64]  # (R,)
+    addresses: NDArray[np.uint64]
+    rows: NDArray[np.int64]
+    coefficients: NDArray[np.float64]
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+    in_place: bool = False
 
     @classmethod
     def of(cls, kind: str, dim: int, at: Draws, coefficients: Array) -> Self:
@@ -86,23 +103,26 @@ class Combination(NamedTuple):
         """Return the sum of both, the other's terms after one's own."""
         if not isinstance(other, Combination) or (self.kind, self.dim) != (other.kind, other.dim):
             return NotImplemented
-        pairs = zip(self[2:], other[2:], strict=True)
-        return Combination(self.kind, self.dim, *(np.concatenate(pair) for pair in pairs))
+        return replace(
+            self,
+            addresses=np.concatenate((self.addresses, other.addresses)),
+            rows=np.concatenate((self.rows, other.rows)),
+            coefficients=np.concatenate((self.coefficients, other.coefficients)),
+        )
 
     def term(self, number: int, factor: float = 1.0) -> Combination:
         """Return one of the terms, times a factor."""
         one = slice(number, number + 1)
-        return Combination(
-            self.kind,
-            self.dim,
-            self.addresses[one],
-            self.rows[one],
-            factor * self.coefficients[one],
+        return replace(
+            self,
+            addresses=self.addresses[one],
+            rows=self.rows[one],
+            coefficients=factor * self.coefficients[one],
         )
 
     def scaled(self, factor: float) -> Combination:
         """Return a multiple."""
-        return self._replace(coefficients=factor * self.coefficients)
+        return replace(self, coefficients=factor * self.coefficients)
 
     def add_to(self, out: Array, start: int = 0, base: Array | None = None) -> None:
         """Write ``base`` plus numbers ``start``, ... of the sum into ``out``: flat, float32 or 64.
@@ -119,11 +139,28 @@ class Combination(NamedTuple):
 
         share_out(work, out.size, start)
 
-    def build(self, dtype: DTypeLike = np.float64) -> Array:
-        """Return the sum itself, d numbers."""
-        out = np.zeros(self.dim, dtype)
+    def moved(self, x: Array) -> Array:
+        """Return x plus the sum, in x's own memory if it is to be moved in place."""
+        out = x if self.in_place else x.copy()
         self.add_to(out)
         return out
+
+    def build(self, dtype: DTypeLike | None = None) -> Array:
+        """Return the sum itself, d numbers."""
+        out = np.zeros(self.dim, self.dtype if dtype is None else dtype)
+        self.add_to(out)
+        return out
+
+    astype = build  # as an array's, for those who take either
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Return the sum itself, for NumPy."""
+        return self.build(dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has when it is built."""
+        return self.dim * self.dtype.itemsize
 
 
 def check_streamed(kind: str, count: int, dim: int, at: Draws) -> None:

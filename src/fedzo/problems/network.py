@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +17,12 @@ from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
 from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
+from fedzo.problems.scratch import Piece, Scratch
 
 Array = NDArray[Any]
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
 Loss = Callable[[Module, Any], Tensor]
-
-
-class Piece(NamedTuple):
-    """A trainable parameter, and where it lies in x."""
-
-    name: str
-    tensor: Tensor
-    start: int
-    stop: int
 
 
 class TorchProblem(Objective):
@@ -62,6 +55,14 @@ class TorchProblem(Objective):
         ``metrics(module)`` returns further numbers for the history, such as a test accuracy.
     evaluation_batch : int
         How many samples are evaluated at a time.
+    in_place : bool
+        Whether x is the module's own memory, for models of which there is to be no second copy:
+        parameters on the CPU in float32 or float64. A layer is perturbed in memory of its own
+        while it is run, so the module itself is never touched by a device and needs no
+        restoring; peak memory is that of inference and the largest layer's parameters, whatever
+        b2, H, M and N are. The best parameters are kept in a temporary file. A local step k > 1
+        draws the k - 1 before it again, so H = 1 is the quickest. Server steps other than the
+        mean, and over-the-air uplinks, build vectors of x's size.
 
     Examples
     --------
@@ -91,6 +92,7 @@ class TorchProblem(Objective):
         *,
         metrics: Callable[[Module], Mapping[str, float]] | None = None,
         evaluation_batch: int = 64,
+        in_place: bool = False,
     ) -> None:
         torch = _torch()
         if not isinstance(module, torch.nn.Module):
@@ -108,11 +110,15 @@ class TorchProblem(Objective):
         self.dtype = np.dtype(np.float64 if double else np.float32)
         self._placed: Array | None = None  # what the module holds now, where that is known
         self._base = np.empty(0, self.dtype)
+        self.in_place = in_place
+        self._scratch = Scratch(module, self.pieces, self.dtype) if in_place else None
 
     # ------------------------------------------------------------------------------ the contract
 
     def initial(self) -> Array:
-        """Return the parameters that the module has."""
+        """Return the parameters that the module has: a copy, or the memory itself."""
+        if self._scratch is not None:
+            return self._scratch.memory
         x = np.empty(self.dim, self.dtype)
         for piece in self.pieces:
             x[piece.start : piece.stop] = piece.tensor.detach().reshape(-1).double().cpu().numpy()
@@ -143,6 +149,10 @@ class TorchProblem(Objective):
         batch: Any,
     ) -> Array:
         """Return the loss of each sample at x + walked + steps[k], for each k."""
+        if self._scratch is not None:
+            self.place(x)
+            sums = [_sum(walked, step) for step in steps]
+            return np.array([self._scratch.run(self._losses, batch, step) for step in sums])
         base = x
         if walked is not None:
             self._base = self._base if self._base.size else np.empty_like(x)
@@ -167,6 +177,19 @@ class TorchProblem(Objective):
         with _torch().inference_mode():
             return self._own_metrics(self.module)
 
+    def snapshot(self, x: Array) -> Array:
+        """Return x as it is now: in a temporary file, where x is the module's own memory."""
+        if self._scratch is None or x is not self._scratch.memory:
+            return x
+        with TemporaryFile() as file:
+            x.tofile(file)
+            file.flush()
+            return np.memmap(file, x.dtype, "r", shape=x.shape)
+
+    def point(self, x: Array) -> Array:
+        """Return a copy of x; x itself, where it is the module's own memory or a file."""
+        return x if self.in_place else x.copy()
+
     def keep(self, best: Best) -> None:
         """Leave the best parameters in the module."""
         self.place(best.x)
@@ -190,7 +213,10 @@ class TorchProblem(Objective):
 
     def place(self, x: Array) -> None:
         """Write parameters into the module, unless it has them."""
-        if self._placed is not x:
+        if self._scratch is not None:
+            if x is not self._scratch.memory:
+                self._scratch.memory[:] = x
+        elif self._placed is not x:
             self._write(x, None)
             self._placed = x
 
@@ -290,6 +316,10 @@ def _pieces(parameters: Iterable[tuple[str, Tensor]]) -> list[Piece]:
         pieces.append(Piece(name, tensor, start, start + tensor.numel()))
         start += tensor.numel()
     return pieces
+
+
+def _sum(walked: Combination | None, step: Combination | None) -> Combination | None:
+    return step if walked is None else walked if step is None else walked + step
 
 
 def _torch() -> Any:
