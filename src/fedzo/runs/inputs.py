@@ -109,6 +109,10 @@ def describe_problem(fun: object, objective: Objective, start: Array) -> dict[st
         table |= {"devices": objective.devices, "max_queries": objective.meter.max_queries}
         if objective.box is not None:
             table["bounds"] = objective.box.pairs()
+        if objective.logarithm is not None:
+            table["scale"] = objective.logarithm.names
+        if objective.scale is not None:
+            table["x_scale"] = objective.scale.tolist()
         return table | {"python_only": "its problem is a function that was given in Python"}
     names = {factory: name for name, factory in PROBLEMS.items()}
     own, maker, initial = objective.made_with, _maker(objective), np.asarray(objective.initial())
