@@ -5,7 +5,7 @@ import pytest
 
 import fedzo
 from fedzo.algorithms import SERVER_STEPS
-from fedzo.algorithms.server import Adagrad, Adam, Momentum, Yogi
+from fedzo.algorithms.server import Adagrad, Adam, Momentum, SignMomentum, Yogi
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.parts import describe_parts, make_parts
 
@@ -42,7 +42,14 @@ def test_adagrad_shortens_equal_updates_by_the_root_of_the_round():
     assert x == pytest.approx([1 + 2**-0.5 + 3**-0.5 + 0.5])
 
 
-@pytest.mark.parametrize("name", ["adam", "yogi", "adagrad", "normalised", "sign"])
+def test_signs_of_the_momentum_in_steps_that_shrink_geometrically_and_then_stay():
+    step = SignMomentum(rate=0.8, last_rate=0.1, beta=0.5, rounds=3)
+    x = follow(step, [[4.0, -1.0], [-1.0, 0.25], [-2.0, 0.25], [-1.0, 0.0], [0.0, 0.0]])
+    # m = 4, 1, -1.5, ... and -1, -0.25, 0.125, ...; the rates are 0.8, 0.4, 0.2, 0.1, 0.1
+    assert x == pytest.approx([0.8 + 0.4 - 0.2 - 0.2, -0.8 - 0.4 + 0.2 + 0.2])
+
+
+@pytest.mark.parametrize("name", ["adam", "yogi", "adagrad", "normalised", "sign", "sign_momentum"])
 def test_units_of_the_updates_do_not_matter(name):
     updates = np.array([[1.0, -3.0], [0.5, 2.0], [-1.0, 0.1]])
     step = SERVER_STEPS[name]()

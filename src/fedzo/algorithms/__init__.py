@@ -19,6 +19,7 @@ from fedzo.algorithms.server import (
     Normalised,
     ServerStep,
     Sign,
+    SignMomentum,
     Yogi,
 )
 from fedzo.algorithms.zo_sgd import ZOSGD
@@ -44,6 +45,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
     "adagrad": Adagrad,
     "normalised": Normalised,
     "sign": Sign,
+    "sign_momentum": SignMomentum,
 }
 
 __all__ = [
