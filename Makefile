@@ -6,17 +6,21 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
 
-# Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
-fuzz: $(VENV)/.dev
-	FEDZO_FUZZ_CASES=1700 $(BIN)/python -m pytest -n 2 tests/fuzz
-
-.PHONY: demo test fuzz processes lint types docs bench clean
+.PHONY: demo test fuzz soak processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
+
+# Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
+fuzz: $(VENV)/.dev
+	FEDZO_FUZZ_CASES=1700 $(BIN)/python -m pytest -n 2 tests/fuzz
+
+# Many rounds, many kills: a quarter of an hour.
+soak: $(VENV)/.dev
+	$(BIN)/python tools/soak.py
 
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev

@@ -36,6 +36,8 @@ from .runs.result import Result as Result
 from .runs.result import Status as Status
 from .uplinks import AirComp as AirComp
 from .uplinks import Ideal as Ideal
+from .uplinks import Robust as Robust
+from .uplinks import RobustSeeds as RobustSeeds
 from .uplinks import Seeds as Seeds
 from .uplinks import Uplink as Uplink
 from .uplinks import UplinkInfo as UplinkInfo

@@ -106,8 +106,8 @@ def test_run_config():
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        ({}, "a node is told its devices by --node-config"),
-        ({"partition-id": 3, "num-partitions": 3}, "a node is told its devices"),
+        ({}, "a node learns its devices from --node-config"),
+        ({"partition-id": 3, "num-partitions": 3}, "a node learns its devices from --node-config"),
         ({"devices": "0-x"}, "devices: '0-x' is neither a number nor a range"),
         ({"devices": "0-9"}, "devices = '0-9': must be below 5"),
         ({"devices": "0-99999999999999"}, "devices = '0-99999999999999': must be below 5"),
@@ -240,6 +240,7 @@ def test_example_tunes_a_black_box(example, tmp_path):
     own = {
         "config": "",
         "problem.name": "fedzo_app.black_box:problem",
+        "problem.devices": 3,
         "algorithm.participants": "",
         "algorithm.learning-rate": 0.01,
         "run-dir": str(tmp_path),

@@ -167,7 +167,11 @@ def test_resumed_is_the_same_as_at_once(
 
 ANY = Quadratic(dim=6, devices=5)
 PARTS = [(kind(), Ideal()) for kind in ALGORITHMS.values()]
-PARTS += [(FedZO(directions=3), uplink()) for uplink in UPLINKS.values() if uplink is not Ideal]
+PARTS += [
+    (FedZO(directions=3, shared_directions=not uplink.wants_updates), uplink())
+    for uplink in UPLINKS.values()
+    if uplink is not Ideal
+]
 
 
 @pytest.mark.parametrize(

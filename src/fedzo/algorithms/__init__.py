@@ -11,7 +11,17 @@ from fedzo.algorithms.fedavg import FedAvg
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.algorithms.population import CMA, TPE
 from fedzo.algorithms.quasi_newton import LBFGS
-from fedzo.algorithms.server import Mean, ServerStep
+from fedzo.algorithms.server import (
+    Adagrad,
+    Adam,
+    Mean,
+    Momentum,
+    Normalised,
+    ServerStep,
+    Sign,
+    SignMomentum,
+    Yogi,
+)
 from fedzo.algorithms.zo_sgd import ZOSGD
 from fedzo.algorithms.zone_s import ZoneS
 
@@ -27,7 +37,16 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "tpe": TPE,
 }
 
-SERVER_STEPS: dict[str, type[ServerStep]] = {"mean": Mean}
+SERVER_STEPS: dict[str, type[ServerStep]] = {
+    "mean": Mean,
+    "momentum": Momentum,
+    "adam": Adam,
+    "yogi": Yogi,
+    "adagrad": Adagrad,
+    "normalised": Normalised,
+    "sign": Sign,
+    "sign_momentum": SignMomentum,
+}
 
 __all__ = [
     "ALGORITHMS",

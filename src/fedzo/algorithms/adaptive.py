@@ -30,14 +30,14 @@ MEMORY = 30  # pairs of L-BFGS
 class Adaptive(Search):
     r"""Minimise a function of which nothing is known, with nothing set but the budget.
 
-    1. The noise of the values is measured by repeats at x0, the curvature c along a random line, by
-       decades, and whether f is *rugged*: whether it turns more often along a line than a
-       polynomial of degree four can.
+    1. The noise of the values is measured by repeats at x0, and the curvature along a random line.
     2. A quasi-Newton descent, see :mod:`~fedzo.algorithms.quasi_newton`,
 
        .. math:: x^{k+1} = x^k - \alpha_k H_k g^k
 
-       to its end where f is smooth, for a tenth of the queries where it is rugged or noisy.
+       for an eighth of the queries. Then f is looked at along two lines: where it turns more often
+       than a polynomial of degree four can, it is rugged. Where it is neither rugged nor noisy,
+       the descent goes on to its end.
     3. CMA-ES from the best point with the rest, as wide as the descent has gone; before the queries
        end, a second descent from the best point that it found. Under noise its mean is compared
        with the start and with the descent's end, by repeats.
@@ -86,21 +86,18 @@ class Adaptive(Search):
         budget = account.left if limited else 200.0 * (account.dim + 1) * account.devices
         yield from account.start()
         start = account.fun
-        rugged = yield from is_rugged(account, scale, width=2.0)
         curved = yield from curvature(account, scale)
         descent, slow = None, False
         if curved is not None:
             descent = Descent(account, scale, curved, MEMORY)
-            short = 0.1 if account.noise else 0.12 if rugged else 0.35
-            window = max(0.15 * budget, 3.0 * account.dim)
-            ended = yield from descent.run(short * budget, window, slow=0.01)
-            if not (ended or rugged or account.noise):
-                rugged = yield from is_rugged(account, scale, width=1.0)
-                if not rugged:
-                    ended = yield from descent.run(math.inf, window, slow=0.002)
-            if ended and not (rugged or limited or account.noise):
+            ended = yield from descent.run(limit=0.12 * budget)
+            rugged = account.noise > 0 or (yield from is_rugged(account, scale))
+            if not (ended or rugged):
+                window = max(0.15 * budget, 3.0 * account.dim)
+                ended = yield from descent.run(window=window, slow=0.002)
+            if ended and not (rugged or limited):
                 return "no step improves on x any more"
-            slow = not (ended or rugged or account.noise)
+            slow = not (ended or rugged)
         if account.noise:
             return (yield from self._noisy(account, scale, budget, start, x0, descent))
         sigma = yield from width_of(account, scale, x0, start)
@@ -118,7 +115,7 @@ class Adaptive(Search):
     ) -> Asking:
         """Give the rest to CMA-ES, and what it finds to a second descent; then again."""
         kept, before, population = 0.12 * budget, account.fun, None
-        while True:
+        while account.left > 0:
             run = Evolution(account, account.x, sigma, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
             until = max(kept, account.left / 2) if slow and math.isfinite(account.left) else kept
@@ -137,6 +134,7 @@ class Adaptive(Search):
             elif gained <= self.tol * (start - account.fun):
                 return "nothing improves any more"
             before, population = account.fun, 2 * run.size
+        return "the budget is spent"
 
     def _noisy(
         self,
@@ -164,17 +162,22 @@ class Adaptive(Search):
                 return "nothing improves beyond the noise"
 
 
-def is_rugged(account: Account, scale: Array, width: float) -> Generator[Question, Array, bool]:
-    """Tell whether f turns more than three times along a random line through the best x."""
-    count = 24
-    line = scale * account.draw().normals(account.dim)
-    lengths = (np.arange(count) + 0.5) / count * 2 * width - width
-    values = yield from account.values(account.x + lengths[:, None] * line)
-    values = values[np.isfinite(values)]
-    return (
-        turns(values, 4 * max(account.noise, 4 * EPS * float(np.median(np.abs(values), axis=0))))
-        > 3
-    )
+def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:
+    """Tell whether f turns more than three times along a random line through the best x.
+
+    At a local minimum that a descent has found, waves are not hidden by a slope; a wide and a
+    narrow line show long and short ones.
+    """
+    x, count = account.x, 24
+    for width in (0.5, 0.25):
+        line = width * scale * account.draw().normals(account.dim)
+        lengths = (np.arange(count) + 0.5) / count * 2 - 1
+        values = yield from account.values(x + lengths[:, None] * line)
+        values = values[np.isfinite(values)]
+        visible = 16 * EPS * float(np.median(np.abs(values))) if values.size else 0.0
+        if turns(values, visible) > 3:
+            return True
+    return False
 
 
 def turns(values: Array, visible: float) -> int:

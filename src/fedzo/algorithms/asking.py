@@ -25,6 +25,7 @@ from fedzo.core.random import Draws, Stream
 
 Array = NDArray[Any]
 EPS = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny)
 
 
 class Spent(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -176,6 +177,7 @@ class Account:
         self.x, self.fun = x0.astype(np.float64), math.inf
         self.devices, self.dim, self.left, self.asked = devices, x0.size, left, 0
         self.noise = 0.0  # the standard deviation of a mean value
+        self._floor = TINY  # what counts as nothing: of a value that is exactly zero
         self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
 
     def draw(self) -> Draws:
@@ -185,11 +187,11 @@ class Account:
 
     def error(self, fun: float) -> float:
         """Return how uncertain a mean value of this size is: by noise or by rounding."""
-        return max(self.noise, 4 * EPS * abs(fun))
+        return max(self.noise, 4 * EPS * abs(fun), self._floor)
 
     def device_error(self, fun: float) -> float:
         """Return the same of one device's value, whose noise is not averaged."""
-        return max(self.noise * math.sqrt(self.devices), 4 * EPS * abs(fun))
+        return max(self.noise * math.sqrt(self.devices), 4 * EPS * abs(fun), self._floor)
 
     def ask(self, question: Question) -> Generator[Question, Array, Array]:
         """Put a question, if it can be paid for."""
@@ -241,3 +243,4 @@ class Account:
             values = np.concatenate([values, more])
             self.noise = float(np.std(values[np.isfinite(values)], ddof=1))
         self.x, self.fun = x0, float(np.mean(values))
+        self._floor = max(EPS**2 * abs(self.fun), TINY) if math.isfinite(self.fun) else TINY

@@ -15,15 +15,19 @@ such outliers nothing is changed, to the bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Update, Work
+from fedzo.core.federation import Update, Work, cores
 from fedzo.errors import FedzoError
+from fedzo.flower.rebuild import rebuild
 from fedzo.runs.options import FlowerSettings
+from fedzo.uplinks import Uplink
+from fedzo.uplinks.robust import lower_median
 
 Array = NDArray[Any]
 
@@ -36,9 +40,14 @@ class Believed:
     """One round's answers, checked; who is ``refused`` is known when all are read."""
 
     def __init__(
-        self, work: Work, dim: int, settings: FlowerSettings, sizes: Mapping[int, int]
+        self,
+        work: Work,
+        dim: int,
+        uplink: Uplink,
+        settings: FlowerSettings,
+        sizes: Mapping[int, int],
     ) -> None:
-        self.work, self.dim, self.settings = work, dim, settings
+        self.work, self.dim, self.uplink, self.settings = work, dim, uplink, settings
         by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
         self.weights = sizes if by_size else dict.fromkeys(sizes, 1)  # as each should tell it
         self.shares = clipped_sizes(self.weights) if settings.clip else self.weights
@@ -53,10 +62,11 @@ class Believed:
             except _Refused as error:
                 self.refused[device] = str(error)
         most = self._most(list(lengths.values()))
-        for device, length in lengths.items():
-            share = min(1.0, most / length) if length else 1.0
-            update = found[device]._replace(weight=self.shares[device])
-            yield self._whole(update, share)
+        with ThreadPoolExecutor(cores(), "fedzo") as threads:
+            for device, length in lengths.items():
+                share = min(1.0, most / length) if length else 1.0
+                update = found[device]._replace(weight=self.shares[device])
+                yield self._whole(update, share, threads)
 
     def _check(self, update: Update) -> float:
         """Return an update's length, or raise if it cannot be added to the others."""
@@ -65,8 +75,10 @@ class Believed:
             return self._check_values(update)
         if update.coefficients is not None:
             self._check_coefficients(update.coefficients)
-        else:
+        elif self.uplink.wants_updates:
             self._check_delta(update.delta)
+        else:
+            raise _Refused("it sent no coefficients, and the uplink compares them")
         length = length_of(update, self.work)
         limit = self.settings.max_norm
         if length > (limit or LONGEST):
@@ -109,7 +121,7 @@ class Believed:
         clip = self.settings.clip
         return clip * lower_median(lengths) if clip and lengths else math.inf
 
-    def _whole(self, update: Update, share: float) -> Update:
+    def _whole(self, update: Update, share: float, threads: Executor) -> Update:
         """Return an update, shortened to its share, with what its coefficients make."""
         if evaluates(self.work):
             return update
@@ -121,7 +133,9 @@ class Believed:
         if share < 1:
             shorter = (share * update.coefficients).astype(update.coefficients.dtype)
             update = update._replace(coefficients=shorter)
-        return update._replace(delta=self.work.rebuild(update))
+        if not self.uplink.wants_updates:
+            return update
+        return update._replace(delta=rebuild(self.work, update, threads))
 
 
 def evaluates(work: Work) -> bool:
@@ -141,15 +155,6 @@ def length_of(update: Update, work: Work) -> float:
         own = float(np.linalg.norm(update.coefficients.astype(np.float64)))
     unit = work.algorithm.estimator.kind in ("orthogonal", "coordinate")
     return own if unit else own * math.sqrt(work.x.shape[-1])
-
-
-def lower_median(numbers: Sequence[float]) -> float:
-    """Return the median; of an even number of them, the smaller of the two in the middle.
-
-    >>> lower_median([1e100, 1.0]), lower_median([3.0, 1.0, 2.0])
-    (1.0, 2.0)
-    """
-    return sorted(numbers)[(len(numbers) - 1) // 2]
 
 
 def clipped_losses(losses: Array) -> Array:

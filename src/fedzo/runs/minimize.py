@@ -115,7 +115,7 @@ def minimize(
 
 def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptions]:
     """Return what is said of the run, and what of a plain function; refuse everything else."""
-    of_run = {field.name for field in fields(RunOptions)} - {"data_seed"}
+    of_run = {field.name for field in fields(RunOptions)} - {"data_seed", "modules"}
     of_function = set(FunctionOptions.__annotations__)
     for key, value in options.items():
         if key not in of_run | of_function:

@@ -45,8 +45,8 @@ def class_of(table: str, name: object) -> type:
     'FedZO'
     >>> class_of("uplink", "ideel")
     Traceback (most recent call last):
-    fedzo.errors.InvalidValue: uplink.kind = 'ideel': must be one of 'ideal', 'aircomp', 'seeds', or
-    'module:Class' for your own (did you mean 'ideal'?)
+    fedzo.errors.InvalidValue: uplink.kind = 'ideel': must be one of 'ideal', 'aircomp', 'seeds',
+    'robust', 'robust_seeds', or 'module:Class' for your own (did you mean 'ideal'?)
     """
     key, known, _, base = PARTS[table]
     setting = f"{table}.{key}"
@@ -93,7 +93,11 @@ def make_parts(tables: Mapping[str, Any]) -> tuple[Algorithm, Uplink, dict[str, 
         made = arguments = arguments_of("algorithm", kind, own)
     resolved["algorithm"] = {"name": names["algorithm"], **arguments}
     with naming("algorithm"):
-        return kind(**made), uplink, resolved
+        return (
+            kind(**made),
+            uplink,
+            {table: resolved[table] for table in PARTS if table in resolved},
+        )
 
 
 def has_server(kind: Any) -> bool:

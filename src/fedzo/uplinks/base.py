@@ -40,10 +40,12 @@ class Uplink:
     """A frozen dataclass: its fields are its settings, and it has no state.
 
     A subclass defines :meth:`aggregate`, and :meth:`participants` where devices are not sampled
-    uniformly. ``wants_coefficients`` says that it can only send what is made of directions.
+    uniformly. ``wants_coefficients`` says that it can only send what is made of directions;
+    without ``wants_updates`` it works on coefficients alone, and no update is rebuilt for it.
     """
 
     wants_coefficients: ClassVar[bool] = False
+    wants_updates: ClassVar[bool] = True
 
     def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""
