@@ -58,7 +58,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev
-	$(PIP) torch
+	$(PIP) --editable '.[torch,text]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
