@@ -26,7 +26,6 @@ def _found_by_its_children():
 def federation(tmp_path_factory):
     """Return a federation of three nodes on loopback, not secured."""
     from flower_federation import Federation
-
     from processes import node_config
 
     with Federation(tmp_path_factory.mktemp("plain")) as made:
