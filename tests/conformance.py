@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 
+from fedzo.algorithms.searching import Search
 from fedzo.core.federation import LocalFederation, Work
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.parts import describe_parts, make_parts
@@ -102,8 +103,14 @@ def check_rounds_are_pure(algorithm):
     for a, b in zip(flatten(one), flatten(two), strict=True):
         assert np.array_equal(a, b)
     assert info == same_info
-    assert not np.array_equal(algorithm.model(one), algorithm.model(other))
-    assert not np.array_equal(algorithm.model(one), algorithm.model(start))
+    assert not same_state(one, other)
+    assert not same_state(one, start)
+
+
+def same_state(one, other):
+    """Tell whether two states hold the same numbers."""
+    pairs = zip(flatten(one), flatten(other), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
 
 
 def check_seed_and_workers(algorithm):
@@ -111,8 +118,8 @@ def check_seed_and_workers(algorithm):
     one, _ = rounds(algorithm, workers=1)
     three, _ = rounds(algorithm, workers=3)
     other, _ = rounds(algorithm, seed=2)
-    assert np.array_equal(algorithm.model(one[-1]), algorithm.model(three[-1]))
-    assert not np.array_equal(algorithm.model(one[-1]), algorithm.model(other[-1]))
+    assert same_state(one[-1], three[-1])
+    assert not same_state(one[-1], other[-1])
 
 
 def check_no_global_generator(algorithm):
@@ -143,6 +150,8 @@ def check_info(algorithm):
 
 def check_coefficients_rebuild_the_update(algorithm):
     """What a device says its update is made of is what it is made of, to the bit."""
+    if isinstance(algorithm, Search):  # its devices answer questions, and move nothing
+        return
     for dtype in (np.float32, np.float64):
         work = Work(algorithm, np.full(8, 0.5, dtype), round=2, seed=3)
         if algorithm_has_own_models(algorithm):

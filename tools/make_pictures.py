@@ -1,7 +1,7 @@
-"""Draw the pictures of docs/choose.md, from small runs on the problems that ship.
+"""Draw those pictures of docs/choose.md that no sweep draws, from small runs on what ships.
 
 python tools/make_pictures.py            # all of them
-python tools/make_pictures.py steps      # one: see PICTURES
+python tools/make_pictures.py uplink     # one: see PICTURES
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from fedzo.problems.softmax import softmax
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 # Smaller than the paper's setting, so that a run takes a second or two.
 SOFTMAX: dict[str, Any] = {"batch_size": 10, "participants": 5}
-SMALL: dict[str, Any] = {"batch_size": 5, "directions": 8, "local_steps": 4}
 
 
 def algorithm() -> Figure:
@@ -53,30 +52,6 @@ def algorithm() -> Figure:
     return figure
 
 
-def steps() -> Figure:
-    """Local steps H, where devices differ as in the paper, and where they are alike."""
-    figure, both = panels("communication round", "communication round")
-    for axes, partition in zip(both, ("shards", "iid"), strict=True):
-        runs = {
-            f"H = {h}": on_softmax(fedzo.FedZO(**SOFTMAX, local_steps=h), partition=partition)
-            for h in (1, 5, 20)
-        }
-        curves(axes, runs, "round")
-        axes.set_title(f'partition = "{partition}"', fontsize=10)
-    return figure
-
-
-def participants() -> Figure:
-    """How many of 20 devices take part in a round."""
-    runs = {f"M = {m}": on_softmax(fedzo.FedZO(batch_size=10, participants=m)) for m in (1, 4, 20)}
-    figure, (left, right) = panels("communication round", "queries")
-    curves(left, runs, "round")
-    curves(right, runs, "queries")
-    right.set_xscale("log")
-    right.get_legend().remove()  # the left one serves both
-    return figure
-
-
 def uplink() -> Figure:
     """Compare what noise over the air does, and what each uplink takes of the channel."""
     way = fedzo.FedZO(**SOFTMAX)
@@ -89,25 +64,6 @@ def uplink() -> Figure:
     curves(right, runs, "channel_uses", styles={"seeds, M = 5": ":"})
     right.set_xscale("log")
     right.get_legend().remove()  # the left one serves both
-    return figure
-
-
-def learning_rate() -> Figure:
-    """Where a run ends, by its learning rate, for a few H and for a few b2."""
-    rates = np.geomspace(0.005, 1.28, 7)
-    figure, (left, right) = panels("learning rate η", "learning rate η")
-    for axes, key, values in (
-        (left, "local_steps", (1, 4, 16)),
-        (right, "directions", (2, 8, 32)),
-    ):
-        for colour, value in zip(COLOURS, values, strict=False):
-            ends = [
-                end_gap(fedzo.FedZO(**{**SMALL, key: value, "learning_rate": rate}))
-                for rate in rates
-            ]
-            axes.loglog(rates, ends, "o-", color=colour, label=f"{key} = {value}", lw=1.6, ms=4)
-        told(axes, "f(x) - f* after 30 rounds")
-        axes.set_ylim(1e-2, 1e2)
     return figure
 
 
@@ -161,8 +117,7 @@ def slope_error(mu: float, difference: str, dtype: Any, directions: int = 20) ->
 
 
 PICTURES: Mapping[str, Callable[[], Figure]] = {
-    draw.__name__: draw
-    for draw in (algorithm, uplink, batches, smoothing, learning_rate, steps, participants)
+    draw.__name__: draw for draw in (algorithm, uplink, batches, smoothing)
 }
 
 
@@ -180,12 +135,6 @@ def on_quadratic(way: Any, noise: float = 1.0, rounds: int = 30) -> list[dict[st
     problem = Quadratic(dim=30, devices=5, gradient_noise=noise)
     run = fedzo.minimize(problem, algorithm=way, rounds=rounds, evaluate_every=5)
     return run.history
-
-
-def end_gap(way: Any) -> float:
-    """Return f(x) - f* at the end, and much where the run has diverged."""
-    history = on_quadratic(way)
-    return history[-1]["optimality_gap"] if history[-1]["round"] == 30 else 1e9
 
 
 def panels(*xlabels: str) -> tuple[Figure, Sequence[Axes]]:

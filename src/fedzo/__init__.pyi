@@ -6,8 +6,12 @@ from . import flower as flower
 from . import models as models
 from . import theory as theory
 from ._version import __version__ as __version__
+from .algorithms import CMA as CMA
 from .algorithms import DZOPA as DZOPA
+from .algorithms import LBFGS as LBFGS
+from .algorithms import TPE as TPE
 from .algorithms import ZOSGD as ZOSGD
+from .algorithms import Adaptive as Adaptive
 from .algorithms import Algorithm as Algorithm
 from .algorithms import FedAvg as FedAvg
 from .algorithms import FedZO as FedZO
@@ -23,6 +27,7 @@ from .core.federation import Update as Update
 from .core.federation import Work as Work
 from .core.objective import Objective as Objective
 from .problems.function import FunctionObjective as FunctionObjective
+from .problems.network import TorchProblem as TorchProblem
 from .runs import callbacks as callbacks
 from .runs.minimize import minimize as minimize
 from .runs.progress import ProgressLine as ProgressLine

@@ -14,7 +14,17 @@ LARGEST_COUNT = 2**62  # beyond it, sums of counts no longer fit a machine's int
 
 
 class FedzoError(Exception):
-    """Base of every error that fedzo raises on purpose."""
+    """Base of every error that fedzo raises on purpose; its message is one line, fit to print.
+
+    What comes from outside, such as a server's answer, may be quoted in it.
+    """
+
+    def __str__(self) -> str:
+        return one_line(self.words(), 2000)
+
+    def words(self) -> str:
+        """Return the message as it was made."""
+        return super().__str__()
 
 
 class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentence it prints
@@ -29,7 +39,8 @@ class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentenc
         super().__init__(key, value, allowed)
         self.key, self.value, self.allowed = key, value, allowed
 
-    def __str__(self) -> str:
+    def words(self) -> str:
+        """Return the sentence."""
         return f"{self.key} = {shown(self.value)}: must be {self.allowed}"
 
     def under(self, table: str) -> InvalidValue:
@@ -76,7 +87,8 @@ class ModelError(FedzoError):
         super().__init__(model, problem)
         self.model, self.problem = model, problem
 
-    def __str__(self) -> str:
+    def words(self) -> str:
+        """Return the sentence."""
         return f"{self.model}: {self.problem}"
 
 
@@ -90,7 +102,8 @@ class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sente
         super().__init__(what, round, device)
         self.what, self.round, self.device = what, round, device
 
-    def __str__(self) -> str:
+    def words(self) -> str:
+        """Return the sentence."""
         where = "" if self.device is None else f" on device {self.device}"
         return f"{self.what} is not finite in round {self.round}{where}"
 

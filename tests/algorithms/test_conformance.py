@@ -11,6 +11,10 @@ SETTINGS = {
     "dzopa": {"learning_rate": 0.02, "directions": 3, "batch_size": 2},
     "zone_s": {"penalty": 3.0, "directions": 3, "batch_size": 2},
     "fedavg": {"learning_rate": 0.02, "batch_size": 2, "local_steps": 2},
+    "adaptive": {"batch_size": 2},
+    "lbfgs": {"batch_size": 2},
+    "cma": {"batch_size": 2},
+    "tpe": {"batch_size": 2},
 }
 
 

@@ -109,7 +109,7 @@ def test_weighting_by_size():
         algorithm = fedzo.FedZO(
             learning_rate=1.0, directions=1, local_steps=1, batch_size=1, weighting=weighting
         )
-        return fedzo.minimize(Sized(), np.zeros(1), algorithm=algorithm, rounds=1).x[0]
+        return fedzo.minimize(Sized(), np.zeros(1), algorithm=algorithm, rounds=1).last[0]
 
     assert end("uniform") == pytest.approx((-1 + 5) / 2)
     assert end("size") == pytest.approx((-1 + 3 * 5) / 4)

@@ -6,7 +6,6 @@ import random
 import re
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from fedzo import __version__
 from fedzo.cli import main
+from fedzo.cli.common import Exit
 from fedzo.config.experiment import Experiment
 from fedzo.runs.folder import RunFolder
 
@@ -27,6 +27,7 @@ ENVIRONMENT = os.environ | {
 
 SLOW = '''
 import sys, time
+import fedzo
 import numpy as np
 
 class Slow(fedzo.Objective):
@@ -107,6 +108,7 @@ def wait_for_round(process, wanted):
         reached = int(line.removeprefix("round ").partition("/")[0])
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(slow):
     """kill -9 at seeded moments, with half a line of history on top, and resumed each time."""
     moments = random.Random(2)
@@ -129,6 +131,7 @@ def test_killed_again_and_again(slow):
     assert_same_run(folder, slow / "whole")
 
 
+@pytest.mark.slow
 def test_interrupt_says_how_to_go_on(slow):
     out = "it's a run"  # a name that a shell would take apart
     with start(slow, "slow.toml", "--out", out) as process:
@@ -141,7 +144,7 @@ def test_interrupt_says_how_to_go_on(slow):
     assert f"interrupted after round {reached}\n" in stdout
     assert "Traceback" not in stderr
     last = stderr.splitlines()[-1]
-    command = last.removeprefix("to go on: ")
+    command = last.removeprefix("to resume: ")
     assert command == shlex.join(["fedzo", "run", f"{out}/config.toml", "--resume"])
     again = subprocess.run(
         command, shell=True, cwd=slow, env=ENVIRONMENT, capture_output=True, text=True, check=True
@@ -150,13 +153,14 @@ def test_interrupt_says_how_to_go_on(slow):
     assert_same_run(slow / out, slow / "whole")
 
 
+@pytest.mark.slow
 def test_termination_of_seeds_says_how_to_go_on_with_all_of_them(slow):
     with start(slow, "slow.toml", "--out", "seeds", "--seeds", "2") as process:
         wait_for_round(process, 8)
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate()
     assert process.returncode == 130
-    command = stderr.splitlines()[-1].removeprefix("to go on: ")
+    command = stderr.splitlines()[-1].removeprefix("to resume: ")
     assert command == "fedzo run seeds/seed-0/config.toml --resume --seeds 2 --out seeds"
     subprocess.run(command, shell=True, cwd=slow, env=ENVIRONMENT, check=True, capture_output=True)
     assert_same_run(slow / "seeds" / "seed-0", slow / "whole")
@@ -171,7 +175,7 @@ def test_interrupt_before_anything_was_evaluated(slow):
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate()
     assert process.returncode == 130
-    assert stderr == "to go on: fedzo run stuck/config.toml --resume\n"
+    assert stderr == "to resume: fedzo run stuck/config.toml --resume\n"
     assert "interrupted after round 0\n" in stdout
     assert stdout.endswith("stuck/: config.toml model.npy checkpoint.npz\n")
 
@@ -184,7 +188,7 @@ def test_interrupt_before_there_is_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", sys.path.copy())
     before = signal.getsignal(signal.SIGTERM)
     assert main(["run", "mine.toml"]) == 130
-    assert capsys.readouterr().err == "fedzo: interrupted\n"
+    assert capsys.readouterr().err == "fedzo: error: interrupted\n"
     assert not (tmp_path / "runs").exists()
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -218,7 +222,7 @@ def test_an_interrupt_that_is_swallowed_counts_all_the_same(here, capsys, monkey
         signal.signal(signal.SIGINT, before)
     out, err = capsys.readouterr()
     assert "interrupted after round 1\n" in out
-    assert err == "to go on: fedzo run run/config.toml --resume\n"
+    assert err == "to resume: fedzo run run/config.toml --resume\n"
 
 
 def test_two_runs_in_one_folder(here, capsys):
@@ -249,9 +253,9 @@ def test_full_disk_is_told_in_a_line(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, text=True,
         capture_output=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 2
+    assert done.returncode == Exit.NO_SPACE
     assert done.stderr == "fedzo: error: cannot write full/checkpoint.npz: File too large\n"
-    assert {p.name for p in (tmp_path / "full").iterdir()} == {"config.toml", "history.jsonl"}
+    assert {p.name for p in (tmp_path / "full").iterdir()} == {".fedzo", "config.toml"}
 
 
 # --- what is said and what is left ------------------------------------------------------------
@@ -284,8 +288,9 @@ def test_summary_says_what_the_run_was(here, capsys):
         "channel uses": f"{3 * 5 * 7850:,}",
         "files": "run/: config.toml history.jsonl model.npy checkpoint.npz curves.png",
     }
-    assert {p.name for p in (here / "run").iterdir()} == set(rows["files"].split()[1:])
-    assert np.load("run/model.npy").tobytes() == result.x.tobytes()
+    left = {p.name for p in (here / "run").iterdir()} - {".fedzo"}
+    assert left == set(rows["files"].split()[1:])
+    assert np.load("run/model.npy").tobytes() == result.last.tobytes()
 
 
 def test_plain_lines_go_to_standard_error(here, capsys):
@@ -320,23 +325,27 @@ def test_resume_by_the_folders_own_config(here):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "code", "told"),
     [
-        ("algorithm.learning_rate=3", r", but the loss rose from 16\.13 to \d\.\d+e\+\d\d"),
-        ("uplink.kind=aircomp uplink.h_min=100", ", in which no device took part"),
-        ("algorithm.learning_rate=0.01", ""),
+        (
+            "algorithm.learning_rate=3",
+            Exit.NO_SUCCESS,
+            r", but the loss rose from 16\.13 to \d\.\d+e\+\d\d",
+        ),
+        ("uplink.kind=aircomp uplink.h_min=100", Exit.HALTED, ", in which no device took part"),
+        ("algorithm.learning_rate=0.01", Exit.DONE, ""),
     ],
 )
-def test_a_run_that_came_to_nothing_says_so(overrides, told, here, capsys):
+def test_a_run_that_came_to_nothing_says_so(overrides, code, told, here, capsys):
     sets = [a for o in overrides.split() for a in ("--set", o)]
-    assert main(["run", "quadratic", *sets, "--set", "run.rounds=20", "--quiet"]) == 0
+    assert main(["run", "quadratic", *sets, "--set", "run.rounds=20", "--quiet"]) == code
     line = capsys.readouterr().out.splitlines()[0]
     assert re.fullmatch(rf"result +finished 20 rounds{told}", line)
 
 
-def test_divergence_is_exit_code_1(here, capsys):
+def test_divergence_is_no_success(here, capsys):
     settings = ["--set", "algorithm.learning_rate=1e200", "--set", "run.rounds=5"]
-    assert main(["run", "quadratic", *settings, "--out", "run"]) == 1
+    assert main(["run", "quadratic", *settings, "--out", "run"]) == Exit.NO_SUCCESS
     out, err = capsys.readouterr()
     result = re.match(
         r"result +the (loss|model) is not finite in round (\d)( on device \d+)?\n", out
@@ -366,7 +375,7 @@ def test_seeds_go_on_when_one_diverges(here, capsys):
     Path("odd.py").write_text(ODD)
     Path("odd.toml").write_text('[problem]\nname = "odd:Odd"\n')
     settings = ["--set", "run.rounds=6", "--set", "run.evaluate_every=2", "--quiet"]
-    assert main(["run", "odd.toml", *settings, "--seeds", "3", "--out", "run"]) == 1
+    assert main(["run", "odd.toml", *settings, "--seeds", "3", "--out", "run"]) == Exit.NO_SUCCESS
     out = capsys.readouterr().out.splitlines()
     assert out[-1].split() == ["failed", "1", "of", "3:", "seed-1"]
     rounds = [[r["round"] for r in records(here / "run" / f"seed-{k}")] for k in range(3)]
@@ -376,7 +385,7 @@ def test_seeds_go_on_when_one_diverges(here, capsys):
 
 def test_divergence_of_all_seeds(here):
     settings = ["--set", "algorithm.learning_rate=1e200", "--set", "run.rounds=5", "--quiet"]
-    assert main(["run", "quadratic", *settings, "--seeds", "2", "--out", "run"]) == 1
+    assert main(["run", "quadratic", *settings, "--seeds", "2", "--out", "run"]) == Exit.NO_SUCCESS
     assert all((here / "run" / f"seed-{k}" / "history.jsonl").exists() for k in (0, 1))
 
 
@@ -387,7 +396,7 @@ def test_seeds(here, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[-1].split() == ["all", "seeds", "run/curves.png"]
     folders = sorted(p.name for p in (here / "run").iterdir())
-    assert folders == ["curves.png", "seed-3", "seed-4", "seed-5"]
+    assert folders == [".fedzo", "curves.png", "seed-3", "seed-4", "seed-5"]
     assert main(["run", "quadratic", *settings, "--set", "run.seed=4", "--out", "alone"]) == 0
     assert_same_run(here / "run" / "seed-4", here / "alone")
     models = {(here / "run" / f"seed-{s}" / "model.npy").read_bytes() for s in (3, 4, 5)}
@@ -437,7 +446,13 @@ def test_version():
     assert fedzo("--version").stdout == f"fedzo {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run"], ["run", "quadratic", "--seeds", "x"]])
+def test_no_command_at_all_is_helped():
+    done = fedzo()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == fedzo("--help").stdout
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["run"], ["run", "quadratic", "--seeds", "x"]])
 def test_wrong_commands(arguments):
     done = fedzo(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -451,7 +466,7 @@ def test_bad_input_from_outside(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "fedzo: error: run.rouns = 3: unknown key (did you mean 'rounds'?); [run] takes rounds, "
-        "seed, data_seed, evaluate_every, checkpoint_every, workers, target\n"
+        "seed, data_seed, evaluate_every, checkpoint_every, workers, target, modules\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -464,27 +479,16 @@ def test_a_reader_that_has_had_enough():
             [FEDZO, "data", "list"], stdout=nobody, stderr=subprocess.PIPE, check=False,
             env=ENVIRONMENT | {"PYTHONUNBUFFERED": ""},
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_import_is_quick_and_light():
-    """Under 0.3 s, or where a machine is slow or busy, less than NumPy takes."""
-    code = (
-        "import sys, time; t = time.perf_counter(); import fedzo\n"
-        "t, u = time.perf_counter() - t, time.perf_counter()\n"
-        "heavy = {'numba', 'matplotlib', 'scipy'} & set(sys.modules)\n"
-        "import numpy; print(t, time.perf_counter() - u, sorted(heavy))"
-    )
-    ours, numpys = [], []
-    for _ in range(5):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=True, text=True
-        )
-        words = done.stdout.split()
-        assert words[2:] == ["[]"]
-        ours.append(float(words[0]))
-        numpys.append(float(words[1]))
-    assert statistics.median(ours) < max(0.3, statistics.median(numpys))
+def test_import_is_light():
+    """Public names are imported when they are asked for: of ours there is next to nothing."""
+    code = "import sys, fedzo; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    modules = done.stdout.split()
+    assert {"numpy", "numba", "matplotlib", "scipy"}.isdisjoint(modules)
+    assert len([name for name in modules if name.startswith("fedzo")]) <= 3
 
 
 def test_help_does_not_import_what_is_heavy():
@@ -515,7 +519,8 @@ def make():
 def test_says_who_was_left_out(here, capsys):
     (here / "mine.py").write_text(LEAVES_OUT)
     (here / "mine.toml").write_text('[problem]\nname = "mine:make"\n[run]\nrounds = 2\n')
-    assert main(["run", "mine.toml", "--quiet", "--out", "run"]) == 0
+    assert main(["run", "mine.toml", "--quiet", "--out", "run"]) == Exit.HALTED
     # Once in each of two rounds and of two evaluations.
-    told = "left out      4 times, device 2: history.jsonl has why"
-    assert told in capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out.splitlines()
+    assert "left out      4 times, device 2: see history.jsonl for the reasons" in out
+    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 was never heard of"

@@ -152,5 +152,5 @@ def test_bad_input_is_refused_before_anything_runs(grid, line, tmp_path, capsys)
 def test_settings_share_seeds(tmp_path):
     first, second = settings_of("quadratic", [], ["algorithm.local_steps=1,2"], 3, tmp_path)
     for setting in (first, second):
-        assert [run.experiment.settings.seed for run in setting.runs] == [0, 1, 2]
+        assert [run.experiment.options.seed for run in setting.runs] == [0, 1, 2]
     assert first.runs[0].folder == tmp_path / "local_steps=1" / "seed-0"

@@ -228,7 +228,7 @@ def test_tells_what_the_problem_tells():
     assert (local.dim, local.devices, local.seed) == (7850, 10, 4)
     assert local.offers("size")
     assert local.offers("gradient")
-    assert not local.offers("nothing")
+    assert not local.offers("write_files")
     assert local.evaluation_cost == 4000
     assert local.workers >= 1
     assert not federation(1).offers("size")

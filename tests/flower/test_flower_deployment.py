@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from processes import APP, LIMIT, PATIENT, here, settings_of, without
 
-from fedzo.runs.folder import read_history
+from fedzo.runs.history import read_history
 
 pytestmark = pytest.mark.processes
 

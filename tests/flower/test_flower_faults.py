@@ -9,7 +9,7 @@ import pytest
 from flower_federation import NAME, children
 from processes import APP, LIMIT, PATIENT, here, node_config, rounds_done, settings_of, until
 
-from fedzo.runs.folder import read_history
+from fedzo.runs.history import read_history
 
 pytestmark = pytest.mark.processes
 

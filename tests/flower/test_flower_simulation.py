@@ -9,7 +9,7 @@ import pytest
 from processes import LIMIT, open_to_others, rounds_done, until, without
 
 from fedzo.config.experiment import Experiment
-from fedzo.runs.folder import read_history
+from fedzo.runs.history import read_history
 
 pytestmark = pytest.mark.processes
 

@@ -233,7 +233,7 @@ def test_every_curve_can_be_run(name, scale):
         pytest.skip(f"the configuration {size.config} does not ship")
     experiments = [curve.experiment(size) for curve in each.curves]
     assert len({str(e.tables) for e in experiments}) == len(experiments)
-    assert all(e.settings.workers == 1 for e in experiments)
+    assert all(e.options.workers == 1 for e in experiments)
     assert size.seeds >= 5
     assert len({curve.label for curve in each.curves}) == len(each.curves)
 

@@ -234,7 +234,7 @@ def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypat
     ("arguments", "message"),
     [
         (["fig9"], "no figure 'fig9'"),
-        (["table1", "--seeds", "0"], "--seeds 0: must be a whole number >= 1"),
+        (["table1", "--seeds", "0"], "--seeds 0: must be a whole number from 1 to 10,000"),
     ],
 )
 def test_bad_input(arguments, message, tmp_path, capsys):

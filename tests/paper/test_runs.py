@@ -16,7 +16,8 @@ from fedzo.config.jobs import do
 from fedzo.config.worker import OUTCOME
 from fedzo.errors import UsageError
 from fedzo.paper.runs import run_of
-from fedzo.runs.folder import RunFolder, read_history
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.history import read_history
 
 SCRIPT = Path(__file__).with_name("toys.py")
 
@@ -49,7 +50,7 @@ def test_runs_are_those_of_the_command(tmp_path):
         ]
         assert RunFolder(run.folder).model.exists()
         config = Experiment.load(str(run.folder)).tables
-        assert config["run"]["seed"] == run.experiment.settings.seed
+        assert config["run"]["seed"] == run.experiment.options.seed
 
 
 def test_name_depends_on_all_but_the_seed(tmp_path):
@@ -126,7 +127,7 @@ def test_interrupted(ending, tmp_path):
     said = process.stderr.read()  # ends when all have ended
     process.stderr.close()
     assert process.wait() == 130
-    assert said.splitlines()[-1] == "fedzo: interrupted"
+    assert said.splitlines()[-1] == "fedzo: error: interrupted"
     assert "Traceback" not in said
     halves = [p for p in tmp_path.rglob("checkpoint.npz") if not (p.parent / OUTCOME).exists()]
     assert halves

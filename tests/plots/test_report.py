@@ -16,10 +16,15 @@ from fedzo.paper.report import write_report
 from fedzo.paper.runs_report import figures_of_runs
 from fedzo.plots.page import page
 from fedzo.plots.series import axes_of_runs
-from fedzo.runs.folder import read_runs
+from fedzo.runs.history import read_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+
+def browser(test):
+    """Mark a test that a browser has a part in."""
+    return pytest.mark.slow(pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")(test))
+
 
 X = [0.0, 10.0, 20.0, 30.0]
 FALLING, OTHER = [8.0, 4.0, 2.0, 1.0], [8.0, 6.0, 5.0, 4.5]
@@ -89,7 +94,7 @@ def shown(content, tmp_path, script="", width=1280):
     path.write_text(page(content).replace("</body>", f"<script>{script}</script></body>"))
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     flags += "--disable-background-networking --disable-component-update --enable-logging=stderr "
-    flags += f"--v=0 --dump-dom --virtual-time-max_queries=2000 --window-size={width},1000 "
+    flags += f"--v=0 --dump-dom --virtual-time-budget=5000 --window-size={width},1000 "
     flags += f"--user-data-dir={tmp_path / 'profile'}"
     done = subprocess.run(
         [CHROMIUM, *flags.split(), f"file://{path}"],
@@ -333,5 +338,5 @@ def test_pictures_have_limited_room(tmp_path, monkeypatch):
 def test_nothing_to_report(what, tmp_path, capsys):
     folder = tmp_path / "gone" if what == "nothing" else tmp_path
     assert main(["report", str(folder)]) == 2
-    told = "is no folder" if what == "nothing" else "holds neither reproduced figures nor runs"
+    told = "is not a folder" if what == "nothing" else "holds neither reproduced figures nor runs"
     assert told in capsys.readouterr().err

@@ -5,6 +5,7 @@ import pytest
 
 from fedzo import data
 from fedzo.core.estimator import Estimator
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
 from fedzo.problems.softmax import Softmax, softmax
@@ -77,12 +78,16 @@ def test_values_along_small_steps_keep_their_digits(problem):
 def test_a_compiled_step_is_the_sum_of_its_parts(problem, difference, b2):
     """Batch, draw, values_along, coefficients, advance: the same step, to float32's rounding."""
 
-    class Parts:
+    class Parts(Objective):
         """The same problem without its step."""
 
-        def __init__(self):
-            self.dim, self.devices = problem.dim, problem.devices
-            self.batch, self.values_along = problem.batch, problem.values_along
+        dim, devices = problem.dim, problem.devices
+
+        def batch(self, device, size, draws):
+            return problem.batch(device, size, draws)
+
+        def values_along(self, *arguments):
+            return problem.values_along(*arguments)
 
     start = some_model(problem, 0.1)
     estimator = Estimator(1e-3, b2, "sphere", difference)

@@ -140,16 +140,16 @@ def test_it_finds_the_best_and_tells_so(tmp_path):
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("max_queries", [29, 120, 121, 187])
-def test_rounds_fill_the_budget_and_the_last_is_evaluated(budget, every):
+def test_rounds_fill_the_budget_and_the_last_is_evaluated(max_queries, every):
     """A round is 4 devices x 2 trainings, an evaluation 4."""
     known = replace(TUNER, learning_rate=0.3)
-    run = {"devices": 4, "max_queries": budget, "evaluate_every": every, "algorithm": known}
+    run = {"devices": 4, "max_queries": max_queries, "evaluate_every": every, "algorithm": known}
     tuned = fedzo.tune(score, SPACE, **run)
     rounds = tuned.result.nit
     assert tuned.history[-1]["round"] == rounds
-    assert tuned.queries == 8 * rounds + 4 * len(tuned.history) <= budget
+    assert tuned.queries == 8 * rounds + 4 * len(tuned.history) <= max_queries
     more = rounds + 1
-    assert 8 * more + 4 * (more // every + 1 + (more % every > 0)) > budget
+    assert 8 * more + 4 * (more // every + 1 + (more % every > 0)) > max_queries
 
 
 def test_a_budget_too_small_is_refused():
@@ -171,6 +171,7 @@ def test_starts_where_it_is_told():
     assert {k: tuned.history[0][k] for k in start} == pytest.approx(start)
 
 
+@pytest.mark.slow
 def test_threads_and_processes_are_the_same_run():
     runs = [
         fedzo.tune(score, SPACE, parallel=parallel, workers=workers, **RUN)

@@ -4,11 +4,24 @@ An algorithm meets the world at two seams only: ``federation.map`` and the uplin
 of threads, files or progress. May import: uplinks and core.
 """
 
+from fedzo.algorithms.adaptive import Adaptive
 from fedzo.algorithms.base import Algorithm, RoundInfo
 from fedzo.algorithms.dzopa import DZOPA
 from fedzo.algorithms.fedavg import FedAvg
 from fedzo.algorithms.fedzo import FedZO
-from fedzo.algorithms.server import Mean, ServerStep
+from fedzo.algorithms.population import CMA, TPE
+from fedzo.algorithms.quasi_newton import LBFGS
+from fedzo.algorithms.server import (
+    Adagrad,
+    Adam,
+    Mean,
+    Momentum,
+    Normalised,
+    ServerStep,
+    Sign,
+    SignMomentum,
+    Yogi,
+)
 from fedzo.algorithms.zo_sgd import ZOSGD
 from fedzo.algorithms.zone_s import ZoneS
 
@@ -18,15 +31,32 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "dzopa": DZOPA,
     "zone_s": ZoneS,
     "fedavg": FedAvg,
+    "adaptive": Adaptive,
+    "lbfgs": LBFGS,
+    "cma": CMA,
+    "tpe": TPE,
 }
 
-SERVER_STEPS: dict[str, type[ServerStep]] = {"mean": Mean}
+SERVER_STEPS: dict[str, type[ServerStep]] = {
+    "mean": Mean,
+    "momentum": Momentum,
+    "adam": Adam,
+    "yogi": Yogi,
+    "adagrad": Adagrad,
+    "normalised": Normalised,
+    "sign": Sign,
+    "sign_momentum": SignMomentum,
+}
 
 __all__ = [
     "ALGORITHMS",
+    "CMA",
     "DZOPA",
+    "LBFGS",
     "SERVER_STEPS",
+    "TPE",
     "ZOSGD",
+    "Adaptive",
     "Algorithm",
     "FedAvg",
     "FedZO",

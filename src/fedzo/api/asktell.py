@@ -56,7 +56,7 @@ class AskTell:
     Examples
     --------
     >>> import numpy as np, fedzo
-    >>> opt = fedzo.AskTell(np.ones(2), devices=3, rounds=50,
+    >>> opt = fedzo.AskTell(np.zeros(2), devices=3, rounds=50,
     ...                     algorithm=fedzo.FedZO(learning_rate=0.05, local_steps=1))
     >>> while batch := opt.ask():
     ...     opt.tell([float(np.sum((x - device) ** 2)) for x, device in batch])
@@ -165,6 +165,8 @@ class AskTell:
             opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        except InvalidValue as error:  # such as a part of one's own that is not found here
+            raise UsageError(f"{path} cannot be resumed: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
             raise UsageError(f"{path} holds no run to resume: {error!r}") from error
         return opt
@@ -179,7 +181,8 @@ class AskTell:
         x0 = np.array(settings.pop("x0"), settings.pop("dtype"))
         tables = settings.pop("tables")
         algorithm, uplink, _ = make_parts(tables)
-        run = {key: value for key, value in tables["run"].items() if key != "data_seed"}
+        own = RunKeywords.__annotations__
+        run = {key: value for key, value in tables["run"].items() if key in own}
         self.__init__(x0, algorithm=algorithm, uplink=uplink, **settings, **run)  # type: ignore[misc]
         while values:  # of whole batches: tell takes no others
             count = len(self._wanted)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from fedzo.algorithms import FedZO
+from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, require
 from fedzo.problems.function import OnFailure
@@ -152,7 +152,7 @@ def _probed(job: Job) -> int:
     """Return how many queries the run that has begun in a folder asked before its first round."""
     if job.folder is None or not os.path.exists(job.folder.config):
         return 0
-    recorded = tomllib.loads(job.folder.config.read_text(encoding="utf-8"))
+    recorded = read_toml(job.folder.config)
     return int(recorded.get("problem", {}).get("probed", 0))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fedzo.errors import UsageError, shown
+from fedzo.errors import CannotWrite, UsageError, shown
 
 MOST_SEEDS = 10_000  # each has a folder of its own
 
@@ -53,6 +53,10 @@ def draw_to(out: Path, draw: Callable[[], None]) -> None:
     """Draw a picture; complain in one line where its file cannot be written."""
     try:
         draw()
+    except CannotWrite as error:
+        if isinstance(error.__cause__, FileNotFoundError | PermissionError | NotADirectoryError):
+            raise UsageError(str(error)) from error  # a place to write to that is none: bad input
+        raise
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}") from error
     except ValueError as error:  # a format that nobody draws

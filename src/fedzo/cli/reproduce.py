@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import check_seeds
-from fedzo.cli.overall import Overall
 from fedzo.paper import FIGURES
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def add_command(commands: Any) -> None:
 
 def reproduce(arguments: argparse.Namespace) -> int:
     """Run what is missing, draw, judge, and write the report."""
+    from fedzo.cli.overall import Overall
     from fedzo.paper import find_figure
     from fedzo.paper.report import write_report
     from fedzo.paper.reproduce import reproduce as run_figures

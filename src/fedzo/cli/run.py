@@ -129,7 +129,8 @@ def _run_seeds(
     experiment: Experiment, out: Path, arguments: argparse.Namespace, interrupts: Interrupts
 ) -> int:
     from fedzo.plots.curves import draw_curves
-    from fedzo.runs.folder import RunFolder, read_runs
+    from fedzo.runs.folder import RunFolder
+    from fedzo.runs.history import read_runs
 
     first = experiment.options.seed
     seeds = range(first, first + arguments.seeds)
@@ -140,7 +141,8 @@ def _run_seeds(
     if arguments.resume and not begun:
         raise UsageError(f"{out} holds no run to resume")
     whole = RunFolder(out)
-    whole.check_free()
+    if not begun:
+        whole.check_free()
     codes = {}
     for folder, one in runs.items():
         # Of several seeds some may be finished, some half done, some not begun.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.cli.common import add_config, check_seeds
-from fedzo.cli.overall import Overall
 
 
 def add_command(commands: Any) -> None:
@@ -37,6 +36,7 @@ def add_command(commands: Any) -> None:
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Do the runs, and tell what came of them."""
+    from fedzo.cli.overall import Overall
     from fedzo.config.sweep import settings_of
     from fedzo.config.sweep import sweep as run_settings
     from fedzo.runs.signals import Interrupts

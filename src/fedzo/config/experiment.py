@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
+from fedzo.core.files import read_toml
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
@@ -75,19 +76,16 @@ class Experiment:
         file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
         """
         path = _find(source)
-        import_path(path.parent)  # the user's own parts may lie beside the configuration
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
-            raise UsageError(f"{path} is not a TOML file: {error}") from error
-        except RecursionError as error:
-            raise UsageError(f"{path} is nested too deeply") from error
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        tables = read_toml(path)
+        run = tables.setdefault("run", {})
+        if isinstance(run, dict):  # the user's own parts may lie beside the configuration
+            import_path(Path(str(run.get("modules") or path.parent)))
         changes: dict[str, Any] = {}
         for override in overrides:
             _override(changes, override)
         _apply(changes, tables)
+        if isinstance(run, dict) and _names_modules(tables):
+            run.setdefault("modules", str(path.parent.resolve()))
         name = path.stem if path.name != "config.toml" else path.resolve().parent.name
         return cls.resolve(tables, name)
 
@@ -103,6 +101,8 @@ class Experiment:
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
         options, run = made_by("run", RunOptions, tables.get("run", {}))
+        if options.modules is not None:
+            import_path(Path(options.modules))
         problem = dict(tables.get("problem", {}))
         problem_name = _problem_name(problem)
         factory = _factory(problem_name)
@@ -157,6 +157,12 @@ class Experiment:
         objective, x0 = as_objective(self.problem(), None, None, {})
         with naming("algorithm"):  # a hyper-parameter that does not fit this problem
             return perform(self.job(run_dir, resume, callback), objective, x0, engine)
+
+
+def _names_modules(tables: Mapping[str, Any]) -> bool:
+    """Tell whether a configuration names parts of the user's own, as ``module:name``."""
+    named = [keys for keys in tables.values() if isinstance(keys, dict)]
+    return any(":" in str(keys.get(key, "")) for keys in named for key in ("name", "kind"))
 
 
 def shipped() -> list[str]:

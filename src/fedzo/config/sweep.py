@@ -20,7 +20,7 @@ import tomli_w
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import Report, Run, do
 from fedzo.core.federation import cores
-from fedzo.core.files import write_atomic
+from fedzo.core.files import read_toml, write_atomic
 from fedzo.errors import UsageError
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
@@ -34,7 +34,8 @@ from fedzo.plots.series import (
     series_of,
 )
 from fedzo.plots.style import COLOURS, name
-from fedzo.runs.folder import RunFolder, as_toml
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.tables import as_toml
 
 SHOWN = 8  # curves in one picture; of more settings the best
 AWAY = 10  # times where it began: such an end would leave no room for the others
@@ -80,7 +81,7 @@ def values_of(grid: str) -> tuple[str, list[Any]]:
         raise UsageError(f"--grid {grid}: must be table.key=a,b,c, {like}")
     try:
         values = tomllib.loads(f"values = [{text}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         values = [word.strip() for word in text.split(",")]  # bare words are strings
     if len({str(value) for value in values}) != len(values):
         raise UsageError(f"--grid {grid}: names a value twice")
@@ -166,7 +167,7 @@ def _check_folders(settings: Sequence[Setting]) -> None:
         if not path.exists():
             continue
         try:
-            same = tomllib.loads(path.read_text(encoding="utf-8")) == as_toml(run.experiment.tables)
+            same = read_toml(path) == as_toml(run.experiment.tables)
         except (OSError, ValueError):
             same = False
         if not same:

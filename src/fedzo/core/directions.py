@@ -32,7 +32,7 @@ import numpy as np
 from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo.core.random import Draws, fill_normals, philox, unsigned
+from fedzo.core.random import Draws, check_room, fill_normals, philox, unsigned, with_high
 from fedzo.core.simd import use_wide_vectors
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 
@@ -98,6 +98,7 @@ def _gaussian(rows: Array, draws: Draws) -> NDArray[np.float64]:
 
 
 def _rademacher(rows: Array, draws: Draws) -> NDArray[np.float64]:
+    check_signs(draws, *rows.shape)
     _fill_signs(rows, draws.address())
     return np.full(len(rows), 1 / math.sqrt(rows.shape[1]))
 
@@ -127,19 +128,33 @@ KINDS: dict[str, Callable[[Array, Draws], NDArray[np.float64]]] = {
 }
 WITHOUT_REPLACEMENT = ("orthogonal", "coordinate")
 
+BITS = 128  # signs that a block of Philox makes
+
+
+def check_signs(draws: Draws, count: int, dim: int) -> None:
+    """Raise unless one address has so many signs."""
+    check_room(draws, (count, dim), count * -(-dim // BITS), 1 << 32)
+
+
+@njit(inline="always")
+def sign_words(block: Any, unsigned_address: Any) -> Any:
+    """Return four words of 32 signs each, the blocks of all rows counted in order."""
+    k0, k1, c1, c2, c3 = unsigned_address
+    number = uint64(block)
+    return philox(number, with_high(c1, number >> uint64(32)), c2, c3, k0, k1)
+
 
 @njit(nogil=True, cache=True)
 def _fill_signs(rows: Any, address: Any) -> None:
-    """Fill with ±1, a bit of a Philox block (128 of them) for each entry."""
+    """Fill with ±1, a bit of a Philox block for each entry."""
     count, dim = rows.shape
-    blocks = (dim + 127) // 128
-    k0, k1, c1, c2, c3 = unsigned(address)
-    flat = rows.reshape(-1)
+    blocks = -(-dim // BITS)
+    here, flat = unsigned(address), rows.reshape(-1)
     for n in range(count):
         for block in range(blocks):
-            words = philox(uint64(n * blocks + block), c1, c2, c3, k0, k1)
+            words = sign_words(n * blocks + block, here)
             for i in range(4):
-                first = block * 128 + i * 32
+                first = block * BITS + i * 32
                 out = flat[n * dim + first : n * dim + min(first + 32, dim)]
                 word = uint32(words[i])
                 for j in range(out.size):

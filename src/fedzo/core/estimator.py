@@ -125,10 +125,10 @@ class Estimator:
             moves, new_x, asked = objective.fused_step(
                 x, frame, rows, offsets, factor, addresses, batch_size, delta, start
             )
-            _require_finite(moves, at)
+            require_finite(moves, at)
             return moves, new_x, asked
         coefficients, asked = self.estimate(objective, x, batch_size, frame, at)
-        _require_finite(coefficients, at)
+        require_finite(coefficients, at)
         moves = (-learning_rate * coefficients).astype(x.dtype)
         return moves, frame.advance(moves, delta, start), asked
 
@@ -180,7 +180,8 @@ class Estimator:
         return np.concatenate((each, each)), np.concatenate((one, -one))
 
 
-def _require_finite(coefficients: Array, at: Draws) -> None:
+def require_finite(coefficients: Array, at: Draws) -> None:
+    """Raise unless all coefficients of the step at ``at`` are finite."""
     if not np.isfinite(coefficients).all():
         raise NonFinite("the loss", at.round + 1, at.device)
 

@@ -44,8 +44,9 @@ class Update(NamedTuple):
     ----------
     device : int
         Whose answer it is.
-    delta : array
-        Δ_i^t, how far the device's model moved.
+    delta : array or Combination
+        Δ_i^t, how far the device's model moved; a :class:`~fedzo.core.streams.Combination` where
+        the model is too large for another vector of its size.
     weight : float
         Its share in the average, before the shares are made to sum to one.
     queries : int
@@ -58,7 +59,7 @@ class Update(NamedTuple):
     """
 
     device: int
-    delta: Array
+    delta: Any
     weight: float
     queries: int
     coefficients: Array | None = None
@@ -218,14 +219,15 @@ class LocalFederation:
         self.dim, self.devices = objective.dim, objective.devices
         self.meter, self.scale = objective.meter, objective.scale
         self.left_out: list[LeftOutDevice] = []
-        self.workers = workers or cores()
-        self._trials: list[float] | None = [] if workers is None else None
+        self.workers = 1 if objective.own_threads else workers or cores()
+        self._trials: list[float] | None = [] if workers is None and self.workers > 1 else None
         self._threads: ThreadPoolExecutor | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        blas = _libraries(len(sys.modules))
-        self._open.enter_context(blas.limit(limits=1, user_api="blas"))
+        if not self.objective.own_threads:
+            blas = _libraries(len(sys.modules))
+            self._open.enter_context(blas.limit(limits=1, user_api="blas"))
         # What is not finite is caught by the run's loop, which names round and device:
         # NumPy's warnings on the way there would only be noise.
         self._open.enter_context(np.errstate(**_SILENT))

@@ -1,11 +1,13 @@
-"""Files that are replaced in one step: a kill leaves the old content or the new, never half."""
+"""Files: written in one step, so that a kill leaves the old content or the new; TOML read."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
-from fedzo.errors import CannotWrite
+from fedzo.errors import CannotWrite, UsageError
 
 UNFINISHED = ".part"  # how the name of a file ends that is still being written
 
@@ -22,6 +24,17 @@ def sync_folder(folder: Path) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Have what was written to a file on the disk, if there is such a file."""
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CannotWrite(path, error) from error
 
 
 def unfinished(path: Path) -> list[Path]:
@@ -44,3 +57,15 @@ def write_atomic(path: Path, content: bytes) -> None:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise CannotWrite(path, error) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file; one that cannot be read is refused in one line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
+        raise UsageError(f"{path} is not a TOML file: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -22,6 +22,7 @@ from fedzo.errors import UsageError
 
 if TYPE_CHECKING:
     from fedzo.core.directions import Frame
+    from fedzo.core.streams import Combination
 
 Array = NDArray[Any]
 
@@ -34,7 +35,20 @@ class Best(NamedTuple):
     round: int
 
 
-class Objective:
+class _Made:
+    """Notes how an object was made, so that a run's configuration can make it again."""
+
+    made_by: str
+    made_with: Mapping[str, Any]
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Note the arguments of the constructor."""
+        self = super().__new__(cls)
+        self.made_by, self.made_with = name_of(cls), _arguments(cls, arguments, keywords)
+        return self
+
+
+class Objective(_Made):
     """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
 
     A problem of one's own is a subclass. It must set ``dim``, which is d, and ``devices``, which is
@@ -55,6 +69,11 @@ class Objective:
     reach : float
         How far x should go in a round at least, where the problem knows the scale of its x:
         ``learning_rate = "auto"`` goes by it.
+    own_threads : bool
+        Whether the problem shares its work among all cores itself, and is to be asked by one
+        thread at a time, as a network is.
+    in_place : bool
+        Whether x is memory of the problem's own, which a round moves in place.
 
     Examples
     --------
@@ -76,16 +95,11 @@ class Objective:
     meter: Meter | None = None
     scale: Array | None = None
     reach: float = 0.0
+    own_threads: bool = False
+    in_place: bool = False
 
-    # How the problem was made, so that a run's configuration can make it again.
-    made_by: str
-    made_with: Mapping[str, Any]
-
-    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """Note the arguments of the constructor."""
-        self = super().__new__(cls)
-        self.made_by, self.made_with = name_of(cls), _arguments(cls, arguments, keywords)
-        return self
+    def __init__(self) -> None:  # or a class without one would take any arguments
+        pass
 
     # ------------------------------------------------------------------------ what it must answer
 
@@ -135,6 +149,20 @@ class Objective:
         """
         raise NotImplementedError
 
+    def values_streamed(
+        self,
+        x: Array,
+        walked: Combination | None,
+        steps: Sequence[Combination | None],
+        batch: Any,
+    ) -> Array:
+        """Return the (k, b) values at the k points x + walked + steps[k]; None stands for zero.
+
+        For models that are too large for their directions to be held: the sums are added as they
+        are drawn. It is used only where it is overridden, for directions that can be streamed.
+        """
+        raise NotImplementedError
+
     def gradient(self, x: Array, batch: Any) -> Array:
         """Return the mean gradient over a batch, for first-order baselines, where there is one."""
         raise NotImplementedError
@@ -166,7 +194,14 @@ class Objective:
         """Return what the optimiser's x is to a person: what a result and ``model.npy`` hold."""
         return x.copy()
 
+    def snapshot(self, x: Array) -> Array:
+        """Return x as it is now, to be kept: a copy where x is moved in place."""
+        return x
+
     # --------------------------------------------------------------------------- when it ends
+
+    def keep(self, best: Best) -> None:
+        """Take the best model of a run that has ended, where the problem holds one itself."""
 
     def write_files(self, folder: Path, best: Best) -> None:
         """Write further files into the folder of a run that has ended."""

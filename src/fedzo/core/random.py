@@ -7,7 +7,10 @@ numbers: as easy as 1, 2, 3", SC 2011)::
     key     = seed (64 bits)
     counter = (block, step << 8 | stream, device, round)      four 32-bit words
 
-so two addresses never share a draw, nothing has to be stored for a run to resume exactly,
+A draw of more than 2^32 blocks, as a network's directions may need, has a block number of 44
+bits, whose upper 12 lie in the upper half of ``step``'s 24; its step is then below 2^12.
+
+So two addresses never share a draw, nothing has to be stored for a run to resume exactly,
 any worker may do any part of the work, and whoever knows the seed can rebuild any vector.
 No global generator is read or written.
 """
@@ -23,7 +26,7 @@ from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.simd import circle, exponential, use_wide_vectors
-from fedzo.errors import InvalidValue, require
+from fedzo.errors import require
 
 
 class Stream(enum.IntEnum):
@@ -37,6 +40,7 @@ class Stream(enum.IntEnum):
     PROBLEM = 6
     CHANNEL = 7
     NOISE = 8
+    SEARCH = 9
 
 
 class Draws(NamedTuple):
@@ -140,22 +144,36 @@ def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
     numbers are made in float32 and, where ``rows`` is float64, widened: one address names
     the same vector in both precisions, and norms are exact to the precision of ``rows``.
     """
-    count, dim = rows.shape
-    if count * _tiles(dim) * _BLOCKS > 1 << 32:
-        allowed = f"at most 2^32 blocks of Philox, {_BLOCKS} for each {_TILE} of a row"
-        raise InvalidValue("directions x dim", (count, dim), allowed)
-    squares = np.empty(count, np.float64)
+    check_normals(draws, *rows.shape)
+    squares = np.empty(len(rows), np.float64)
     normals_kernel(rows, squares, draws.address())
     return squares
 
 
-_TILE = 256  # numbers made at a time
+def check_normals(draws: Draws, count: int, dim: int) -> None:
+    """Raise unless one address has so many normal numbers."""
+    check_room(draws, (count, dim), count * -(-dim // TILE), _NUMBERED)
+
+
+def check_room(draws: Draws, shape: tuple[int, int], parts: int, numbered: int) -> None:
+    """Raise unless the block counter reaches so many parts, of which 32 bits can number some."""
+    if parts > numbered:
+        most = f"at most {numbered << 12} parts of a row from one address, not {parts}"
+        require(parts <= numbered << 12, "directions x dim", shape, most)
+        allowed = f"below 4096 where directions x dim is as large as {shape[0]} x {shape[1]}"
+        require(draws.step < 1 << 12, "step", draws.step, allowed)
+
+
+TILE = 256  # numbers made at a time
 _BLOCKS = 48  # Philox blocks for them: 128 words for the lengths, 64 for the angles
+_NUMBERED = (1 << 32) // _BLOCKS  # tiles that 32 bits of a block number are enough for
+WORDS = 2 * _BLOCKS  # memory that a tile takes to make: two 32-bit words side by side in each
 
 
 @njit(inline="always")
-def _tiles(dim: Any) -> Any:
-    return -(-dim // _TILE)
+def tiles(dim: Any) -> Any:
+    """Return how many tiles a row takes."""
+    return -(-dim // TILE)
 
 
 _LOW = uint64(0xFFFFFFFF)
@@ -210,15 +228,15 @@ def integers_kernel(out: Any, high: Any, address: Any) -> None:
 @njit(inline="always")
 def _box_muller(out: Any, lengths: Any, angles: Any) -> Any:
     """Make a tile of normals (Box & Muller 1958)."""
-    for j in range(_TILE // 2):
+    for j in range(TILE // 2):
         length = math.sqrt(exponential(lengths[j]))
         sine, cosine = circle(angles[j])
         out[j] = length * sine
-        out[_TILE // 2 + j] = length * cosine
+        out[TILE // 2 + j] = length * cosine
 
 
 @njit(inline="always")
-def _sum_of_squares(numbers: Any) -> Any:
+def sum_of_squares(numbers: Any) -> Any:
     """Add up in a loop of its own, for the sum's order must not depend on anything.
 
     In a loop that also stores, LLVM picks at run time between a vector and a scalar version,
@@ -230,39 +248,50 @@ def _sum_of_squares(numbers: Any) -> Any:
     return total
 
 
+@njit(inline="always")
+def with_high(c1: Any, high: Any) -> Any:
+    """Return the counter's second word with a block number's bits above the 32nd in it."""
+    return c1 + (uint64(high) << uint64(20))
+
+
+@njit(inline="always")
+def make_tile(out: Any, tile: Any, words: Any, unsigned_address: Any) -> None:
+    """Fill ``out`` with the 256 normals of a tile, the tiles of all rows counted in order."""
+    k0, k1, c1, c2, c3 = unsigned_address
+    high = tile // _NUMBERED
+    block, c1 = uint64((tile - high * _NUMBERED) * _BLOCKS), with_high(c1, high)
+    some, others = words[:_BLOCKS], words[_BLOCKS:]
+    for j in range(_BLOCKS):
+        a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
+        some[j] = (a & _LOW) | (c << _HALF)
+        others[j] = (b & _LOW) | (d << _HALF)
+    _box_muller(out, words.view(np.uint32)[: TILE // 2], words.view(np.int16)[TILE:])
+
+
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
     """Fill rows with normals, and tell their squared norms: the work of :func:`fill_normals`."""
     use_wide_vectors()
-    k0, k1, c1, c2, c3 = unsigned(address)
-    words = np.empty(2 * _BLOCKS, np.uint64)  # two 32-bit words side by side in each
-    some, others = words[:_BLOCKS], words[_BLOCKS:]
-    lengths = words.view(np.uint32)[: _TILE // 2]
-    angles = words.view(np.int16)[_TILE:]
-    rest = np.empty(_TILE, rows.dtype)
+    here = unsigned(address)
+    words, rest = np.empty(WORDS, np.uint64), np.empty(TILE, rows.dtype)
     count, dim = rows.shape
     flat = rows.reshape(-1)  # numba knows a slice of this to be contiguous, a row's slice not
     for n in range(count):
         square = 0.0
-        for tile in range(_tiles(dim)):
-            block = uint64((n * _tiles(dim) + tile) * _BLOCKS)
-            for j in range(_BLOCKS):
-                a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
-                some[j] = (a & _LOW) | (c << _HALF)
-                others[j] = (b & _LOW) | (d << _HALF)
-            start = n * dim + tile * _TILE
-            left = dim - tile * _TILE
-            if left >= _TILE:
-                _box_muller(flat[start : start + _TILE], lengths, angles)
-                square += _sum_of_squares(flat[start : start + _TILE])
+        for tile in range(tiles(dim)):
+            start = n * dim + tile * TILE
+            left = dim - tile * TILE
+            if left >= TILE:
+                make_tile(flat[start : start + TILE], n * tiles(dim) + tile, words, here)
+                square += sum_of_squares(flat[start : start + TILE])
             else:
-                _box_muller(rest, lengths, angles)
+                make_tile(rest, n * tiles(dim) + tile, words, here)
                 flat[start : start + left] = rest[:left]
-                square += _sum_of_squares(rest[:left])
+                square += sum_of_squares(rest[:left])
         squares[n] = square
 
 
-COLUMNS = 16 * _TILE  # how many columns are worth drawing by themselves
+COLUMNS = 16 * TILE  # how many columns are worth drawing by themselves
 
 
 def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None:
@@ -277,8 +306,8 @@ def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None
     >>> bool((part == whole[:, 512:812]).all())
     True
     """
-    assert first % _TILE == 0
-    columns_kernel(rows, dim, first // _TILE, draws.address())
+    assert first % TILE == 0
+    columns_kernel(rows, dim, first // TILE, draws.address())
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
@@ -288,22 +317,22 @@ def columns_kernel(rows: Any, dim: Any, first: Any, address: Any) -> None:
     k0, k1, c1, c2, c3 = unsigned(address)
     words = np.empty(2 * _BLOCKS, np.uint64)
     some, others = words[:_BLOCKS], words[_BLOCKS:]
-    lengths = words.view(np.uint32)[: _TILE // 2]
-    angles = words.view(np.int16)[_TILE:]
-    rest = np.empty(_TILE, rows.dtype)
+    lengths = words.view(np.uint32)[: TILE // 2]
+    angles = words.view(np.int16)[TILE:]
+    rest = np.empty(TILE, rows.dtype)
     count, width = rows.shape
     flat = rows.reshape(-1)
     for n in range(count):
-        for tile in range(_tiles(width)):
-            block = uint64((n * _tiles(dim) + first + tile) * _BLOCKS)
+        for tile in range(tiles(width)):
+            block = uint64((n * tiles(dim) + first + tile) * _BLOCKS)
             for j in range(_BLOCKS):
                 a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
                 some[j] = (a & _LOW) | (c << _HALF)
                 others[j] = (b & _LOW) | (d << _HALF)
-            start = n * width + tile * _TILE
-            left = width - tile * _TILE
-            if left >= _TILE:
-                _box_muller(flat[start : start + _TILE], lengths, angles)
+            start = n * width + tile * TILE
+            left = width - tile * TILE
+            if left >= TILE:
+                _box_muller(flat[start : start + TILE], lengths, angles)
             else:
                 _box_muller(rest, lengths, angles)
                 flat[start : start + left] = rest[:left]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.estimator import Estimator
+from fedzo.core.estimator import Estimator, require_finite, scale_slopes
 from fedzo.core.federation import Update
 from fedzo.core.objective import Objective
-from fedzo.core.random import Draws
+from fedzo.core.random import Draws, Stream
+from fedzo.core.streams import KINDS, Combination, scales
 
 Array = NDArray[Any]
 Correction = Callable[[Array, Array], Array]
@@ -58,6 +60,10 @@ def local_steps(
     >>> local_steps(estimator, objective, np.zeros(2), at, **options).delta.round(9)
     array([-0.75, -1.5 ])
     """
+    if objective.offers("values_streamed") and estimator.kind in KINDS and correction is None:
+        return _streamed_steps(
+            estimator, objective, x, at, learning_rate, batch_size, steps, weight
+        )
     frame = estimator.frame(x.size, x.dtype)
     start, delta, queries = x, np.zeros_like(x), 0
     coefficients = np.empty((steps, estimator.directions), x.dtype)
@@ -78,3 +84,44 @@ def local_steps(
         queries=queries,
         coefficients=coefficients if correction is None else None,
     )
+
+
+def _streamed_steps(
+    estimator: Estimator,
+    objective: Objective,
+    x: Array,
+    at: Draws,
+    learning_rate: float,
+    batch_size: int,
+    steps: int,
+    weight: float,
+) -> Update:
+    """Take the same steps without ever holding a direction.
+
+    A point is x and a sum of directions, which the objective adds as they are drawn.
+    """
+    kind, count, dim = estimator.kind, estimator.directions, x.size
+    rows, signs = estimator.stencil
+    moves = np.empty((steps, count), x.dtype)
+    walked, queries = None, 0
+    for k in range(steps):
+        here = at._replace(step=k)
+        place = estimator.address(here)
+        batch = objective.batch(at.device, batch_size, here.on(Stream.BATCHES))
+        # A row times its scale is a direction, so a step of μ along that is this along the row:
+        lengths = scales(kind, count, dim, place, x.dtype)
+        every = Combination.of(kind, dim, place, estimator.smoothing * lengths)
+        points = [
+            every.term(n, sign) if sign else None for n, sign in zip(rows, signs, strict=True)
+        ]
+        values = np.asarray(objective.values_streamed(x, walked, points, batch), np.float64)
+        slopes, factor = np.empty(count), estimator.factor(dim, values.shape[1])
+        scale_slopes(values, estimator.difference == "forward", lengths, factor, slopes)
+        require_finite(slopes, here)
+        moves[k] = -learning_rate * slopes
+        step = Combination.of(kind, dim, place, moves[k])
+        walked, queries = step if walked is None else walked + step, queries + values.size
+    assert walked is not None
+    walked = replace(walked, dtype=x.dtype, in_place=objective.in_place)
+    delta = walked if objective.in_place else walked.build()
+    return Update(device=at.device, delta=delta, weight=weight, queries=queries, coefficients=moves)

@@ -83,7 +83,8 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     """
     source = _source(name)
     _, contents = obtain(source, folder)
-    return source.decode(*contents)
+    data: Dataset = source.decode(*contents)
+    return data
 
 
 def get(name: str) -> Path:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fedzo.data.dataset import Dataset
 from fedzo.data.origins import Origin
 from fedzo.data.reading import Edition, File
 from fedzo.errors import DataUnavailable
@@ -40,7 +40,7 @@ class Source:
     name: str
     about: str
     files: tuple[File, ...]
-    decode: Callable[..., Dataset]
+    decode: Callable[..., Any]
     editions: tuple[Edition, ...] = ()
     installed: tuple[Path, ...] = ()
     origins: tuple[Origin, ...] = ()

@@ -1,7 +1,7 @@
 """The same algorithms on Flower, as a real federation: see docs/deploy.md.
 
 Nothing is sent to anybody but the federation's own hosts: Flower's telemetry is off unless
-``FLWR_TELEMETRY_ENABLED`` says otherwise.
+``FLWR_TELEMETRY_ENABLED`` says otherwise. May import: api, config, runs and what lies below them.
 """
 
 import os

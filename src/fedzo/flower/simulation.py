@@ -25,9 +25,9 @@ from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.reasons import one_line
-from fedzo.runs.folder import as_toml
 from fedzo.runs.job import Drive, Engine, Job
 from fedzo.runs.result import Result
+from fedzo.runs.tables import as_toml
 
 log = logging.getLogger("fedzo")
 

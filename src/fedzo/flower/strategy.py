@@ -137,8 +137,12 @@ class FedzoStrategy:
                 if found is not None:
                     result.evaluate_metrics_serverapp[progress.round] = found
 
-        every = {"evaluate_every": self.evaluate_every, "checkpoint_every": self.checkpoint_every}
-        options = RunOptions(rounds=num_rounds, seed=self.seed, **every)
+        options = RunOptions(
+            rounds=num_rounds,
+            seed=self.seed,
+            evaluate_every=self.evaluate_every,
+            checkpoint_every=self.checkpoint_every,
+        )
         problem = {
             "dim": federation.dim,
             "devices": federation.devices,

@@ -28,8 +28,8 @@ from fedzo.core.signature import arguments_of
 from fedzo.errors import FedzoError
 from fedzo.flower.reasons import Reason, Refused, one_line
 from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
-from fedzo.runs.folder import as_toml
 from fedzo.runs.parts import describe_parts
+from fedzo.runs.tables import as_toml
 from fedzo.uplinks import Ideal
 
 Array = NDArray[Any]

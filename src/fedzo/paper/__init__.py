@@ -1,4 +1,8 @@
-"""The paper's figures, and a few of our own: what is run, and which claims it must bear out."""
+"""The paper's figures, and a few of our own: what is run, and which claims it must bear out.
+
+A figure is a file that names its curves and its claims; :mod:`~fedzo.paper.reproduce` runs and
+judges them. May import: flower, api, config and what lies below them.
+"""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedzo.errors import UsageError
+from fedzo.core.files import read_toml
 from fedzo.plots.series import axes_of_runs, columns, finals
-from fedzo.runs.folder import RunFolder, read_history
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.history import read_history
 
 
 def figures_of_runs(folder: Path) -> list[dict[str, Any]]:
@@ -32,10 +32,9 @@ def _text(run: Path) -> str:
 
 
 def _problem(run: Path) -> str:
-    try:
-        return str(tomllib.loads(_text(run)).get("problem", {}).get("name", "runs"))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{RunFolder(run).config} is damaged: {error}") from error
+    path = RunFolder(run).config
+    problem = read_toml(path).get("problem") if path.exists() else None
+    return str(problem.get("name", "runs")) if isinstance(problem, dict) else "runs"
 
 
 def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Problems to optimise, by the name that a configuration gives them."""
+"""Problems to optimise, by the name that a configuration gives them.
+
+Each is an :class:`~fedzo.Objective`: functions of one's own, quadratics, softmax regression,
+attacks and tuning. May import: models, data, variables and core.
+"""
 
 # What a name stands for, in the notation that a user's own problem has too. The factory's
 # parameters are the keys of the [problem] table; ``seed`` receives run.data_seed.
@@ -7,4 +11,5 @@ PROBLEMS: dict[str, str] = {
     "attack": "fedzo.problems.attack.problem:attack",
     "quadratic": "fedzo.problems.quadratic:Quadratic",
     "tuning": "fedzo.problems.tuning.softmax:tuning",
+    "text": "fedzo.problems.text:text",
 }

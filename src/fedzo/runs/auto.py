@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -41,6 +40,7 @@ from numpy.typing import NDArray
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.core.budget import Meter
 from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.core.files import read_toml
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
@@ -74,7 +74,7 @@ def recorded(algorithm: FedZO, folder: RunFolder | None) -> FedZO | None:
     """Return the algorithm with the numbers of the run that has begun in a folder, if any has."""
     if folder is None or not os.path.exists(folder.config):
         return None
-    known = tomllib.loads(folder.config.read_text(encoding="utf-8")).get("algorithm", {})
+    known = read_toml(folder.config).get("algorithm", {})
     keys = [key for key in ("learning_rate", "smoothing") if getattr(algorithm, key) == "auto"]
     if not all(isinstance(known.get(key), float) for key in keys):
         return None

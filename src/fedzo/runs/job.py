@@ -19,11 +19,12 @@ from fedzo.algorithms import Algorithm, FedZO
 from fedzo.core.federation import Federation, LocalFederation
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
-from fedzo.runs.folder import Config, RunFolder, as_toml
-from fedzo.runs.loop import Loop
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.loop import Loop, unchanged
 from fedzo.runs.options import RunOptions
 from fedzo.runs.parts import describe_parts
 from fedzo.runs.result import Callback, Result, closing
+from fedzo.runs.tables import Config, as_toml
 from fedzo.runs.watchers import Curves
 from fedzo.uplinks import Uplink
 
@@ -70,8 +71,11 @@ def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads)
         result = engine(
             job,
             objective,
-            lambda federation: drive(job, federation, x0, objective.point, probed),
+            lambda federation: drive(
+                job, federation, x0, objective.point, probed, objective.snapshot
+            ),
         )
+        objective.keep(result.best)
     if job.run_dir is not None:
         objective.write_files(job.run_dir, result.best)
     return result
@@ -111,11 +115,13 @@ def drive(
     x0: Array,
     point: Callable[[Array], Array] | None = None,
     probed: int = 0,
+    snapshot: Callable[[Array], Array] = unchanged,
 ) -> Result:
     """Run a job over a federation, whoever computes there.
 
     ``point`` says what the model is to a person, if that is not the model itself; ``probed``
-    is how many queries were asked before the run.
+    is how many queries were asked before the run; ``snapshot`` returns a model to be kept, where
+    a round moves it in place.
 
     Examples
     --------
@@ -131,7 +137,7 @@ def drive(
     if folder is not None:
         watchers = (*watchers, Curves(folder))
     job = replace(job, tables=as_toml(job.tables), watchers=watchers)
-    loop = Loop.begin(job, federation, x0, point=point, probed=probed)
+    loop = Loop.begin(job, federation, x0, point=point, probed=probed, snapshot=snapshot)
     with nullcontext() if folder is None else folder.held():
         loop.open(job.resume)
         with closing(*watchers), federation:

@@ -16,10 +16,14 @@ from fedzo.algorithms import RoundInfo
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
-from fedzo.runs.folder import Checkpoint, RunFolder, Seal, differences
+from fedzo.runs.checkpoint import Checkpoint
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.history import Seal
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Progress, Result, Status
 from fedzo.runs.states import flatten, unflatten
+from fedzo.runs.tables import differences
+from fedzo.runs.verdict import shortcoming
 
 if TYPE_CHECKING:
     from fedzo.runs.job import Job
@@ -66,6 +70,11 @@ class Position(NamedTuple):
         )
 
 
+def unchanged(x: Array) -> Array:
+    """Return x itself: of most problems nobody moves it in place."""
+    return x
+
+
 @dataclass
 class Loop:
     """A run under way: :meth:`go` goes on from the present position to an end."""
@@ -82,6 +91,7 @@ class Loop:
     began: float = field(default_factory=time.perf_counter)
     silent: set[int] | None = None  # the devices that no evaluation has heard of
     sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
+    snapshot: Callable[[Array], Array] = unchanged
 
     @classmethod
     def begin(
@@ -91,11 +101,13 @@ class Loop:
         x0: Array,
         point: Callable[[Array], Array] | None = None,
         probed: int = 0,
+        snapshot: Callable[[Array], Array] = unchanged,
         **settings: Any,
     ) -> Self:
         """Return the run before its first round."""
         position = Position(0, job.algorithm.init(x0, federation, job.uplink), probed)
-        best = Best(x0, np.inf, 0)
+        best = Best(snapshot(x0), np.inf, 0)
+        settings["snapshot"] = snapshot
         return cls(job, federation, position, best, fingerprint(x0), point, **settings)
 
     @property
@@ -240,7 +252,7 @@ class Loop:
         before = self._metered()
         state, info = self.job.algorithm.round(t, state, self.federation, self.job.uplink)
         self._note_left_out(t + 1)
-        if not np.isfinite(self.job.algorithm.model(state)).all():
+        if not all_finite(self.job.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
         # What a round tells of itself may be anything; the numbers are what is kept.
         info = info._replace(
@@ -316,7 +328,7 @@ class Loop:
 
     def close(self, status: Status, message: str) -> Result:
         """Write the models that a run leaves, and tell what came of it."""
-        at, best, last = self.position, self._better(), self.shown(self.x)
+        at, best, last = self.position, self._better(), self.shown(self.snapshot(self.x))
         best = best._replace(x=self.shown(best.x))
         if not self.history:  # the very first evaluation failed or was interrupted
             best = best._replace(fun=float("nan"))
@@ -343,45 +355,14 @@ class Loop:
 
     def _verdict(self, status: Status, message: str) -> tuple[Status, str]:
         """Return what a run that ended as it should has come to, in truth."""
-        found = self._shortcoming() if status <= Status.STOPPED else None
-        return status if found is None else found[0], message + ("" if found is None else found[1])
-
-    def _shortcoming(self) -> tuple[Status, str] | None:
-        """Return why a run that ended as it should is not a success, if it is not."""
         at, best = self.position, self._better()
-        if not self.history:
-            return Status.STALLED, ", before anything was evaluated"
-        first, last = (self.history[i]["train_loss"] for i in (0, -1))
-        kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
-        flat = "μ is below the precision of x, or the loss is flat around it"
-        silent = ", ".join(map(str, sorted(self.silent or ())[:5]))
-        # Less than one per cent is noise around a good start.
-        reasons = (
-            (not at.queries, Status.HALTED, ", in which no device took part"),
-            (silent, Status.HALTED, f", but device {silent} was never heard of"),
-            (
-                2 * at.idle > at.round,
-                Status.STALLED,
-                f", but in {at.idle} of {at.round} no device took part",
-            ),
-            (
-                last - first > 0.01 * abs(first),
-                Status.DIVERGED,
-                f", but the loss rose from {first:.4g} to {last:.4g}{kept}",
-            ),
-            (
-                fingerprint(self.x) == self.start,
-                Status.STALLED,
-                f", but no two values differed: {flat}",
-            ),
-            (
-                best.round == 0,
-                Status.STALLED,
-                f", but no evaluated model is better than the start, {first:.4g}",
-            ),
-        )
-        met = ((status, words) for holds, status, words in reasons if holds)
-        return next(met, None) if at.round else None
+        found = None
+        if status <= Status.STOPPED:
+            losses = [record["train_loss"] for record in self.history]
+            moved = fingerprint(self.x) != self.start
+            silent = sorted(self.silent or ())
+            found = shortcoming(at.round, at.queries, at.idle, losses, best, moved, silent)
+        return status if found is None else found[0], message + ("" if found is None else found[1])
 
     def _note_left_out(self, t: int) -> None:
         """Take down who was left out in round t, for the next record of the history."""
@@ -392,7 +373,7 @@ class Loop:
     def _better(self) -> Best:
         """Return the best evaluated model, the present one among them."""
         if self._recorded() and self.history[-1]["train_loss"] < self.best.fun:
-            return Best(self.x, self.history[-1]["train_loss"], self.position.round)
+            return Best(self.snapshot(self.x), self.history[-1]["train_loss"], self.position.round)
         return self.best
 
     def _evaluation_queries(self) -> int:
@@ -422,7 +403,17 @@ class Loop:
 
 def fingerprint(x: Array) -> str:
     """Return a short name for a model, another one for every other model."""
-    return hashlib.sha256(x.tobytes()).hexdigest()[:16]
+    return hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()[:16]
+
+
+def all_finite(x: Array) -> bool:
+    """Tell whether all numbers of a model are finite, looking at a few at a time.
+
+    >>> all_finite(np.array([1.0, np.inf]))
+    False
+    """
+    flat = x.reshape(-1)
+    return all(np.isfinite(flat[i : i + 65536]).all() for i in range(0, flat.size, 65536))
 
 
 def mean_of(losses: Array) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.algorithms import Algorithm, FedZO
+from fedzo.algorithms import Adaptive, Algorithm, FedZO
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError, nearest
 from fedzo.problems.function import FunctionOptions
@@ -22,6 +22,8 @@ from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Ideal, Uplink
 
 Array = NDArray[Any]
+
+UNLIMITED = 1_000_000  # rounds
 
 
 class MinimizeKeywords(RunKeywords, FunctionOptions, total=False):
@@ -54,7 +56,8 @@ def minimize(
     devices : int, optional
         N, for a plain function; an objective knows its own.
     algorithm : Algorithm, optional
-        ``FedZO()`` by default.
+        By default ``Adaptive()`` for a plain function, which needs no settings and ends by itself,
+        and ``FedZO()`` for an objective.
     uplink : Uplink, optional
         ``Ideal()`` by default.
     callback : callable or several, optional
@@ -88,7 +91,10 @@ def minimize(
     >>> result.queries  # 60 rounds x 5 devices x 5 steps x (3 + 1) values
     6000
     """
-    algorithm = FedZO() if algorithm is None else algorithm
+    if algorithm is None:
+        algorithm = FedZO() if isinstance(fun, Objective) else Adaptive()
+    if isinstance(algorithm, Adaptive):  # it knows when to end
+        options.setdefault("rounds", UNLIMITED)
     uplink = Ideal() if uplink is None else uplink
     for table, part in (("algorithm", algorithm), ("uplink", uplink)):
         check_part(table, part)
@@ -109,7 +115,7 @@ def minimize(
 
 def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptions]:
     """Return what is said of the run, and what of a plain function; refuse everything else."""
-    of_run = {field.name for field in fields(RunOptions)} - {"data_seed"}
+    of_run = {field.name for field in fields(RunOptions)} - {"data_seed", "modules"}
     of_function = set(FunctionOptions.__annotations__)
     for key, value in options.items():
         if key not in of_run | of_function:

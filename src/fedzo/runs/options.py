@@ -44,6 +44,9 @@ class RunOptions:
         Threads; all cores by default. The result does not depend on it.
     target : float, optional
         The run stops when f, as evaluated, is no larger than this.
+    modules : str, optional
+        A folder in which modules of the user's own are looked for, too: of a configuration that
+        names some, the folder it lies in.
 
     Examples
     --------
@@ -59,9 +62,10 @@ class RunOptions:
     checkpoint_every: int = 10
     workers: int | None = None
     target: float | None = None
+    modules: str | None = None
 
     def __post_init__(self) -> None:
-        check_counts(self, "evaluate_every", "checkpoint_every")
+        check_counts(self, *(key for key in vars(self) if key.endswith("_every")))
         check_count("rounds", self.rounds, least=0)
         allowed = f"below {MOST_ROUNDS:,}: a round is a part of the address of every draw"
         require(self.rounds < MOST_ROUNDS, "rounds", self.rounds, allowed)

@@ -1,4 +1,8 @@
-"""The paper's theory as a tool: what it promises for given constants, and how to measure them."""
+"""The paper's theory as a tool: what it promises for given constants, and how to measure them.
+
+Bounds, the corollaries' choices and estimates of the constants, each by its equation's number. May
+import: algorithms and what lies below it.
+"""
 
 from fedzo.theory.advice import (
     LocalSteps,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.federation import Federation, Replies, Update
 from fedzo.core.random import Draws, Stream
+from fedzo.core.streams import Combination
 from fedzo.errors import InvalidValue
 
 Array = NDArray[Any]
@@ -72,21 +73,33 @@ class Mean:
     """The mean of a stream of updates, uniform or by their weights.
 
     The sum runs in the order of the stream, which is that of the devices, and in float64, so
-    it does not depend on who was quick.
+    it does not depend on who was quick. Of combinations of directions the mean is another one:
+    it is never built.
     """
 
     def __init__(self, dim: int) -> None:
-        self._total, self._shares = np.zeros(dim), 0.0
+        self._dim, self._shares = dim, 0.0
+        self._total: Any = None  # an array or a Combination, as the updates are
 
     def add(self, update: Update) -> None:
         """Count an update in."""
-        delta = update.delta
-        self._total += delta if update.weight == 1 else update.weight * delta.astype(np.float64)
-        self._shares += update.weight
+        delta, weight = update.delta, update.weight
+        self._shares += weight
+        if isinstance(delta, Combination):
+            share = delta.scaled(weight)
+            self._total = share if self._total is None else self._total + share
+            return
+        if self._total is None:
+            self._total = np.zeros(self._dim)
+        self._total += delta if weight == 1 else weight * delta.astype(np.float64)
 
-    def value(self) -> Array:
+    def value(self) -> Any:
         """Return the mean; nothing, where nobody sent anything."""
-        return self._total / self._shares if self._shares else self._total
+        if self._total is None or not self._shares:
+            return np.zeros(self._dim)
+        if isinstance(self._total, Combination):
+            return self._total.scaled(1 / self._shares)
+        return self._total / self._shares
 
 
 def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:

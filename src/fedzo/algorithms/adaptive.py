@@ -1,0 +1,213 @@
+r"""The default for plain functions: a quasi-Newton descent and CMA-ES share the queries.
+
+Neither is good at everything: differences win where f is smooth, populations where it is rugged,
+flat or noisy. So the search first looks at f, and then gives each what it is good for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.asking import EPS, Account, Asking, Question
+from fedzo.algorithms.population import SEPARABLE, Evolution, repeats_for
+from fedzo.algorithms.quasi_newton import Descent, curvature, typical_scale
+from fedzo.algorithms.searching import Search
+from fedzo.errors import check_positive
+
+Array = NDArray[Any]
+
+MEMORY = 30  # pairs of L-BFGS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(Search):
+    r"""Minimise a function of which nothing is known, with nothing set but the budget.
+
+    1. The noise of the values is measured by repeats at x0, and the curvature along a random line.
+    2. A quasi-Newton descent, see :mod:`~fedzo.algorithms.quasi_newton`,
+
+       .. math:: x^{k+1} = x^k - \alpha_k H_k g^k
+
+       for an eighth of the queries. Then f is looked at along two lines: where it turns more often
+       than a polynomial of degree four can, it is rugged. Where it is neither rugged nor noisy,
+       the descent goes on to its end.
+    3. CMA-ES from the best point with the rest, as wide as the descent has gone; before the queries
+       end, a second descent from the best point that it found. Under noise its mean is compared
+       with the start and with the descent's end, by repeats.
+
+    Everything is in units of the start's size or of the problem's scale, and of the noise or the
+    fall of f, so other units of x and f are the same run. The model is the best point that was
+    evaluated: it never gets worse.
+
+    Parameters
+    ----------
+    tol : float
+        The search ends when a whole run of CMA-ES has lowered f by less than this share of what
+        has been gained since the start. Where no budget is given, it also ends when the descent
+        of a function that is smooth has ended.
+    batch_size, participants, weighting
+        See :class:`~fedzo.algorithms.searching.Search`.
+
+    References
+    ----------
+    A. S. Berahas, R. H. Byrd and J. Nocedal, "Derivative-Free Optimization of Noisy Functions via
+    Quasi-Newton Methods", SIAM Journal on Optimization 29, 2019. N. Hansen, "The CMA Evolution
+    Strategy: A Tutorial", 2016.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> import numpy as np
+    >>> from fedzo.algorithms.adaptive import Adaptive
+    >>> def distance(x, device):
+    ...     return float(np.sum((x - device) ** 2))
+    >>> result = fedzo.minimize(distance, np.zeros(3), devices=3, algorithm=Adaptive())
+    >>> result.x.round(4), round(result.fun, 4)
+    (array([1., 1., 1.]), 2.0)
+    """
+
+    tol: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "tol")
+
+    def search(self, account: Account, scale: Array | None) -> Asking:
+        """Look at f, descend, and let CMA-ES and a second descent have the rest."""
+        x0, limited = account.x, math.isfinite(account.left)
+        scale = typical_scale(x0, scale)
+        budget = account.left if limited else 200.0 * (account.dim + 1) * account.devices
+        yield from account.start()
+        start = account.fun
+        curved = yield from curvature(account, scale)
+        descent, slow = None, False
+        if curved is not None:
+            descent = Descent(account, scale, curved, MEMORY)
+            ended = yield from descent.run(limit=(0.04 if account.noise else 0.12) * budget)
+            rugged = account.noise > 0 or (yield from is_rugged(account, scale))
+            if not (ended or rugged):
+                window = max(0.15 * budget, 3.0 * account.dim)
+                ended = yield from descent.run(window=window, slow=0.002)
+            if ended and not (rugged or limited):
+                return "no step improves on x any more"
+            slow = not (ended or rugged)
+        if account.noise:
+            return (yield from self._noisy(account, scale, budget, start, x0, descent))
+        sigma = yield from width_of(account, scale, x0, start)
+        return (yield from self._share(account, scale, budget, start, sigma, descent, slow))
+
+    def _share(
+        self,
+        account: Account,
+        scale: Array,
+        budget: float,
+        start: float,
+        sigma: float,
+        descent: Descent | None,
+        slow: bool,
+    ) -> Asking:
+        """Give the rest to CMA-ES, and what it finds to a second descent; then again."""
+        kept, before, population = 0.12 * budget, account.fun, None
+        while account.left > 0:
+            run = Evolution(account, account.x, sigma, scale, population)
+            # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
+            until = max(kept, account.left / 2) if slow and math.isfinite(account.left) else kept
+            going = True
+            while going and account.left > until:
+                going = yield from run.generation()
+            gained = before - account.fun
+            if going:
+                if gained > 0 or descent is None:
+                    curved = yield from curvature(account, 0.1 * scale)
+                    if curved is not None:
+                        descent = Descent(account, scale, 100 * curved, MEMORY)
+                if descent is not None and (gained > 0 or slow):
+                    yield from descent.run()
+                kept, slow = 0.0, False
+            elif gained <= self.tol * (start - account.fun):
+                return "nothing improves any more"
+            before, population = account.fun, 2 * run.size
+        return "the budget is spent"
+
+    def _noisy(
+        self,
+        account: Account,
+        scale: Array,
+        budget: float,
+        start: float,
+        x0: Array,
+        descent: Descent | None,
+    ) -> Asking:
+        """Let CMA-ES run, and compare where it leads to with what there was, by repeats."""
+        repeats = repeats_for(account, budget)
+        if descent is not None:
+            yield from account.compare([x0, descent.x], repeats)
+        sigma = yield from width_of(account, scale, x0, start)
+        if account.dim > SEPARABLE:  # there is no time for it to shrink
+            sigma *= 0.3
+        while True:
+            run = Evolution(account, account.x, sigma, scale, None)
+            last = (3 * repeats + run.size) * account.devices
+            going = True
+            while going and account.left >= last and account.asked < 2 * budget:
+                going = yield from run.generation()
+            before = account.x
+            yield from account.compare([x0, before, run.mean], repeats)
+            if account.asked >= budget or account.left < last or np.array_equal(before, account.x):
+                return "nothing improves beyond the noise"
+
+
+def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:
+    """Tell whether f turns more than three times along a random line through the best x.
+
+    At a local minimum that a descent has found, waves are not hidden by a slope; a wide and a
+    narrow line show long and short ones.
+    """
+    x, count = account.x, 24
+    for width in (0.5, 0.25):
+        line = width * scale * account.draw().normals(account.dim)
+        lengths = (np.arange(count) + 0.5) / count * 2 - 1
+        values = yield from account.values(x + lengths[:, None] * line)
+        values = values[np.isfinite(values)]
+        visible = 16 * EPS * float(np.median(np.abs(values))) if values.size else 0.0
+        if turns(values, visible) > 3:
+            return True
+    return False
+
+
+def turns(values: Array, visible: float) -> int:
+    """Return how often values in a row turn from rising to falling or back, by more than noise.
+
+    >>> turns(np.array([3.0, 1.0, 0.0, 0.1, 2.0, 1.0]), visible=0.5)
+    2
+    """
+    rises, last = [], values[0] if len(values) else 0.0
+    for value in values[1:]:
+        if abs(value - last) > visible:
+            rises.append(bool(value > last))
+            last = value
+    return sum(a != b for a, b in pairwise(rises))
+
+
+def width_of(
+    account: Account, scale: Array, x0: Array, start: float
+) -> Generator[Question, Array, float]:
+    """Return σ for CMA-ES: as far as the descent went, 1 at least, less where f soars there."""
+    went = math.sqrt(float(np.mean(((account.x - x0) / scale) ** 2)))
+    sigma, fall = max(1.0, went), start - account.fun
+    if fall > 0:
+        for _ in range(14):
+            move = sigma * scale * account.draw().normals(account.dim)
+            best = account.fun
+            values = yield from account.values(account.x + move)
+            if values[0] - best < 1000 * fall:
+                break
+            sigma /= 4
+    return sigma

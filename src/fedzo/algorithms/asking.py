@@ -1,0 +1,248 @@
+r"""Questions that a search puts to a federation, and the account it keeps of the answers.
+
+A search is a generator: it yields a question, is sent the federation's answer, and ends when there
+is nothing left to ask. All devices get the same question, and what comes back are values only:
+
+* :class:`Points`: the values at k points; the answer is their mean over the devices;
+* :class:`Stencil`: the slopes at one point along the coordinates. Where it is *shared out*, each
+  device measures only its own share of the coordinates, so a gradient takes d + N values of the
+  whole federation in place of N (d + 1). What the devices' differences make of it is corrected by
+  slopes that all of them measured at an earlier point: see :mod:`~fedzo.algorithms.quasi_newton`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws, Stream
+
+Array = NDArray[Any]
+EPS = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny)
+
+
+class Spent(Exception):  # noqa: N818 - reads as the sentence it prints
+    """The next question would take more queries than are left."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """The values at the rows of ``points``, (k, d)."""
+
+    points: Array
+
+    def pack(self) -> Array:
+        """Return the question as the array that is sent."""
+        return self.points
+
+    def queries(self, devices: int) -> int:
+        """Return how many values the whole federation is asked for."""
+        return len(self.points) * devices
+
+    @property
+    def size(self) -> int:
+        """How many numbers a device answers with."""
+        return len(self.points)
+
+    def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
+        """Return a device's values, and how many it asked for."""
+        values = _values(objective, self.points, batch)
+        return values, len(values)
+
+
+@dataclass(frozen=True)
+class Stencil:
+    r"""The slopes :math:`(F_i(x + h_j e_j) - F_i(x)) / h_j` along the coordinates j at x.
+
+    A device answers with F_i(x), the slopes of its own coordinates and which these are (others
+    zero), and, unless they are shared out, the slopes of all coordinates. Means of such answers
+    are the federation's: a slope's is divided by that of who measured it.
+
+    Parameters
+    ----------
+    x, steps : array
+        The point, and h.
+    everyone : bool
+        Every device measures every coordinate.
+    central : bool
+        :math:`(F_i(x + h_j e_j) - F_i(x - h_j e_j)) / 2 h_j` instead.
+
+    Examples
+    --------
+    >>> owners(device=1, devices=2, dim=5)
+    array([False,  True, False,  True, False])
+    >>> owners(device=4, devices=6, dim=3)  # more devices than coordinates
+    array([False,  True, False])
+    """
+
+    x: Array
+    steps: Array
+    everyone: bool
+    central: bool
+
+    def pack(self) -> Array:
+        """Return the question as the array that is sent: flat, so that it is not points."""
+        return np.concatenate([self.x, self.steps, [float(self.everyone), float(self.central)]])
+
+    def queries(self, devices: int) -> int:
+        """Return how many values the whole federation is asked for."""
+        dim, sides = self.x.size, 1 + self.central
+        each = devices * dim if self.everyone else max(dim, devices)
+        return devices + sides * each
+
+    @property
+    def size(self) -> int:
+        """How many numbers a device answers with."""
+        return 1 + (2 + self.everyone) * self.x.size
+
+    def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
+        """Return a device's answer, and how many values it asked for."""
+        own = owners(device, objective.devices, self.x.size)
+        asked = np.arange(self.x.size) if self.everyone else np.flatnonzero(own)
+        moves = np.zeros((len(asked), self.x.size))
+        moves[np.arange(len(asked)), asked] = self.steps[asked]
+        sides = [self.x + moves, self.x - moves] if self.central else [self.x + moves]
+        values = _values(objective, np.concatenate([self.x[None], *sides]), batch)
+        ahead, behind = values[1 : 1 + len(asked)], values[1 + len(asked) :]
+        rise = (ahead - behind) / 2 if self.central else ahead - values[0]
+        slopes = np.zeros(self.x.size)
+        slopes[asked] = rise / self.steps[asked]
+        every = [slopes] if self.everyone else []
+        told = np.concatenate([values[:1], np.where(own, slopes, 0.0), own.astype(float), *every])
+        return told, len(values)
+
+
+Question = Points | Stencil
+Asking = Generator[Question, Array, Any]
+
+
+def owners(device: int, devices: int, dim: int) -> NDArray[np.bool_]:
+    """Return which coordinates are a device's own: every N-th, or one where N > d."""
+    coordinates = np.arange(dim)
+    if devices > dim:
+        return np.asarray(coordinates == device % dim)
+    return np.asarray(coordinates % devices == device)
+
+
+def unpack(packed: Array) -> Question:
+    """Return the question that an array is.
+
+    >>> question = Stencil(np.ones(2), np.full(2, 0.1), everyone=True, central=False)
+    >>> unpack(question.pack()).steps, unpack(np.eye(2)).size
+    (array([0.1, 0.1]), 2)
+    """
+    if packed.ndim == 2:
+        return Points(packed)
+    dim = (packed.size - 2) // 2
+    return Stencil(packed[:dim], packed[dim : 2 * dim], bool(packed[-2]), bool(packed[-1]))
+
+
+def _values(objective: Objective, points: Array, batch: Any) -> Array:
+    """Return the mean over a batch of the values at each point."""
+    values = np.asarray(objective.values(points, batch), np.float64)
+    return np.asarray(values.mean(axis=1))
+
+
+class Slopes(NamedTuple):
+    """A federation's answer to a stencil."""
+
+    fun: float  # f(x)
+    own: Array  # the slopes as the devices measured their own coordinates
+    every: Array  # the mean slopes of all devices; as ``own`` where they were shared out
+
+
+class Account:
+    """What a search knows besides its own plans: what is left, the noise, and the best so far.
+
+    Parameters
+    ----------
+    x0 : array
+        Where the search starts.
+    devices : int
+        N.
+    left : float
+        How many queries there are, over all devices.
+    draws : Draws
+        Where its random numbers come from.
+    """
+
+    def __init__(self, x0: Array, devices: int, left: float, draws: Draws) -> None:
+        self.x, self.fun = x0.astype(np.float64), math.inf
+        self.devices, self.dim, self.left, self.asked = devices, x0.size, left, 0
+        self.noise = 0.0  # the standard deviation of a mean value
+        self._floor = TINY  # what counts as nothing: of a value that is exactly zero
+        self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
+
+    def draw(self) -> Draws:
+        """Return the next address of random numbers."""
+        self._drawn += 1
+        return self._draws._replace(step=self._drawn)
+
+    def error(self, fun: float) -> float:
+        """Return how uncertain a mean value of this size is: by noise or by rounding."""
+        return max(self.noise, 4 * EPS * abs(fun), self._floor)
+
+    def device_error(self, fun: float) -> float:
+        """Return the same of one device's value, whose noise is not averaged."""
+        return max(self.noise * math.sqrt(self.devices), 4 * EPS * abs(fun), self._floor)
+
+    def ask(self, question: Question) -> Generator[Question, Array, Array]:
+        """Put a question, if it can be paid for."""
+        cost = question.queries(self.devices)
+        if cost > self.left:
+            raise Spent
+        self.asked += cost
+        self.left -= cost
+        answer = yield question
+        return answer
+
+    def values(self, points: Array) -> Generator[Question, Array, Array]:
+        """Return the mean values at points, infinite where there is none, and keep the best.
+
+        Of noisy values the lowest is only the luckiest: those are settled by :meth:`compare`.
+        """
+        points = np.atleast_2d(points)
+        values = yield from self.ask(Points(points))
+        values = np.where(np.isfinite(values), values, np.inf)
+        lowest = int(np.argmin(values))
+        if not self.noise and values[lowest] < self.fun:
+            self.x, self.fun = points[lowest].copy(), float(values[lowest])
+        return values
+
+    def slopes(
+        self, x: Array, steps: Array, *, everyone: bool, central: bool
+    ) -> Generator[Question, Array, Slopes]:
+        """Return f and its slopes at x; those that nobody measured are not numbers."""
+        d = self.dim
+        told = yield from self.ask(Stencil(x, steps, everyone, central))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own = told[1 : 1 + d] / told[1 + d : 1 + 2 * d]
+        return Slopes(float(told[0]), own, told[1 + 2 * d :] if everyone else own)
+
+    def compare(self, candidates: list[Array], repeats: int) -> Generator[Question, Array, None]:
+        """Take for the best the candidate of the lowest mean over some repeats."""
+        points = np.repeat(np.array(candidates), repeats, axis=0)
+        values = yield from self.values(points)
+        means = values.reshape(len(candidates), repeats).mean(axis=1)
+        lowest = int(np.argmin(means))
+        self.x, self.fun = candidates[lowest].copy(), float(means[lowest])
+
+    def start(self) -> Generator[Question, Array, None]:
+        """Measure f at x0 and the noise of its values: a few repeats, more where they differ."""
+        x0 = self.x
+        values = yield from self.values(np.array([x0] * 3))
+        # A sum of many terms is rounded differently in batches of different sizes.
+        rounding = 100 * EPS * float(np.max(np.abs(values)))
+        if np.isfinite(values).all() and np.ptp(values) > rounding:
+            more = yield from self.values(np.array([x0] * 5))
+            values = np.concatenate([values, more])
+            self.noise = float(np.std(values[np.isfinite(values)], ddof=1))
+        self.x, self.fun = x0, float(np.mean(values))
+        self._floor = max(EPS**2 * abs(self.fun), TINY) if math.isfinite(self.fun) else TINY

@@ -1,0 +1,198 @@
+r"""Any ask-and-tell optimiser across a federation: all devices get its points, it gets their mean.
+
+A generation of points x_1, ..., x_k goes to all participating devices, and only their values come
+back; the server tells the optimiser :math:`f(x_j) = \sum_i w_i F_i(x_j) / \sum_i w_i`. Each
+optimiser is that of a well-kept library, whose random numbers follow from the run's seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.asking import Account, Asking, Question
+from fedzo.algorithms.quasi_newton import typical_scale
+from fedzo.algorithms.searching import Search
+from fedzo.errors import check_counts, check_positive
+
+Array = NDArray[Any]
+
+SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
+_WORST = 1e300  # what is told of a point that has no value
+
+
+class Evolution:
+    """A CMA-ES run of ``cmaes``, in units of ``scale``: generations, and the mean they lead to."""
+
+    def __init__(
+        self, account: Account, mean: Array, sigma: float, scale: Array, population: int | None
+    ) -> None:
+        import cmaes
+
+        self.account, self.scale = account, scale
+        kind: Any = cmaes.SepCMA if account.dim > SEPARABLE else cmaes.CMA
+        # The library knows no single number: a second one is added, and not looked at.
+        start = np.append(mean / scale, [0.0] * (account.dim == 1))
+        seed = int(account.draw().words(1)[0])
+        self.run = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
+
+    @property
+    def size(self) -> int:
+        """How many points a generation has."""
+        return int(self.run.population_size)
+
+    @property
+    def mean(self) -> Array:
+        """The mean of the distribution."""
+        return np.asarray(self.run.mean[: self.account.dim] * self.scale)
+
+    def generation(self) -> Generator[Question, Array, bool]:
+        """Ask for one generation; return False when the run has converged."""
+        asked = [self.run.ask() for _ in range(self.size)]
+        points = np.array(asked)[:, : self.account.dim] * self.scale
+        values = yield from self.account.values(points)
+        told = np.minimum(values, _WORST).tolist()
+        self.run.tell(list(zip(asked, told, strict=True)))
+        return not self.run.should_stop()
+
+
+def repeats_for(account: Account, budget: float) -> int:
+    """Return how often each candidate is asked to be compared with others under noise."""
+    share = 0.015 * budget / account.devices
+    return max(2, min(30, int(share))) if math.isfinite(share) else 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class CMA(Search):
+    r"""CMA-ES across a federation, the separable one from d = 200 on.
+
+    .. math:: x_j \sim m + \sigma\, N(0, C), \qquad m \leftarrow \sum_j w_j x_{j:\lambda}
+
+    with x_{j:λ} the j-th best of λ points by their mean over the devices; σ and C follow the paths
+    that m takes. When a run has converged the next begins at x0 with twice the population.
+
+    Parameters
+    ----------
+    sigma : float
+        The standard deviation to begin with, in units of the problem's scale, or of the start's
+        size.
+    population : int, optional
+        λ, points in a round; 4 + 3 log d by default.
+    batch_size, participants, weighting
+        See :class:`~fedzo.algorithms.searching.Search`.
+
+    References
+    ----------
+    N. Hansen, "The CMA Evolution Strategy: A Tutorial", 2016; A. Auger and N. Hansen, "A restart
+    CMA evolution strategy with increasing population size", CEC 2005. The library: M. Nomura and
+    M. Shibata, "cmaes: A Simple yet Practical Python Library for CMA-ES", 2024.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> import numpy as np
+    >>> from fedzo.algorithms.population import CMA
+    >>> def bowl(x, device):
+    ...     return float(np.sum((x - device) ** 2))
+    >>> result = fedzo.minimize(bowl, np.zeros(2), devices=3, algorithm=CMA(), rounds=60)
+    >>> result.x.round(2)
+    array([1., 1.])
+    """
+
+    sigma: float = 0.5
+    population: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "sigma")
+        if self.population is not None:
+            check_counts(self, "population")
+
+    def search(self, account: Account, scale: Array | None) -> Asking:
+        """Run CMA-ES, again with twice the population when it has converged, to the end."""
+        x0, budget = account.x, account.left
+        scale = typical_scale(x0, scale)
+        yield from account.start()
+        repeats, population = repeats_for(account, budget), self.population
+        while True:
+            run = Evolution(account, x0, self.sigma, scale, population)
+            # Under noise the mean is what a run has found, and the last queries compare it.
+            kept = (3 * repeats + run.size) * account.devices if account.noise else 0
+            while account.left >= kept and (yield from run.generation()):
+                pass
+            if account.noise:
+                yield from account.compare([x0, account.x, run.mean], repeats)
+            population = 2 * run.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class TPE(Search):
+    r"""The tree-structured Parzen estimator of Optuna across a federation.
+
+    .. math:: x^{t+1} = \arg\max_x\, l(x) / g(x)
+
+    with l and g the densities of the good and of the other points so far, as their mean over the
+    devices tells. For a handful of numbers and expensive values, such as trainings.
+
+    Parameters
+    ----------
+    sigma : float
+        The half-width of the box around the start that is searched, in units of the problem's
+        scale, or of the start's size.
+    population : int
+        How many points are asked at a time.
+    batch_size, participants, weighting
+        See :class:`~fedzo.algorithms.searching.Search`.
+
+    References
+    ----------
+    J. Bergstra, R. Bardenet, Y. Bengio and B. Kégl, "Algorithms for Hyper-Parameter Optimization",
+    NeurIPS 2011. The library: T. Akiba et al., "Optuna", KDD 2019.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> import numpy as np
+    >>> from fedzo.algorithms.population import TPE
+    >>> def bowl(x, device):
+    ...     return float(np.sum((x - 0.2 * device) ** 2))
+    >>> result = fedzo.minimize(bowl, np.zeros(2), devices=3, algorithm=TPE(), rounds=60)
+    >>> bool(np.abs(result.x - 0.2).max() < 0.2)
+    True
+    """
+
+    sigma: float = 1.0
+    population: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "sigma")
+        check_counts(self, "population")
+
+    def search(self, account: Account, scale: Array | None) -> Asking:
+        """Ask Optuna for points, and tell it their values, to the end."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        x0 = account.x
+        scale = typical_scale(x0, scale)
+        seed = int(account.draw().words(1)[0])
+        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=False)
+        study = optuna.create_study(sampler=sampler)
+        width = self.sigma * scale
+        box: dict[str, Any] = {
+            f"x{j}": optuna.distributions.FloatDistribution(x0[j] - width[j], x0[j] + width[j])
+            for j in range(x0.size)
+        }
+        study.enqueue_trial({f"x{j}": x0[j] for j in range(x0.size)})
+        while True:
+            trials = [study.ask(box) for _ in range(self.population)]
+            points = np.array([[trial.params[name] for name in box] for trial in trials])
+            values = yield from account.values(points)
+            for trial, value in zip(trials, np.minimum(values, _WORST), strict=True):
+                study.tell(trial, float(value))

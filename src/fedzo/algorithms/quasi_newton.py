@@ -1,0 +1,281 @@
+r"""Quasi-Newton descent across a federation: L-BFGS at the server, slopes from the devices.
+
+.. math:: x^{k+1} = x^k - \alpha_k H_k g^k, \qquad g_j^k = \frac{F(x^k + h e_j) - F(x^k)}{h}
+
+with H_k the inverse Hessian that limited-memory BFGS makes of the last pairs
+:math:`s = x^{k+1} - x^k`, :math:`y = g^{k+1} - g^k`, and α_k from a line search that allows for the
+noise ε of the values: :math:`f(x + \alpha p) \le f(x) + c_1 \alpha\, p^T g + 2 ε`.
+
+* The step h follows the noise and the curvature c, :math:`h = 2\sqrt{ε / c}`, which balances the
+  error of truncation, ch/2, and that of the noise, 2ε/h (Moré & Wild 2012; Berahas et al. 2019).
+* The coordinates are shared out among the devices: a gradient takes d + N values. The i-th device's
+  slopes are its own, not the federation's: once that stalls the descent, all devices measure all
+  slopes at one point z, and :math:`b = \nabla f(z) - \text{own}(z)` corrects what follows. A pair y
+  is free of b, and so of differences between devices that are linear in x.
+* Pairs whose :math:`s^T y` does not stand out of the noise of y are left out (Shi et al. 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.asking import EPS, Account, Asking, Question
+from fedzo.algorithms.searching import Search
+from fedzo.errors import check_counts
+
+Array = NDArray[Any]
+
+SHARED_OUT, CORRECTED, CENTRAL = range(3)  # how slopes are measured; each when the last stalls
+
+
+def typical_scale(x0: Array, known: Array | None = None) -> Array:
+    """Return a length for each number in x: the one that is known, or one by the start.
+
+    That is its root mean square, or 1; each number's own size where they differ by decades.
+
+    >>> typical_scale(np.zeros(2), known=np.array([np.nan, 7.0]))
+    array([1., 7.])
+    >>> typical_scale(np.zeros(2)), typical_scale(np.array([3.0, 4.0, 0.0])).round(3)
+    (array([1., 1.]), array([2.887, 2.887, 2.887]))
+    >>> typical_scale(np.array([1e-6, 1.0, 1e5]))
+    array([1.e-06, 1.e+00, 1.e+05])
+    """
+    if known is not None:
+        return np.where(np.isnan(known), typical_scale(x0), known)
+    sizes = np.abs(x0.astype(np.float64))
+    if not sizes.any():
+        return np.ones_like(sizes)
+    # The logarithms of uniform or normal numbers have a deviation below 0.5.
+    if sizes.all() and np.std(np.log10(sizes)) > 0.9:
+        return sizes
+    return np.full_like(sizes, math.sqrt(float(np.mean(sizes**2))))
+
+
+def curvature(account: Account, scale: Array) -> Generator[Question, Array, float | None]:
+    r"""Return the mean second derivative at the best x, for a step of ``scale``, or None.
+
+    Along a line v of random signs it is :math:`(f(x + tv) + f(x - tv) - 2 f(x)) / t^2 d`, at the
+    smallest t, by decades, at which the difference stands out of the noise.
+    """
+    signs = np.where(account.draw().uniform(account.dim) < 0.5, -1.0, 1.0)
+    x, fun = account.x, account.fun
+    visible = (20 if account.noise else 100) * account.error(fun)
+    for lengths in np.array_split(10.0 ** np.arange(-8, 9), 4):
+        moves = lengths[:, None] * (signs * scale)
+        values = yield from account.values(np.concatenate([x + moves, x - moves]))
+        second = values[: len(lengths)] + values[len(lengths) :] - 2 * fun
+        found = np.flatnonzero(np.isfinite(second) & (np.abs(second) >= visible))
+        if found.size:
+            return float(abs(second[found[0]]) / lengths[found[0]] ** 2 / account.dim)
+    return None
+
+
+def two_loops(gradient: Array, pairs: list[tuple[Array, Array]], start: float) -> Array:
+    """Return H g by the two loops of L-BFGS (Nocedal 1980), with H_0 = ``start`` I.
+
+    >>> two_loops(np.array([2.0, 8.0]), [(np.array([0.0, 1.0]), np.array([0.0, 4.0]))], 0.5)
+    array([1., 2.])
+    """
+    q, shares = gradient.copy(), []
+    for s, y in reversed(pairs):
+        shares.append(float(s @ q) / float(s @ y))
+        q -= shares[-1] * y
+    q *= start
+    for (s, y), share in zip(pairs, reversed(shares), strict=True):
+        q += (share - float(y @ q) / float(s @ y)) * s
+    return q
+
+
+class Descent:
+    """A quasi-Newton descent that can be paused and resumed, in units of ``scale``."""
+
+    def __init__(self, account: Account, scale: Array, curved: float, memory: int) -> None:
+        self.account, self.scale, self.curved, self.memory = account, scale, curved, memory
+        self.x, self.fun = account.x, account.fun
+        self.pairs: list[tuple[Array, Array]] = []
+        self.first = 1 / curved  # H_0
+        self.gradient: Array | None = None
+        self.correction: Array | float = 0.0  # b
+        self.stage, self.steps_in_stage = SHARED_OUT, 0
+        self.gradient_error = 0.0
+
+    def run(
+        self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0
+    ) -> Generator[Question, Array, bool]:
+        """Descend; return True when no step improves on x any more.
+
+        Returns False after ``limit`` queries, or where the last ``window`` queries have brought
+        less than a share ``slow`` of the descent so far.
+        """
+        begun, trail = self.account.asked, [(self.account.asked, self.fun)]
+        if self.gradient is None:
+            self.gradient, self.fun = yield from self._slopes(self.x, self.fun)
+        while self.account.asked - begun <= limit:
+            moved = yield from self._step()
+            if not moved and not (yield from self._measure_better()):
+                return True
+            trail.append((self.account.asked, self.fun))
+            before = [fun for asked, fun in trail if asked <= self.account.asked - window]
+            if before and before[-1] - self.fun < slow * (trail[0][1] - self.fun):
+                return False
+        return False
+
+    def _step(self) -> Generator[Question, Array, bool]:
+        """Take one step; return whether there was any."""
+        gradient = self.gradient
+        assert gradient is not None
+        if not np.isfinite(gradient).all() or not gradient.any():
+            return False
+        p = -two_loops(gradient, self.pairs, self.first)
+        slope = float(p @ gradient)
+        if not slope < 0:
+            self.pairs, p = [], -self.first * gradient
+            slope = float(p @ gradient)
+        found = yield from self._line_search(p, slope)
+        if found is None:
+            return False
+        length, fun = found
+        s, x = length * p, self.x + length * p * self.scale
+        ahead, fun = yield from self._slopes(x, fun)
+        y = ahead - gradient
+        sy = float(s @ y)
+        noise = self.gradient_error if self.account.noise else 0.0
+        stands_out = max(1e-10 * float(np.linalg.norm(y)), noise) * float(np.linalg.norm(s))
+        if np.isfinite(y).all() and sy > stands_out:
+            self.pairs = [*self.pairs, (s, y)][-self.memory :]
+            self.first = sy / float(y @ y)
+        self.x, self.fun, self.gradient = x, fun, ahead
+        self.steps_in_stage += 1
+        return True
+
+    def _measure_better(self) -> Generator[Question, Array, bool]:
+        """Forget the pairs, or measure the slopes by a better rule; False if there is none."""
+        if self.pairs:
+            self.pairs = []
+            return True
+        if self.stage == SHARED_OUT and self.account.devices > 1:
+            self.stage = CORRECTED
+        elif self.stage == CENTRAL:
+            return False
+        elif self.stage == SHARED_OUT or not self.steps_in_stage:
+            self.stage = CENTRAL
+        self.steps_in_stage = 0
+        self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone=True)
+        return True
+
+    def _slopes(
+        self, x: Array, fun: float, everyone: bool = False
+    ) -> Generator[Question, Array, tuple[Array, float]]:
+        """Return the gradient at x, for steps of ``scale``, and f(x) as far as it is known now."""
+        account, central = self.account, self.stage == CENTRAL
+        error = account.device_error(fun)
+        h = 2 * math.sqrt(error / self.curved)
+        if central and not account.noise:
+            h *= 20  # the error of truncation is of third order only
+        steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
+        everyone = everyone or central or account.devices == 1
+        told = yield from account.slopes(x, steps, everyone=everyone, central=central)
+        own, every = told.own * self.scale, told.every * self.scale
+        if everyone:
+            self.correction = every - own
+        heard = account.devices if everyone else 1
+        self.gradient_error = math.sqrt(account.dim * (0.5 if central else 2) / heard) * error / h
+        return own + self.correction, (fun + told.fun) / 2 if account.noise else fun
+
+    def _line_search(
+        self, p: Array, slope: float
+    ) -> Generator[Question, Array, tuple[float, float] | None]:
+        """Return a length along p that is good enough, and f there."""
+        account, error = self.account, self.account.error(self.fun)
+        length = 1.0
+        for _ in range(20):
+            fun = yield from self._along(length, p)
+            rise = fun - self.fun
+            enough = 1e-4 * length * slope
+            if rise <= enough + error / 2 if account.noise else rise < min(0.0, enough + 2 * error):
+                break
+            if not math.isfinite(fun):
+                length *= 0.1
+            else:  # the lowest point of the parabola
+                bend = rise - slope * length
+                lowest = -slope * length**2 / (2 * bend) if bend > 0 else length / 2
+                length = min(max(lowest, 0.1 * length), 0.5 * length)
+            if -length * slope < 0.1 * error:
+                return None
+        else:
+            return None
+        # As good as straight: the step may have been much too short.
+        while length >= 1 and fun - self.fun < 0.6 * length * slope - 2 * error:
+            farther = length * (2.5 if self.pairs else 4.0)
+            there = yield from self._along(farther, p)
+            if not there < fun:
+                break
+            length, fun = farther, there
+        return length, fun
+
+    def _along(self, length: float, p: Array) -> Generator[Question, Array, float]:
+        values = yield from self.account.values(self.x + length * p * self.scale)
+        return float(values[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LBFGS(Search):
+    r"""L-BFGS at the server, from differences that the devices share out among them.
+
+    .. math:: x^{k+1} = x^k - \alpha_k H_k g^k
+
+    as :mod:`fedzo.algorithms.quasi_newton` describes it. For smooth functions of up to a few
+    thousand numbers, whose noise is small; it ends where no step improves on x any more.
+
+    Parameters
+    ----------
+    memory : int
+        How many pairs (s, y) make H_k.
+    batch_size, participants, weighting
+        See :class:`~fedzo.algorithms.searching.Search`.
+
+    References
+    ----------
+    J. Nocedal, "Updating quasi-Newton matrices with limited storage", Mathematics of Computation
+    35, 1980. A. S. Berahas, R. H. Byrd and J. Nocedal, "Derivative-Free Optimization of Noisy
+    Functions via Quasi-Newton Methods", SIAM Journal on Optimization 29, 2019. H.-J. M. Shi,
+    Y. Xie, R. Byrd and J. Nocedal, "A Noise-Tolerant Quasi-Newton Algorithm for Unconstrained
+    Optimization", SIAM Journal on Optimization 32, 2022.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> import numpy as np
+    >>> from fedzo.algorithms.quasi_newton import LBFGS
+    >>> def valley(x, device):
+    ...     return 100 * (x[1] - x[0] ** 2) ** 2 + (1 + 0.1 * device - x[0]) ** 2
+    >>> result = fedzo.minimize(valley, np.zeros(2), devices=3, algorithm=LBFGS(), rounds=300)
+    >>> result.x.round(3)  # the mean of 1, 1.1 and 1.2, and its square
+    array([1.1 , 1.21])
+    """
+
+    memory: int = 30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "memory")
+
+    def search(self, account: Account, scale: Array | None) -> Asking:
+        """Descend until nothing improves."""
+        scale = typical_scale(account.x, scale)
+        yield from account.start()
+        curved = yield from curvature(account, scale)
+        if curved is None:
+            return "no slope stands out of the noise"
+        descent = Descent(account, scale, curved, self.memory)
+        x0, f0 = account.x, account.fun
+        yield from descent.run()
+        if account.noise:
+            account.x, account.fun = (descent.x, descent.fun) if descent.fun < f0 else (x0, f0)
+        return "no step improves on x any more"

@@ -1,0 +1,340 @@
+"""A torch module to be trained from its losses alone, on data that lies with several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from mmap import MADV_DONTNEED, mmap
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.objective import Best, Objective
+from fedzo.core.random import Draws
+from fedzo.core.streams import Combination
+from fedzo.core.streams_torch import add_to
+from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
+from fedzo.problems.scratch import Piece, Scratch
+
+Array = NDArray[Any]
+Module = Any  # torch.nn.Module: torch is imported where it is used
+Tensor = Any
+Loss = Callable[[Module, Any], Tensor]
+
+
+class TorchProblem(Objective):
+    """A torch module's parameters as x, and the mean loss over each device's samples as f_i.
+
+    The module is the caller's own, and is what the run trains: it ends with the best parameters
+    that were evaluated. It is always run in evaluation mode and without gradients: dropout is
+    off, batch norm uses its running statistics, and buffers stay as they are. x is float32 (or
+    float64, if the parameters are); the parameters may have any precision and lie on any device
+    that torch has.
+
+    Directions are never held: a point is written into the module in one pass, as its numbers are
+    drawn (:mod:`fedzo.core.streams`), so memory does not grow with b2, M or N. Besides
+    the module there are a few vectors of the trainable parameters' size.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        What is trained.
+    loss : callable
+        ``loss(module, batch)`` returns the loss of each sample of a batch, a tensor of shape (b,).
+    data : sequence
+        What each device holds, one entry a device: a tuple of tensors with a sample in each row,
+        a torch data set or other sequence of samples, or a loader, whose data set and way to
+        put samples together are taken.
+    trainable : str or sequence of str, optional
+        Names of parameters, or patterns of them such as ``"*norm*"``. By default those that
+        require a gradient: as torch, and peft for its adapters, mark what is to be trained.
+    metrics : callable, optional
+        ``metrics(module)`` returns further numbers for the history, such as a test accuracy.
+    evaluation_batch : int
+        How many samples are evaluated at a time.
+    in_place : bool
+        Whether x is the module's own memory, for models of which there is to be no second copy:
+        parameters on the CPU in float32 or float64. A layer is perturbed in memory of its own
+        while it is run, so the module itself is never touched by a device and needs no
+        restoring; peak memory is that of inference and the largest layer's parameters, whatever
+        b2, H, M and N are. The best parameters are kept in a temporary file. A local step k > 1
+        draws the k - 1 before it again, so H = 1 is the quickest. Server steps other than the
+        mean, and over-the-air uplinks, build vectors of x's size.
+
+    Examples
+    --------
+    >>> import fedzo, torch
+    >>> _ = torch.manual_seed(0)
+    >>> inputs = torch.randn(200, 3)
+    >>> targets = inputs @ torch.tensor([[1.0], [-2.0], [0.5]])
+    >>> data = [(inputs[:100], targets[:100]), (inputs[100:], targets[100:])]
+    >>> def squared_error(module, batch):
+    ...     return (module(batch[0]) - batch[1]).square().sum(1)
+    >>> module = torch.nn.Linear(3, 1)
+    >>> problem = TorchProblem(module, squared_error, data)
+    >>> algorithm = fedzo.FedZO(learning_rate=0.05, directions=4)
+    >>> result = fedzo.minimize(problem, algorithm=algorithm, uplink=fedzo.Seeds(), rounds=60)
+    >>> [round(weight, 1) for weight in module.weight[0].tolist()]
+    [1.0, -2.0, 0.5]
+    """
+
+    own_threads = True
+
+    def __init__(
+        self,
+        module: Module,
+        loss: Loss,
+        data: Sequence[Any],
+        trainable: str | Sequence[str] | None = None,
+        *,
+        metrics: Callable[[Module], Mapping[str, float]] | None = None,
+        evaluation_batch: int = 64,
+        in_place: bool = False,
+    ) -> None:
+        torch = _torch()
+        if not isinstance(module, torch.nn.Module):
+            raise UsageError(f"module is a {type(module).__name__}, not a torch.nn.Module")
+        check_count("evaluation_batch", evaluation_batch)
+        self.module, self.loss, self._own_metrics = module, loss, metrics
+        self.pieces = _pieces(chosen(module, trainable))
+        self.dim, self.devices = self.pieces[-1].stop, len(data)
+        require(self.devices > 0, "data", data, "what each device holds, one entry a device")
+        self.data = [Samples.of(one) for one in data]
+        for device, samples in enumerate(self.data):
+            require(len(samples) > 0, "data", f"no samples of device {device}", "not empty")
+        self.evaluation_batch = evaluation_batch
+        double = all(piece.tensor.dtype == torch.float64 for piece in self.pieces)
+        self.dtype = np.dtype(np.float64 if double else np.float32)
+        self._placed: Array | None = None  # what the module holds now, where that is known
+        self._base = np.empty(0, self.dtype)
+        self.in_place = in_place
+        self._scratch = Scratch(module, self.pieces, self.dtype) if in_place else None
+
+    # ------------------------------------------------------------------------------ the contract
+
+    def initial(self) -> Array:
+        """Return the parameters that the module has: a copy, or the memory itself."""
+        if self._scratch is not None:
+            return self._scratch.memory
+        x = np.empty(self.dim, self.dtype)
+        for piece in self.pieces:
+            x[piece.start : piece.stop] = piece.tensor.detach().reshape(-1).double().cpu().numpy()
+        return x
+
+    def size(self, device: int) -> int:
+        """Return how many samples a device holds."""
+        return len(self.data[device])
+
+    def batch(self, device: int, size: int, draws: Draws) -> Any:
+        """Return samples of a device, drawn independently (with replacement)."""
+        samples = self.data[device]
+        return samples.batch(draws.integers(len(samples), size))
+
+    def values(self, points: Array, batch: Any) -> Array:
+        """Return the loss of each sample at each point."""
+        values = []
+        for point in points:
+            self.place(point)
+            values.append(self._losses(batch))
+        return np.array(values)
+
+    def values_streamed(
+        self,
+        x: Array,
+        walked: Combination | None,
+        steps: Sequence[Combination | None],
+        batch: Any,
+    ) -> Array:
+        """Return the loss of each sample at x + walked + steps[k], for each k."""
+        if self._scratch is not None:
+            self.place(x)
+            sums = [_sum(walked, step) for step in steps]
+            return np.array([self._scratch.run(self._losses, batch, step) for step in sums])
+        base = x
+        if walked is not None:
+            self._base = self._base if self._base.size else np.empty_like(x)
+            walked.add_to(self._base, 0, x)
+            base = self._base
+        values = []
+        for step in steps:
+            self._write(base, step)
+            values.append(self._losses(batch))
+        return np.array(values)
+
+    def losses(self, x: Array, devices: Array) -> Array:
+        """Return the mean loss over all samples of each device."""
+        self.place(x)
+        return np.array([self._mean_loss(self.data[int(device)]) for device in devices])
+
+    def metrics(self, x: Array) -> Mapping[str, float]:
+        """Return the caller's own metrics of the module with these parameters."""
+        if self._own_metrics is None:
+            return {}
+        self.place(x)
+        with _torch().inference_mode():
+            return self._own_metrics(self.module)
+
+    def snapshot(self, x: Array) -> Array:
+        """Return x as it is now: in a temporary file, where x is the module's own memory."""
+        if self._scratch is None or x is not self._scratch.memory:
+            return x
+        with TemporaryFile() as file:
+            x.tofile(file)
+            file.flush()
+            return np.memmap(file, x.dtype, "r", shape=x.shape)
+
+    def point(self, x: Array) -> Array:
+        """Return a copy of x; x itself, where it is the module's own memory or a file."""
+        return x if self.in_place else x.copy()
+
+    def keep(self, best: Best) -> None:
+        """Leave the best parameters in the module."""
+        self.place(best.x)
+
+    def write_files(self, folder: Path, best: Best) -> None:
+        """Write the whole module, with the best parameters, to ``model.safetensors``."""
+        try:
+            from safetensors.torch import save_model
+        except ImportError:
+            return  # model.npy has the trained parameters
+        self.place(best.x)
+        save_model(self.module, str(folder / "model.safetensors"))
+
+    def state_dict(self, x: Array) -> dict[str, Tensor]:
+        """Return the module's state with the parameters of a result's x."""
+        self.place(x)
+        state: dict[str, Tensor] = self.module.state_dict()
+        return state
+
+    # -------------------------------------------------------------------------------- the module
+
+    def place(self, x: Array) -> None:
+        """Write parameters into the module, unless it has them."""
+        if self._scratch is not None:
+            if x is not self._scratch.memory:
+                _copy(x, self._scratch.memory)
+        elif self._placed is not x:
+            self._write(x, None)
+            self._placed = x
+
+    def _write(self, base: Array, step: Combination | None) -> None:
+        """Write base + step into the module, a parameter at a time, in one pass."""
+        torch = _torch()
+        self._placed = None
+        for _, tensor, start, stop in self.pieces:
+            values = torch.from_numpy(base[start:stop]).to(tensor.device)
+            if step is None:
+                tensor.detach().view(-1).copy_(values)
+            else:
+                add_to(step, tensor, start, values)
+
+    def _losses(self, batch: Any) -> NDArray[np.float64]:
+        """Return the loss of each sample with the parameters that the module has."""
+        torch = _torch()
+        if self.module.training:
+            self.module.eval()
+        with torch.inference_mode():
+            losses = self.loss(self.module, batch)
+        if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
+            shape = getattr(losses, "shape", type(losses).__name__)
+            raise UsageError(f"loss returned {shape}, not a tensor with a loss for each sample")
+        values: NDArray[np.float64] = losses.double().cpu().numpy()
+        return values
+
+    def _mean_loss(self, samples: Samples) -> float:
+        total, count = 0.0, len(samples)
+        for first in range(0, count, self.evaluation_batch):
+            some = np.arange(first, min(first + self.evaluation_batch, count))
+            total += float(self._losses(samples.batch(some)).sum())
+        return total / count
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A device's samples, and how some of them are put together."""
+
+    items: Any
+    collate: Callable[[list[Any]], Any] | None  # None: a tuple of tensors, indexed as a whole
+
+    @classmethod
+    def of(cls, data: Any) -> Samples:
+        """Return what a device holds, whichever of the forms it has."""
+        torch = _torch()
+        if isinstance(data, tuple) and all(isinstance(part, torch.Tensor) for part in data):
+            return cls(data, None)
+        if isinstance(data, torch.utils.data.DataLoader):
+            return cls(data.dataset, data.collate_fn)
+        if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            allowed = "tensors, a data set or a loader for each device"
+            raise InvalidValue("data", type(data).__name__, allowed)
+        return cls(data, torch.utils.data.default_collate)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.items[0]) if self.collate is None else len(self.items)
+
+    def batch(self, which: Array) -> Any:
+        """Return some of them as one batch."""
+        if self.collate is not None:
+            return self.collate([self.items[int(i)] for i in which])
+        return tuple(part[_torch().from_numpy(which).to(part.device)] for part in self.items)
+
+
+def chosen(module: Module, trainable: str | Sequence[str] | None) -> Iterable[tuple[str, Tensor]]:
+    """Return the parameters that patterns name, or that require a gradient.
+
+    >>> import torch
+    >>> module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    >>> [name for name, _ in chosen(module, ["1.*", "*.bias"])]
+    ['0.bias', '1.weight', '1.bias']
+    >>> chosen(module, "1.weigth")
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: trainable = '1.weigth': must be the name of a parameter or a
+    pattern that one has (did you mean '1.weight'?)
+    """
+    named = {name: one for name, one in module.named_parameters() if one.is_floating_point()}
+    if trainable is None:
+        found = [(name, one) for name, one in named.items() if one.requires_grad]
+        require(bool(found), "trainable", None, "given: no parameter requires a gradient")
+        return found
+    patterns = [trainable] if isinstance(trainable, str) else list(trainable)
+    for pattern in patterns:
+        allowed = f"the name of a parameter or a pattern that one has{nearest(pattern, named)}"
+        fits = any(fnmatchcase(name, pattern) for name in named)
+        require(fits, "trainable", pattern, allowed)
+    return [pair for pair in named.items() if any(fnmatchcase(pair[0], p) for p in patterns)]
+
+
+def _pieces(parameters: Iterable[tuple[str, Tensor]]) -> list[Piece]:
+    """Give each parameter its place in x, one after the other."""
+    pieces, start = [], 0
+    for name, tensor in parameters:
+        tensor.data = tensor.data.contiguous()  # its numbers lie in the order of their indices
+        pieces.append(Piece(name, tensor, start, start + tensor.numel()))
+        start += tensor.numel()
+    return pieces
+
+
+def _copy(x: Array, target: Array) -> None:
+    """Copy x, which may be a file, a little at a time: a file's pages are let go of again."""
+    file: Any = x.base
+    for first in range(0, x.size, 1 << 16):
+        target[first : first + (1 << 16)] = x[first : first + (1 << 16)]
+        if isinstance(file, mmap):
+            file.madvise(MADV_DONTNEED)
+
+
+def _sum(walked: Combination | None, step: Combination | None) -> Combination | None:
+    return step if walked is None else walked if step is None else walked + step
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise UsageError("a TorchProblem needs torch: pip install 'fedzo[torch]'") from None
+    return torch

@@ -1,0 +1,247 @@
+"""Searches: their questions to the numbers, resume to the bit, and what they must never do."""
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.algorithms.adaptive import turns
+from fedzo.algorithms.asking import Account, Points, Stencil, owners, unpack
+from fedzo.algorithms.quasi_newton import curvature, two_loops, typical_scale
+from fedzo.algorithms.searching import Live
+from fedzo.core.random import Draws, Stream
+from fedzo.problems.function import FunctionObjective
+
+SEARCHES = {
+    "adaptive": fedzo.Adaptive(),
+    "lbfgs": fedzo.LBFGS(),
+    "cma": fedzo.CMA(),
+    "tpe": fedzo.TPE(),
+}
+SLOPES = np.array([[1.0, 2.0, 3.0], [5.0, 7.0, 11.0]])  # of two linear devices
+
+
+def linear(x, device):
+    return float(SLOPES[device] @ x) + device
+
+
+def ask(question, fun, dim, devices):
+    """Return the mean answer of a federation, and how many values it took."""
+    objective = FunctionObjective(fun, dim, devices)
+    answers = [question.answer(objective, i, i) for i in range(devices)]
+    assert all(len(values) == question.size for values, _ in answers)
+    return np.mean([values for values, _ in answers], axis=0), sum(n for _, n in answers)
+
+
+def finish(search, fun, x0, devices, left=np.inf):
+    """Run a search without a run around it; return its account."""
+    account = Account(x0, devices, left, Draws(0, Stream.SEARCH))
+    live = Live(search.search(account, None), account)
+    while live.question is not None:
+        answer, asked = ask(live.question, fun, x0.size, devices)
+        assert asked == live.question.queries(devices)
+        left -= asked
+        assert left >= 0
+        live.tell(left, answer)
+    return account, live.reason
+
+
+@pytest.mark.parametrize("central", [False, True])
+def test_slopes_that_everyone_measures_are_the_means(central):
+    question = Stencil(np.ones(3), np.array([0.1, 0.2, 0.3]), everyone=True, central=central)
+    answer, asked = ask(unpack(question.pack()), linear, 3, 2)
+    assert asked == question.queries(2) == 2 * (1 + 3 * (1 + central))
+    assert answer[0] == pytest.approx((6 + 24) / 2)
+    assert answer[-3:] == pytest.approx([3.0, 4.5, 7.0])
+
+
+def test_slopes_that_are_shared_out_are_their_owners():
+    question = Stencil(np.ones(3), np.full(3, 0.1), everyone=False, central=False)
+    answer, asked = ask(question, linear, 3, 2)
+    assert asked == question.queries(2) == 2 + 3
+    measured = answer[1:4] / answer[4:7]
+    assert measured == pytest.approx([1.0, 7.0, 3.0])  # devices 0, 1, 0
+
+
+@pytest.mark.parametrize(("devices", "dim"), [(1, 4), (3, 7), (5, 5), (9, 4)])
+def test_every_coordinate_has_an_owner_and_every_device_is_asked(devices, dim):
+    shares = np.array([owners(i, devices, dim) for i in range(devices)])
+    assert (shares.sum(axis=0) >= 1).all()
+    assert shares.sum() == max(dim, devices)
+
+
+def test_points_are_answered_in_order():
+    answer, asked = ask(Points(np.eye(3)), linear, 3, 2)
+    assert answer == pytest.approx([3.5, 5.0, 7.5])
+    assert asked == 6
+
+
+def test_two_loops_are_the_inverse_on_a_quadratic_once_all_directions_are_known():
+    hessian = np.array([[4.0, 1.0], [1.0, 3.0]])
+    conjugate = [np.array([1.0, 0.0]), np.array([-1.0, 4.0])]  # s_1' A s_2 = 0
+    pairs = [(s, hessian @ s) for s in conjugate]
+    gradient = np.array([2.0, -5.0])
+    assert two_loops(gradient, pairs, 0.7) == pytest.approx(np.linalg.solve(hessian, gradient))
+
+
+def test_curvature_of_a_quadratic_is_its_mean_second_derivative():
+    diagonal, scale = np.array([1.0, 4.0, 10.0]), np.array([1.0, 1.0, 2.0])
+    account = Account(np.zeros(3), 1, np.inf, Draws(0, Stream.SEARCH))
+
+    def search():
+        yield from account.start()
+        return str((yield from curvature(account, scale)))
+
+    live = Live(search(), account)
+    while live.question is not None:
+        answer, _ = ask(live.question, lambda x, i: 0.5 * float(diagonal @ x**2) + 1, 3, 1)
+        live.tell(np.inf, answer)
+    # Rounding is below a hundredth of the second difference where it is read.
+    assert float(live.reason) == pytest.approx((1 + 4 + 40) / 3, rel=0.02)
+
+
+def test_typical_scales():
+    assert np.array_equal(typical_scale(np.array([0.0, 0.0])), [1, 1])
+    uniform = np.random.default_rng(0).uniform(-4, 4, 500)
+    assert np.ptp(typical_scale(uniform)) == 0
+
+
+def test_turns_of_a_quartic_are_three_at_most():
+    t = np.linspace(-2, 2, 101)
+    assert turns(t**4 - 2 * t**2, 1e-9) == 3
+    assert turns(np.cos(20 * t), 1e-9) > 10
+    assert turns(np.cos(20 * t), 3.0) == 0  # all of it below the noise
+
+
+@pytest.mark.parametrize("devices", [1, 3, 8])
+def test_lbfgs_finds_the_minimum_of_devices_that_differ(devices):
+    """The mean of f_i = (x - c_i)' A (x - c_i) is lowest at the mean c; A has the condition 1e4."""
+    scales = 10.0 ** np.linspace(0, 4, 5)
+    centres = np.random.default_rng(1).normal(size=(devices, 5))
+    account, reason = finish(
+        fedzo.LBFGS(),
+        lambda x, i: float(scales @ (x - centres[i]) ** 2),
+        np.zeros(5),
+        devices,
+    )
+    assert reason == "no step improves on x any more"
+    assert account.x == pytest.approx(centres.mean(axis=0), abs=1e-4)
+
+
+@pytest.mark.parametrize("units", [1e-6, 1.0, 1e6])
+def test_units_of_f_do_not_matter(units):
+    def valley(x, i):
+        return units * float(100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2)
+
+    account, _ = finish(fedzo.Adaptive(), valley, np.array([-1.2, 1.0]), 1, left=400)
+    assert account.fun / units < 1e-6
+
+
+@pytest.mark.parametrize("units", [1e-6, 1e-3, 1e3, 1e6])
+@pytest.mark.parametrize("start", [0.0, 2.0])
+def test_units_of_x_do_not_matter(units, start):
+    centre = units * np.array([1.0, -2.0, 0.5])
+
+    def bowl(x, i):
+        return float(np.array([1.0, 10.0, 100.0]) @ ((x - centre) / units) ** 2)
+
+    account, _ = finish(fedzo.Adaptive(), bowl, np.full(3, start * units), 1, left=600)
+    assert account.fun < 1e-6
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("budget", [1, 2, 7, 60, 333])
+def test_a_budget_is_never_exceeded_and_the_end_never_worse(name, budget):
+    calls = []
+
+    def bowl(x, device):
+        calls.append(device)
+        return float(np.sum((x - 0.1 * device) ** 2))
+
+    result = fedzo.minimize(
+        bowl,
+        np.full(3, 0.5),
+        devices=2,
+        algorithm=SEARCHES[name],
+        max_queries=budget,
+        rounds=10_000,
+        workers=1,
+    )
+    assert len(calls) == result.nfev <= budget
+    assert not result.fun > 0.25 * 3
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_resumed_is_the_same_as_at_once(name, tmp_path):
+    def waves(x, device):
+        return float(np.sum(x**2) + np.cos(5 * x).sum()) + device
+
+    def run(rounds, **more):
+        return fedzo.minimize(
+            waves,
+            np.ones(3),
+            devices=2,
+            algorithm=SEARCHES[name],
+            rounds=rounds,
+            max_queries=900,
+            **more,
+        )
+
+    at_once = run(40)
+    run(17, run_dir=tmp_path)
+    resumed = run(40, run_dir=tmp_path, resume=True)
+    assert resumed.history[-1]["train_loss"] == at_once.history[-1]["train_loss"]
+    assert np.array_equal(resumed.last, at_once.last)
+    assert resumed.queries == at_once.queries
+
+
+def test_noise_is_measured_and_the_start_is_not_lost_to_luck():
+    noise = np.random.default_rng(3)
+    account, _ = finish(
+        fedzo.Adaptive(),
+        lambda x, i: float(x @ x) + noise.normal(),
+        np.full(4, 3.0),
+        2,
+        left=3000,
+    )
+    # Of 8 repeats a standard deviation is within a factor 2 with probability 0.99.
+    assert 0.5 < account.noise * np.sqrt(2) < 2
+    assert account.x @ account.x < 36 / 4
+
+
+def test_values_that_are_not_numbers_are_the_worst():
+    def hole(x, device):
+        return float("nan") if x[0] > 0.5 else float((x[0] - 1) ** 2 + x[1] ** 2)
+
+    account, _ = finish(fedzo.Adaptive(), hole, np.zeros(2), 1, left=500)
+    assert np.isfinite(account.fun)
+    assert account.x[0] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_plateau_ends_without_an_error():
+    result = fedzo.minimize(
+        lambda x, device: 1.0, np.zeros(4), devices=1, max_queries=2000, workers=1
+    )
+    assert result.fun == 1.0
+    assert not result.success
+
+
+def test_the_plain_call_ends_by_itself():
+    result = fedzo.minimize(
+        lambda x, device: float(np.sum((x - device) ** 2)), np.zeros(3), devices=3
+    )
+    assert result.x == pytest.approx(np.ones(3), abs=1e-4)
+    assert result.success
+    assert result.nfev < 690
+
+
+def test_some_devices_are_enough():
+    algorithm = fedzo.CMA(participants=2)
+    result = fedzo.minimize(
+        lambda x, device: float(np.sum((x - 1) ** 2)),
+        np.zeros(2),
+        devices=5,
+        algorithm=algorithm,
+        rounds=60,
+    )
+    assert result.x == pytest.approx(np.ones(2), abs=0.05)
+    assert {record["participants"] for record in result.history[1:]} == {2}

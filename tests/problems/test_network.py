@@ -1,0 +1,350 @@
+"""A module is trained by streamed directions as it would be by held ones, and by nothing else."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.core import estimator as estimator_module
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws, Stream
+from fedzo.core.streams import KINDS, Combination
+from fedzo.errors import InvalidValue, UsageError
+from fedzo.runs.folder import RunFolder
+
+torch = pytest.importorskip("torch")
+TorchProblem = fedzo.TorchProblem
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads would only wait for each other: a batch takes microseconds here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+AT = Draws(seed=3, stream=Stream.DIRECTIONS, round=4, device=1)
+
+
+def loss(module, batch):
+    inputs, labels = batch
+    return torch.nn.functional.cross_entropy(module(inputs).float(), labels, reduction="none")
+
+
+def network(dtype=torch.float64):
+    """A small network with everything that behaves differently in training mode."""
+    torch.manual_seed(0)
+    layers = (
+        torch.nn.Linear(4, 8),
+        torch.nn.BatchNorm1d(8),
+        torch.nn.Dropout(0.5),
+        torch.nn.Tanh(),
+        torch.nn.Linear(8, 3),
+    )
+    return torch.nn.Sequential(*layers).to(dtype)
+
+
+def samples(devices=3, count=20, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(devices, count, 4, generator=generator, dtype=torch.float64)
+    labels = inputs[..., :3].argmax(-1)
+    return [(inputs[i].to(dtype), labels[i]) for i in range(devices)]
+
+
+class Held(TorchProblem):
+    """The same problem, with directions that are held and points that are built."""
+
+    values_streamed = Objective.values_streamed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("difference", ["forward", "central"])
+def test_streamed_steps_are_the_held_ones(kind, difference, monkeypatch):
+    """In float64 the two differ by the rounding of sums: far below 1e-7 of the coefficients."""
+    algorithm = fedzo.FedZO(
+        learning_rate=0.1,
+        smoothing=1e-3,
+        directions=5,
+        local_steps=3,
+        batch_size=6,
+        direction_kind=kind,
+        difference=difference,
+    )
+    held = Held(network(), loss, samples())
+    expected = algorithm.local(held, 1, held.initial(), AT)
+    monkeypatch.setattr(estimator_module, "Frame", None)  # nobody may hold a direction now
+    streamed = TorchProblem(network(), loss, samples())
+    update = algorithm.local(streamed, 1, streamed.initial(), AT)
+    assert update.queries == expected.queries == 3 * 6 * (6 if difference == "forward" else 10)
+    np.testing.assert_allclose(update.coefficients, expected.coefficients, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(update.delta, expected.delta, rtol=1e-7, atol=1e-10)
+
+
+def test_the_estimate_of_a_linear_loss_has_its_gradient_for_expectation():
+    """Over 4000 directions: within 5 standard errors, |a| sqrt(1 + 1/d) / sqrt(n) each."""
+
+    def linear(module, batch):
+        return batch[0] @ module.weight[0]
+
+    module = torch.nn.Linear(6, 1, bias=False).double()
+    a = torch.arange(1.0, 7.0, dtype=torch.float64)[None]
+    problem = TorchProblem(module, linear, [(a,)])
+    algorithm = fedzo.FedZO(learning_rate=1.0, directions=4000, local_steps=1, batch_size=1)
+    delta = algorithm.local(problem, 0, problem.initial(), AT._replace(device=0)).delta
+    error = 5 * float(a.norm()) * np.sqrt(1 + 1 / 6) / np.sqrt(4000) * np.sqrt(6)
+    assert np.linalg.norm(delta + a[0].numpy()) < error
+
+
+def test_every_parameter_gets_its_own_numbers():
+    module, data = network(torch.float32), samples(dtype=torch.float32)
+    problem = TorchProblem(module, loss, data, trainable=["0.*", "4.weight"])
+    x, seen = problem.initial(), []
+
+    def watch(module, batch):
+        seen.append(
+            torch.cat([module[0].weight.flatten(), module[0].bias, module[4].weight.flatten()])
+        )
+        return loss(module, batch)
+
+    problem.loss = watch
+    step = Combination.of("gaussian", problem.dim, AT, np.array([0.1, -0.2]))
+    problem.values_streamed(x, None, [step, None], problem.batch(0, 2, AT))
+    expected = x.copy()
+    step.add_to(expected)
+    assert np.array_equal(seen[0].numpy(), expected)
+    assert np.array_equal(seen[1].numpy(), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_any_precision_is_trained(dtype):
+    kind = getattr(torch, dtype)
+    module = torch.nn.Linear(4, 3).to(kind)
+    problem = TorchProblem(module, loss, samples(dtype=kind))
+    algorithm = fedzo.FedZO(learning_rate=0.1, smoothing=0.3, directions=8)
+    result = fedzo.minimize(problem, algorithm=algorithm, rounds=30, evaluate_every=10)
+    assert result.fun < 0.6 * result.history[0]["train_loss"]
+    assert module.weight.dtype == kind
+    assert torch.equal(module.weight.flatten(), torch.from_numpy(result.x[:12]).to(kind))
+
+
+def test_the_rest_of_the_module_stays_as_it_is():
+    module = network()
+    before = copy.deepcopy(module.state_dict())
+    problem = TorchProblem(module, loss, samples(), trainable="4.*")
+    fedzo.minimize(problem, algorithm=fedzo.FedZO(learning_rate=0.05), rounds=3, evaluate_every=1)
+    after = module.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"4.weight", "4.bias"}  # not batch norm's statistics, nor its counter
+    assert not module.training
+
+
+def test_tied_parameters_are_one():
+    module = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 3), "b": torch.nn.Linear(3, 3)})
+    module["b"].weight = module["a"].weight
+    problem = TorchProblem(module, loss, samples(), trainable="*.weight")
+    assert problem.dim == 9
+
+
+def test_seeds_and_the_ideal_uplink_train_alike_and_count_what_they_send():
+    algorithm = fedzo.FedZO(learning_rate=0.05, directions=2, participants=2)
+    run = {"algorithm": algorithm, "rounds": 4, "evaluate_every": 4}
+    results = {
+        uplink: fedzo.minimize(TorchProblem(network(), loss, samples()), uplink=uplink, **run)
+        for uplink in (fedzo.Ideal(), fedzo.Seeds())
+    }
+    ideal, seeds = results.values()
+    assert np.array_equal(ideal.last, seeds.last)
+    assert ideal.uplink_bytes == 4 * 2 * ideal.x.nbytes
+    assert seeds.uplink_bytes == 4 * 2 * (33 + 5 * 2 * 8)  # whatever d is
+
+
+def test_a_resumed_run_is_the_same_run(tmp_path):
+    algorithm = fedzo.FedZO(learning_rate=0.05, directions=2)
+
+    def run(rounds, folder, **more):
+        problem = TorchProblem(network(), loss, samples())
+        options = {"rounds": rounds, "run_dir": tmp_path / folder, "evaluate_every": 2}
+        return fedzo.minimize(problem, algorithm=algorithm, **options, **more)
+
+    whole = run(4, "whole")
+    run(2, "parts")
+    assert np.array_equal(run(4, "parts", resume=True).last, whole.last)
+
+
+def test_the_folder_has_the_whole_module(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    module = network()
+    problem = TorchProblem(module, loss, samples(), trainable="4.*")
+    algorithm = fedzo.FedZO(learning_rate=0.05)
+    result = fedzo.minimize(problem, algorithm=algorithm, rounds=2, run_dir=tmp_path)
+    written = safetensors.load_file(tmp_path / "model.safetensors")
+    state = problem.state_dict(result.x)
+    assert written.keys() == state.keys()
+    assert all(torch.equal(written[name], state[name]) for name in state)
+    assert RunFolder(tmp_path).model.exists()
+
+
+def test_data_in_all_its_forms():
+    inputs, labels = samples()[0]
+    rows = [(inputs[i], labels[i]) for i in range(len(labels))]
+    loader = torch.utils.data.DataLoader(rows, batch_size=7)
+    problem = TorchProblem(network(), loss, [(inputs, labels), rows, loader])
+    batches = [problem.batch(i, 5, AT) for i in range(3)]
+    assert all(torch.equal(batches[0][0], other[0]) for other in batches)
+    f = problem.losses(problem.initial(), np.arange(3))
+    np.testing.assert_allclose(f, f[0], rtol=1e-12)
+
+
+def test_the_mean_loss_does_not_depend_on_how_many_are_evaluated_at_a_time():
+    few = TorchProblem(network(), loss, samples(), evaluation_batch=3)
+    all_ = TorchProblem(network(), loss, samples(), evaluation_batch=100)
+    x, devices = few.initial(), np.arange(3)
+    np.testing.assert_allclose(few.losses(x, devices), all_.losses(x, devices), rtol=1e-12)
+
+
+def test_adapters_of_peft_are_what_is_trained():
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    module = peft.get_peft_model(base, peft.LoraConfig(target_modules=["0", "2"], r=2))
+    problem = TorchProblem(module, loss, samples(dtype=torch.float32))
+    assert all("lora" in piece.name for piece in problem.pieces)
+    assert problem.dim == 2 * (4 + 8) + 2 * (8 + 3)
+    algorithm = fedzo.FedZO(learning_rate=0.1, directions=8)
+    result = fedzo.minimize(problem, algorithm=algorithm, rounds=20, evaluate_every=20)
+    assert result.fun < result.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trainable": "4.wieght"}, "trainable = '4.wieght'"),
+        ({"data": []}, "data = "),
+        ({"data": [(torch.zeros(0, 4), torch.zeros(0))]}, "no samples of device 0"),
+        ({"data": [3]}, "data = 'int'"),
+        ({"evaluation_batch": 0}, "evaluation_batch = 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, message):
+    given = {"module": network(), "loss": loss, "data": samples(), **arguments}
+    with pytest.raises(InvalidValue, match=message):
+        TorchProblem(**given)
+
+
+def test_what_is_not_a_module_or_not_a_loss_for_each_sample_is_refused():
+    with pytest.raises(UsageError, match="not a torch"):
+        TorchProblem(lambda x: x, loss, samples())
+    problem = TorchProblem(network(), lambda module, batch: torch.zeros(()), samples())
+    with pytest.raises(UsageError, match="a loss for each sample"):
+        problem.losses(problem.initial(), np.arange(1))
+
+
+class Odd(torch.nn.Module):
+    """Parameters that are read in all the ways that make trouble."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Linear(4, 8)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)  # reads out_proj's
+        self.gain = torch.nn.Parameter(torch.ones(8))  # the module's own, around other layers
+        self.lstm = torch.nn.LSTM(8, 8, batch_first=True)
+        self.out = torch.nn.Linear(8, 4, bias=False)
+        self.out.weight = torch.nn.Parameter(self.embed.weight.T.contiguous())
+        self.tied = torch.nn.Linear(4, 8)
+        self.tied.weight = self.embed.weight
+        self.scale = torch.nn.Parameter(torch.ones(1))  # read by the loss, outside all layers
+
+    def forward(self, inputs):
+        hidden = self.embed(inputs)[:, None] * self.gain
+        hidden = hidden + self.attention(hidden, hidden, hidden, need_weights=False)[0]
+        hidden = self.lstm(hidden)[0][:, 0] + self.tied(inputs)
+        return self.out(hidden)[:, :3]
+
+
+def scaled_loss(module, batch):
+    return loss(module, batch) * module.scale
+
+
+@pytest.mark.parametrize("make", [network, lambda: Odd().double()])
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_in_place_is_the_same_run_and_x_is_the_modules_memory(make, local_steps):
+    """Sums are rounded in another order: coefficients agree to 1e-7 in float64."""
+    odd = isinstance(make(), Odd)
+    run = {
+        "algorithm": fedzo.FedZO(
+            learning_rate=0.05, directions=3, local_steps=local_steps, direction_kind="gaussian"
+        ),
+        "rounds": 4,
+        "evaluate_every": 1,
+        "uplink": fedzo.Seeds(),
+    }
+    kind = scaled_loss if odd else loss
+    plain = fedzo.minimize(TorchProblem(make(), kind, samples()), **run)
+    module = make()
+    problem = TorchProblem(module, kind, samples(), in_place=True)
+    first = problem.pieces[0].tensor.data_ptr()
+    result = fedzo.minimize(problem, **run)
+    np.testing.assert_allclose(result.last, plain.last, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(result.x, plain.x, rtol=1e-6, atol=1e-9)
+    assert result.queries == plain.queries
+    assert result.uplink_bytes == plain.uplink_bytes
+    assert problem.pieces[0].tensor.data_ptr() == first == problem.initial().ctypes.data
+    assert np.array_equal(problem.initial(), result.x)  # the module ends with the best
+
+
+def test_in_place_a_device_leaves_the_module_as_it_was():
+    module = network()
+    problem = TorchProblem(module, loss, samples(), in_place=True)
+    before = problem.initial().copy()
+    algorithm = fedzo.FedZO(learning_rate=0.5, smoothing=0.5, directions=4, local_steps=2)
+    update = algorithm.local(problem, 1, problem.initial(), AT)
+    assert isinstance(update.delta, Combination)
+    assert np.array_equal(problem.initial(), before)  # to the bit
+    largest = max(layer.weight.numel() + layer.bias.numel() for layer in (module[0], module[4]))
+    assert problem._scratch._spare.numel() == largest
+
+
+def test_in_place_after_a_failing_loss_the_module_is_as_it_was():
+    module = network()
+    problem = TorchProblem(module, loss, samples(), in_place=True)
+    algorithm = fedzo.FedZO(directions=2)
+    algorithm.local(problem, 1, problem.initial(), AT)
+    before, data = problem.initial().copy(), [piece.tensor.data_ptr() for piece in problem.pieces]
+
+    def fail(*_):
+        raise RuntimeError("out of luck")
+
+    module[3].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        algorithm.local(problem, 1, problem.initial(), AT)
+    assert [piece.tensor.data_ptr() for piece in problem.pieces] == data
+    assert np.array_equal(problem.initial(), before)
+
+
+def test_in_place_works_with_what_needs_vectors(tmp_path):
+    """Over the air, and resumed: x is then an array beside the module, and the run the same."""
+    algorithm = fedzo.FedZO(learning_rate=0.05, directions=2)
+
+    def run(rounds, folder, **more):
+        problem = TorchProblem(network(), loss, samples(), in_place=True)
+        options = {"rounds": rounds, "run_dir": tmp_path / folder, "evaluate_every": 2}
+        return fedzo.minimize(problem, algorithm=algorithm, **options, **more)
+
+    whole = run(4, "whole")
+    run(2, "parts")
+    assert np.array_equal(run(4, "parts", resume=True).last, whole.last)
+    assert np.isfinite(run(2, "air", uplink=fedzo.AirComp()).last).all()
+
+
+def test_in_place_refusals():
+    with pytest.raises(InvalidValue, match=r"in_place = True: must be False: 0\.weight is"):
+        TorchProblem(network(torch.bfloat16), loss, samples(), in_place=True)
+    module = network()
+    module.register_parameter("unused", torch.nn.Parameter(torch.ones(2).double()))
+    problem = TorchProblem(module, loss, samples(), in_place=True)
+    with pytest.raises(UsageError, match="the loss does not depend on unused"):
+        fedzo.FedZO().local(problem, 0, problem.initial(), AT)

@@ -1,0 +1,175 @@
+"""The house: rooms in an order, imports that point downwards, heavy libraries where they are used.
+
+Everything is read from the source by ``ast``; nothing is imported.
+"""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+PACKAGE = SOURCE / "fedzo"
+ROOMS = (
+    "cli", "paper", "flower", "api", "config", "runs", "plots", "theory", "algorithms", "uplinks",
+    "problems", "models", "data", "variables", "core",
+)  # fmt: skip
+GROUND = ("fedzo.errors", "fedzo._version")  # below every room
+HEAVY = {
+    "torch", "onnxruntime", "flwr", "matplotlib", "sklearn", "optuna", "scipy", "cmaes", "pandas",
+    "polars", "mlflow", "tensorboard", "ray",
+}  # fmt: skip
+
+
+def name_of(path):
+    """Name a file as it is imported."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def room_of(module):
+    """Return the room of a module; of a module of the package's root, the module itself."""
+    parts = module.split(".")
+    return module if len(parts) == 1 or parts[1] not in ROOMS else parts[1]
+
+
+def absolute(module, node):
+    """Return the module that a ``from`` names, relative ones too."""
+    if not node.level:
+        return node.module
+    package = MODULES[module].name == "__init__.py"
+    base = module.split(".")[: len(module.split(".")) - node.level + package]
+    return ".".join(base + ([node.module] if node.module else []))
+
+
+def imported(module, nodes):
+    """Yield the modules that some statements import, by their full names."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = absolute(module, node)
+            for alias in node.names:
+                whole = f"{source}.{alias.name}"
+                yield whole if whole in MODULES else source
+
+
+def everywhere(module):
+    """Return all that a module imports, wherever the statement stands."""
+    return list(imported(module, ast.walk(TREES[module])))
+
+
+def checks_types(node):
+    test = node.test if isinstance(node, ast.If) else None
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def at_import(tree):
+    """Yield the statements that run when a module is imported, those of classes among them."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or checks_types(node):
+            continue
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
+            yield from at_import(node)
+            yield from at_import(ast.Module(getattr(node, "orelse", []), []))
+            for handler in getattr(node, "handlers", []):
+                yield from at_import(handler)
+
+
+def test_the_root_holds_a_handful_of_modules():
+    root = [path.name for path in PACKAGE.glob("*.py")]
+    assert len(root) <= 6, root
+
+
+def test_every_folder_of_the_package_is_a_room():
+    folders = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert folders == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_downwards(room):
+    """Also those inside functions, and those for type checkers only."""
+    above = {*ROOMS[: ROOMS.index(room)]}
+    upwards = [
+        f"{module} imports {name}"
+        for module in MODULES
+        if room_of(module) == room
+        for name in everywhere(module)
+        if name.split(".")[0] == "fedzo"
+        and name not in GROUND
+        and (room_of(name) not in ROOMS or room_of(name) in above)
+    ]
+    assert upwards == []
+
+
+def test_the_ground_imports_nothing_of_ours():
+    for module in GROUND:
+        assert [name for name in everywhere(module) if name.startswith("fedzo")] == []
+
+
+def test_no_cycle_when_modules_are_imported():
+    graph = {}
+    for module, tree in TREES.items():
+        names = set(imported(module, at_import(tree)))
+        graph[module] = {name for name in names if name in MODULES and name != module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_lives_in_it(room):
+    said = ast.get_docstring(TREES[f"fedzo.{room}"])
+    assert said is not None
+    assert len(said.splitlines()[0]) > 20
+    assert "may import" in " ".join(said.lower().split())
+
+
+def named_after(module):
+    """Return the library that a module of the models' room is there for."""
+    last = module.split(".")[-1]
+    return {"onnx": "onnxruntime"}.get(last, last)
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "flower"])
+def test_heavy_libraries_wait_until_they_are_used(room):
+    """Outside Flower's room, and the files that are named after a library."""
+    early = [
+        f"{module} imports {name}"
+        for module, tree in TREES.items()
+        if room_of(module) == room
+        for name in imported(module, at_import(tree))
+        if name.split(".")[0] in HEAVY
+        and not (room == "models" and named_after(module) == name.split(".")[0])
+    ]
+    assert early == []
+
+
+def test_the_tests_see_what_they_look_for():
+    """A file with every kind of offence, read as the others are."""
+    offence = (
+        "if TYPE_CHECKING:\n    from fedzo.cli import main\n"
+        "class A:\n    import torch\n"
+        "try:\n    import scipy.stats\nexcept ImportError:\n    import optuna\n"
+        "def f():\n    import fedzo.paper.report\n    from ..runs import job\n"
+    )
+    MODULES["fedzo.core.offence"] = PACKAGE / "core" / "offence.py"
+    TREES["fedzo.core.offence"] = ast.parse(offence)
+    try:
+        found = everywhere("fedzo.core.offence")
+        assert {"fedzo.cli", "fedzo.paper.report", "fedzo.runs.job", "torch"} <= set(found)
+        early = set(imported("fedzo.core.offence", at_import(TREES["fedzo.core.offence"])))
+        assert early == {"torch", "scipy.stats", "optuna"}
+        with pytest.raises(AssertionError, match=r"offence imports fedzo.cli"):
+            test_imports_point_downwards("core")
+        with pytest.raises(AssertionError, match=r"offence imports torch"):
+            test_heavy_libraries_wait_until_they_are_used("core")
+    finally:
+        del MODULES["fedzo.core.offence"], TREES["fedzo.core.offence"]
