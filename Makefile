@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
 
-.PHONY: demo test fuzz soak processes lint types docs bench clean
+.PHONY: demo test compare fuzz soak processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -25,6 +25,12 @@ soak: $(VENV)/.dev
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
 	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile tests/flower
+
+# Our methods and others at equal queries; half an hour. BBOB takes as long again.
+compare: $(VENV)/.dev
+	$(PIP) nevergrad coco-experiment
+	$(BIN)/python benchmarks/compare.py --out compare
+	$(BIN)/python benchmarks/compare.py --bbob 6 7
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
