@@ -5,14 +5,19 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
+PROCESSES = -o cache_dir=.pytest_cache/processes
 
-.PHONY: demo test compare fuzz soak processes lint types docs bench clean
+.PHONY: demo test slow compare fuzz soak processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Pages that train, browsers, servers, PyTorch's versions: all that takes many seconds each.
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 # Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
 fuzz: $(VENV)/.dev
@@ -24,9 +29,9 @@ soak: $(VENV)/.dev
 
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
-	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile tests/flower
+	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile $(PROCESSES) tests/flower
 
-# Our methods and others at equal queries; half an hour. BBOB takes as long again.
+# Our methods and others at equal queries, and BBOB: an hour or more.
 compare: $(VENV)/.dev
 	$(PIP) nevergrad coco-experiment
 	$(BIN)/python benchmarks/compare.py --out compare
@@ -59,7 +64,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev
-	$(PIP) torch
+	$(PIP) --editable '.[torch,text]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
