@@ -5,14 +5,19 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
+PROCESSES = -o cache_dir=.pytest_cache/processes
 
-.PHONY: demo test fuzz soak processes lint types docs bench clean
+.PHONY: demo test slow fuzz soak processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Pages that train, browsers, servers, PyTorch's versions: all that takes many seconds each.
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 # Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
 fuzz: $(VENV)/.dev
@@ -24,7 +29,7 @@ soak: $(VENV)/.dev
 
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
-	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile tests/flower
+	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile $(PROCESSES) tests/flower
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -53,7 +58,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev
-	$(PIP) torch
+	$(PIP) --editable '.[torch,text]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

@@ -18,6 +18,7 @@ import torch_batched  # noqa: E402
 import torch_textbook  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [torch_textbook, torch_batched])
 def test_the_same_learning_curve(version):
     """After 25 rounds from zero the loss has fallen by about as much as ours has.

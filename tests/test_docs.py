@@ -11,6 +11,11 @@ from reader import ROOT, Block, Reader, blocks, check, commands, installed
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+TRAIN = ("README", "research", "robustness", "tutorial")  # pages that take long to follow
+FOLLOWED = [
+    pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in TRAIN else ())
+    for page in PAGES
+]
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def reader(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-@EVERY_PAGE
+@pytest.mark.parametrize("page", FOLLOWED)
 def test_what_a_page_says_works(page, reader):
     reader.follow(page.read_text())
 

@@ -63,12 +63,14 @@ def pages(tmp_path_factory):
     return {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(pages):
     loads = re.compile(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* href="https?:')
     for name, text in pages.items():
         assert not loads.search(text), name
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_another_markup(pages):
     """Neither TeX nor reStructuredText is shown to a reader, but in source code."""
     for name, text in pages.items():

@@ -24,6 +24,7 @@ def train(kept, seed=0):
     return network.state_dict()
 
 
+@pytest.mark.slow
 def test_stopped_training_resumes(tmp_path, monkeypatch):
     """The weights, momenta, schedule, order of images, shifts and dropout are all in the file."""
     whole = train(tmp_path / "whole.training")

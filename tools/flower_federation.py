@@ -49,7 +49,7 @@ http {{
     fastcgi_temp_path {folder}/nginx-fastcgi;
     uwsgi_temp_path {folder}/nginx-uwsgi;
     scgi_temp_path {folder}/nginx-scgi;
-    client_max_body_size 0;  # a model is as large as it is
+    client_max_body_size {body};  # what a node's largest message takes
     server {{
         listen {host}:{port} ssl;
         ssl_certificate {folder}/server.pem;
@@ -81,10 +81,12 @@ class Federation:
         Where certificates, keys, logs and Flower's own state go.
     secure : bool
         Whether there are TLS, node keys and the proxy.
+    dim : int
+        The model's dimension, by which the proxy limits what a node may send at once.
     """
 
-    def __init__(self, folder: Path, secure: bool = False) -> None:
-        self.folder, self.secure = folder.resolve(), secure
+    def __init__(self, folder: Path, secure: bool = False, dim: int = 7850) -> None:
+        self.folder, self.secure, self.dim = folder.resolve(), secure, dim
         self.port, self.proxy_port = free_port(), free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,11 @@ class Federation:
             self.start_superlink()
             if self.secure:
                 text = _PROXY.format(
-                    folder=self.folder, host=HOST, port=self.proxy_port, superlink=self.port
+                    folder=self.folder,
+                    host=HOST,
+                    port=self.proxy_port,
+                    superlink=self.port,
+                    body=body_limit(self.dim, devices=50),
                 )
                 (self.folder / "nginx.conf").write_text(text)
                 nginx = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -124,6 +130,7 @@ class Federation:
     def start_superlink(self) -> None:
         """Start the SuperLink."""
         command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        command += ["--database", str(self.folder / "superlink.sqlite")]
         command += ["--disable-runtime-dependency-installation"]
         if self.secure:
             command += ["--ssl-certfile", str(self.folder / "server.pem")]
@@ -242,6 +249,11 @@ class Federation:
         lines = ["[superlink]", f'default = "{NAME}"', f"[superlink.{NAME}]"]
         lines += [f'address = "{address}"', trust, ""]
         (self.folder / "config.toml").write_text("\n".join(lines))
+
+
+def body_limit(dim: int, devices: int) -> int:
+    """Return how many bytes a message of a node may have: float64 updates of all its devices."""
+    return 8 * dim * devices + 2**20
 
 
 def children(pid: int) -> list[int]:

@@ -170,6 +170,7 @@ def network(tmp_path_factory):
     return module, path
 
 
+@pytest.mark.slow
 def test_onnx_torch_and_http_take_the_same_way(network):
     """One attack, three ways to the model: rounding apart, one trajectory."""
     module, path = network

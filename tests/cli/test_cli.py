@@ -108,6 +108,7 @@ def wait_for_round(process, wanted):
         reached = int(line.removeprefix("round ").partition("/")[0])
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(slow):
     """kill -9 at seeded moments, with half a line of history on top, and resumed each time."""
     moments = random.Random(2)
@@ -130,6 +131,7 @@ def test_killed_again_and_again(slow):
     assert_same_run(folder, slow / "whole")
 
 
+@pytest.mark.slow
 def test_interrupt_says_how_to_go_on(slow):
     out = "it's a run"  # a name that a shell would take apart
     with start(slow, "slow.toml", "--out", out) as process:
@@ -151,6 +153,7 @@ def test_interrupt_says_how_to_go_on(slow):
     assert_same_run(slow / out, slow / "whole")
 
 
+@pytest.mark.slow
 def test_termination_of_seeds_says_how_to_go_on_with_all_of_them(slow):
     with start(slow, "slow.toml", "--out", "seeds", "--seeds", "2") as process:
         wait_for_round(process, 8)
@@ -463,7 +466,7 @@ def test_bad_input_from_outside(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "fedzo: error: run.rouns = 3: unknown key (did you mean 'rounds'?); [run] takes rounds, "
-        "seed, data_seed, evaluate_every, checkpoint_every, workers, target\n"
+        "seed, data_seed, evaluate_every, checkpoint_every, workers, target, modules\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -89,6 +89,7 @@ print(sum(
 """
 
 
+@pytest.mark.slow
 def test_the_second_start_compiles_nothing(tmp_path):
     """Kernels are cached on disk: a new process finds all of them there."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -26,8 +26,9 @@ def _found_by_its_children():
 def federation(tmp_path_factory):
     """Return a federation of three nodes on loopback, not secured."""
     from flower_federation import Federation
+    from processes import node_config
 
     with Federation(tmp_path_factory.mktemp("plain")) as made:
         for i in range(3):
-            made.start_node(f"node-{i}", f"partition-id={i} num-partitions=3")
+            made.start_node(f"node-{i}", node_config(made.folder, i, 3))
         yield made

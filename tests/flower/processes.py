@@ -22,6 +22,13 @@ PATIENT = {"flower.grace": 900.0, "flower.patience": 900.0}  # where nobody is t
 WIRE = ("wire_up_bytes", "wire_down_bytes")
 
 
+def node_config(folder, part, parts):
+    """Return the configuration of a node that allows a small problem besides the app's."""
+    file = folder / "node.toml"
+    file.write_text("[problems.quadratic]\ndevices = 9\n")
+    return f'partition-id={part} num-partitions={parts} node-file="{file}"'
+
+
 def here(settings):
     """Return the run of the same settings in this process."""
     return experiment_of(settings).run()

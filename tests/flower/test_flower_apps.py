@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 import fedzo
 from fedzo.config.experiment import Experiment
@@ -106,8 +106,8 @@ def test_run_config():
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        ({}, "a node is told its devices by --node-config"),
-        ({"partition-id": 3, "num-partitions": 3}, "a node is told its devices"),
+        ({}, "a node learns its devices from --node-config"),
+        ({"partition-id": 3, "num-partitions": 3}, "a node learns its devices from --node-config"),
         ({"devices": "0-x"}, "devices: '0-x' is neither a number nor a range"),
         ({"devices": "0-9"}, "devices = '0-9': must be below 5"),
         ({"devices": "0-99999999999999"}, "devices = '0-99999999999999': must be below 5"),
@@ -169,9 +169,9 @@ def test_strategy(tmp_path):
     ("arrays", "line"),
     [
         ([np.zeros(2)], "initial_arrays = '2 numbers': must be a vector of 3 numbers"),
-        ([np.zeros(3), np.zeros(3)], "initial_arrays = '2 arrays': must be one vector"),
-        ([], "initial_arrays = '0 arrays': must be one vector"),
-        ([np.zeros((3, 1))], "x0 = 'an array of shape (3, 1)': must be one-dimensional"),
+        ([np.zeros(3), np.zeros(3)], "initial_arrays = '6 numbers': must be a vector of 3"),
+        ([np.zeros(3, int)], "initial_arrays = '1 arrays': must be arrays of floats"),
+        ([np.full(3, np.nan)], "x0 = "),
     ],
 )
 def test_bad_start(arrays, line):
@@ -179,6 +179,38 @@ def test_bad_start(arrays, line):
     with pytest.raises(InvalidValue) as caught:
         FedzoStrategy().start(grid, ArrayRecord(arrays), num_rounds=1)
     assert str(caught.value).startswith(line)
+
+
+def test_strategy_takes_a_state_dict_and_returns_one():
+    problem = Quadratic(dim=6, devices=4, gradient_noise=0.0)
+    grid = InProcessGrid(make_client_app(lambda c: problem), 2)
+    state = {
+        "layer.weight": np.full((2, 2), 0.5, np.float32),
+        "layer.count": np.array(7),
+        "layer.bias": np.full(2, -0.5, np.float32),
+    }
+    record = ArrayRecord({name: Array(array) for name, array in state.items()})
+    seen = []
+    strategy = FedzoStrategy(fedzo.FedZO(learning_rate=0.05), settings=FlowerSettings(clip=False))
+    result = strategy.start(
+        grid, record, 2, 3600.0, ConfigRecord(), ConfigRecord(), lambda t, a: seen.append(list(a))
+    )
+    found = {name: array.numpy() for name, array in result.arrays.items()}
+    assert {k: (v.shape, v.dtype) for k, v in found.items()} == {
+        k: (v.shape, v.dtype) for k, v in state.items()
+    }
+    assert seen[-1] == list(state)
+    x0 = np.concatenate([state["layer.weight"].ravel(), state["layer.bias"]])
+    here = fedzo.minimize(problem, x0, algorithm=strategy.algorithm, rounds=2, evaluate_every=1)
+    both = np.concatenate([found["layer.weight"].ravel(), found["layer.bias"]])
+    assert np.array_equal(both, here.x)
+    assert found["layer.count"] == 7
+
+
+def test_strategy_has_nothing_to_configure_on_a_node():
+    grid = InProcessGrid(make_client_app(lambda c: Quadratic(dim=3, devices=4)), 2)
+    with pytest.raises(InvalidValue, match=r"train_config = \{'lr': 0.1\}: must be empty"):
+        FedzoStrategy().start(grid, train_config=ConfigRecord({"lr": 0.1}))
 
 
 def test_strategy_refuses_a_seed_that_is_none():
@@ -240,6 +272,7 @@ def test_example_tunes_a_black_box(example, tmp_path):
     own = {
         "config": "",
         "problem.name": "fedzo_app.black_box:problem",
+        "problem.devices": 3,
         "algorithm.participants": "",
         "algorithm.learning-rate": 0.01,
         "run-dir": str(tmp_path),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from processes import APP, LIMIT, PATIENT, here, settings_of, without
 
-from fedzo.runs.folder import read_history
+from fedzo.runs.history import read_history
 
 pytestmark = pytest.mark.processes
 
@@ -28,3 +28,14 @@ def test_same_run_as_in_one_process(federation, tmp_path):
         list(read_history(tmp_path / name / "history.jsonl"))[-1] for name in ("ideal", "seeds")
     )
     assert ideal["wire_up_bytes"] > 50 * seeds["wire_up_bytes"]
+
+
+def test_nothing_of_a_run_is_imported_on_a_node(federation, tmp_path):
+    """A run that names os:abort finds no quorum, and the nodes live on."""
+    settings = {"problem.name": "os:abort", "flower.patience": 20.0}
+    run = federation.run(APP, {**settings, "run-dir": str(tmp_path / "run")})
+    assert federation.wait(run, LIMIT) == "finished:failed"
+    assert "its node does not allow this problem" in federation.log(run)
+    assert all(process.poll() is None for process in federation.processes.values())
+    logs = "".join((federation.folder / f"node-{i}.log").read_text() for i in range(3))
+    assert "problem.name = 'os:abort': this node allows softmax" in logs

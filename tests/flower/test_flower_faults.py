@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_federation import NAME, children
-from processes import APP, LIMIT, PATIENT, here, rounds_done, settings_of, until
+from processes import APP, LIMIT, PATIENT, here, node_config, rounds_done, settings_of, until
 
-from fedzo.runs.folder import read_history
+from fedzo.runs.history import read_history
 
 pytestmark = pytest.mark.processes
 
@@ -56,7 +56,7 @@ def test_killed_node_costs_its_updates_and_comes_back(federation, tmp_path):
     until(lambda: len(history()) > 2)
     federation.end("node-2", signal.SIGKILL)
     until(lambda: history()[-1]["participants"] == 6)
-    federation.start_node("node-2", "partition-id=2 num-partitions=3")
+    federation.start_node("node-2", node_config(federation.folder, 2, 3))
     gone = len(history())
     until(lambda: any(r["participants"] == 9 for r in history()[gone:]))
     federation.flwr("stop", run, NAME)

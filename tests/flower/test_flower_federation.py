@@ -474,10 +474,10 @@ def test_another_node_takes_over_a_device():
     for node, devices in ((1, "0-3"), (2, "2-5"), (3, "4"), (4, "5")):
         grid.contexts[node].node_config = {"devices": devices}
     federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    assert federation._roll.homes(range(6)) == {1: [0, 1, 2, 3], 2: [4, 5]}
+    assert federation._registry.homes(range(6)) == {1: [0, 1, 2, 3], 2: [4, 5]}
     grid.away.add(1)
-    federation._roll.look()
-    assert federation._roll.homes(range(6)) == {2: [2, 3, 4, 5]}
+    federation._registry.look()
+    assert federation._registry.homes(range(6)) == {2: [2, 3, 4, 5]}
 
 
 def test_node_with_another_problem_is_not_taken():
@@ -486,7 +486,7 @@ def test_node_with_another_problem_is_not_taken():
     grid.client_app = make_client_app(lambda c: other if c.node_id == 3 else PROBLEM)
     federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
     assert federation.dim == 8
-    assert federation._roll.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
 
 
 def introduced(node, **changes):
@@ -520,7 +520,7 @@ def test_sizes_of_devices_are_told_by_their_own_node():
     grid = introduced(3, held=list(range(6)), sizes=[1000] * 6)
     grid.client_app = make_client_app(lambda c: Sized(dim=8, devices=6))
     federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    assert federation._roll.sizes == {0: 1, 1: 2, 2: 3, 3: 4, 4: 1000, 5: 1000}
+    assert federation._registry.sizes == {0: 1, 1: 2, 2: 3, 3: 4, 4: 1000, 5: 1000}
     assert federation.evaluation_cost == 2010
 
 
@@ -553,7 +553,7 @@ def test_nobody_tells_a_start():
     grid.spoil = lambda m, reply: (
         Message(Error(2, "no"), reply_to=m) if m.metadata.message_type == wire.INITIAL else reply
     )
-    with pytest.raises(Halted, match="no node told a start of 8 numbers"):
+    with pytest.raises(Halted, match="no node answered with a start of 8 numbers"):
         FlowerFederation(grid, 5, fedzo.Ideal(), QUICK).initial()
 
 
@@ -611,7 +611,7 @@ def test_bad_setting(setting, line):
 
 def test_node_of_another_version_is_not_taken(caplog):
     federation = FlowerFederation(introduced(2, version="0.0.1"), 5, fedzo.Ideal(), QUICK)
-    assert federation._roll.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
     assert f"it has fedzo 0.0.1, not {fedzo.__version__}" in caplog.text
 
 
@@ -626,7 +626,7 @@ def test_node_with_another_function_of_the_same_shape_is_not_taken(caplog):
     grid = Nodes()
     grid.client_app = make_client_app(lambda c: made[theirs if c.node_id == 2 else ours])
     federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    assert federation._roll.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
     assert "node 2 is not taken: its problem is another one" in caplog.text
 
 
@@ -637,7 +637,7 @@ def test_setting_that_is_each_nodes_own():
         grid.client_app = make_client_app(lambda c: made[c.node_id], own=own)
         settings = dataclasses.replace(QUICK, quorum=0.3)
         federation = FlowerFederation(grid, 5, fedzo.Ideal(), settings)
-        assert len(federation._roll.homes(range(6))) == taken
+        assert len(federation._registry.homes(range(6))) == taken
 
 
 def test_node_that_draws_other_directions_sends_updates(caplog):
@@ -661,7 +661,7 @@ def test_devices_are_bound_to_nodes(tmp_path, caplog):
     assert "node 1 is not taken: devices 2-5 are not bound to it" in caplog.text
     assert "node 3 is not taken: devices 4-5 are not bound to it" in caplog.text
     federation = FlowerFederation(Nodes(), 5, fedzo.Ideal(), settings)
-    assert federation._roll.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
 
 
 @pytest.mark.parametrize("content", ["x = 3", '1 = "a"', "["])

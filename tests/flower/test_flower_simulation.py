@@ -9,7 +9,7 @@ import pytest
 from processes import LIMIT, open_to_others, rounds_done, until, without
 
 from fedzo.config.experiment import Experiment
-from fedzo.runs.folder import read_history
+from fedzo.runs.history import read_history
 
 pytestmark = pytest.mark.processes
 
@@ -68,7 +68,7 @@ def test_interrupted_simulation_leaves_a_checkpoint(tmp_path):
     assert strangers == set()  # Ray asks for no password
     assert process.returncode == 130
     assert "interrupted after round" in stdout
-    assert stderr == f"to go on: fedzo run {out}/config.toml --resume --engine flower\n"
+    assert stderr == f"to resume: fedzo run {out}/config.toml --resume --engine flower\n"
     assert 2 <= rounds_done(out) < 100000
 
 
@@ -84,3 +84,35 @@ def test_simulation_of_a_thousand_devices(tmp_path):
     last = list(read_history(out / "history.jsonl"))[-1]
     assert (last["round"], last["participants"]) == (3, 50)
     assert "left_out" not in last
+
+
+def test_algorithm_of_ones_own_resumes_to_the_same_bytes(tmp_path):
+    (tmp_path / "own_algorithm.py").write_text(
+        """
+from dataclasses import dataclass
+import fedzo
+
+@dataclass(frozen=True, kw_only=True)
+class Proximal(fedzo.FedZO):
+    pull: float = 0.1
+
+    def correction(self, x, start):
+        return self.pull * (x - start)
+"""
+    )
+    config = tmp_path / "own.toml"
+    config.write_text(
+        """
+problem = {name = "quadratic", devices = 4}
+algorithm = {name = "own_algorithm:Proximal", pull = 0.5, learning_rate = 0.01}
+run = {rounds = 4, evaluate_every = 2}
+flower = {nodes = 2}
+"""
+    )
+    there, here = tmp_path / "there", tmp_path / "here"
+    flower = [str(config), "--engine", "flower", "--out", str(there), "--quiet"]
+    fedzo_run(*flower, "--set", "run.rounds=2")
+    fedzo_run(*flower, "--resume")
+    fedzo_run(str(config), "--out", str(here), "--quiet")
+    for name in ("model.npy", "config.toml"):
+        assert (there / name).read_bytes() == (here / name).read_bytes()

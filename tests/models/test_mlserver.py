@@ -15,6 +15,7 @@ import pytest
 from fedzo.errors import ModelError
 from fedzo.models import HttpModel
 
+pytestmark = pytest.mark.slow
 RUNTIME = """
 from pathlib import Path
 

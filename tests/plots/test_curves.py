@@ -11,7 +11,7 @@ from fedzo.cli import main
 from fedzo.errors import FedzoError, UsageError
 from fedzo.plots.curves import draw_curves
 from fedzo.plots.style import COLOURS
-from fedzo.runs.folder import read_runs
+from fedzo.runs.history import read_runs
 
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"
 ROUNDS = (0, 5, 10, 15, 22)

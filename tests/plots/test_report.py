@@ -16,10 +16,15 @@ from fedzo.paper.report import write_report
 from fedzo.paper.runs_report import figures_of_runs
 from fedzo.plots.page import page
 from fedzo.plots.series import axes_of_runs
-from fedzo.runs.folder import read_runs
+from fedzo.runs.history import read_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+
+def browser(test):
+    """Mark a test that a browser has a part in."""
+    return pytest.mark.slow(pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")(test))
+
 
 X = [0.0, 10.0, 20.0, 30.0]
 FALLING, OTHER = [8.0, 4.0, 2.0, 1.0], [8.0, 6.0, 5.0, 4.5]

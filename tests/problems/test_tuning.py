@@ -171,6 +171,7 @@ def test_starts_where_it_is_told():
     assert {k: tuned.history[0][k] for k in start} == pytest.approx(start)
 
 
+@pytest.mark.slow
 def test_threads_and_processes_are_the_same_run():
     runs = [
         fedzo.tune(score, SPACE, parallel=parallel, workers=workers, **RUN)

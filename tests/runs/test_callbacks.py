@@ -48,6 +48,7 @@ def test_tensorboard_goes_on_with_a_resumed_run(tmp_path):
     assert dict(scalars(tmp_path / "log", "train_loss")) == dict(expected(result, "train_loss"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of MLflow and what it imports, about each other
 def test_mlflow(tmp_path):
     pytest.importorskip("mlflow", reason="MLflow is not installed")

@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 from fedzo.core.files import write_atomic
 from fedzo.core.objective import Best
 from fedzo.errors import FedzoError, UsageError
-from fedzo.runs.folder import Checkpoint, RunFolder, as_toml, differences, read_history
+from fedzo.runs.checkpoint import Checkpoint
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.history import read_history
+from fedzo.runs.tables import as_toml, differences
 
 CONFIG = {
     "problem": {"name": "quadratic", "dim": 3},

@@ -631,6 +631,7 @@ def test_runs_over_the_air_are_under_the_bound():
 STEPS = np.array([1, 2, 4, 8])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["local_steps", "participants"])
 def test_linear_speedup(what):
     """At the corollaries' η and fixed T, ‖∇f‖² falls as (HM)^(-1/2) once noise dominates.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.asking import EPS, Account, Asking, Question
-from fedzo.algorithms.population import Evolution, repeats_for
+from fedzo.algorithms.population import SEPARABLE, Evolution, repeats_for
 from fedzo.algorithms.quasi_newton import Descent, curvature, typical_scale
 from fedzo.algorithms.searching import Search
 from fedzo.errors import check_positive
@@ -82,7 +82,7 @@ class Adaptive(Search):
     def search(self, account: Account, scale: Array | None) -> Asking:
         """Look at f, descend, and let CMA-ES and a second descent have the rest."""
         x0, limited = account.x, math.isfinite(account.left)
-        scale = typical_scale(x0) if scale is None else scale
+        scale = typical_scale(x0, scale)
         budget = account.left if limited else 200.0 * (account.dim + 1) * account.devices
         yield from account.start()
         start = account.fun
@@ -90,7 +90,7 @@ class Adaptive(Search):
         descent, slow = None, False
         if curved is not None:
             descent = Descent(account, scale, curved, MEMORY)
-            ended = yield from descent.run(limit=0.12 * budget)
+            ended = yield from descent.run(limit=(0.04 if account.noise else 0.12) * budget)
             rugged = account.noise > 0 or (yield from is_rugged(account, scale))
             if not (ended or rugged):
                 window = max(0.15 * budget, 3.0 * account.dim)
@@ -150,6 +150,8 @@ class Adaptive(Search):
         if descent is not None:
             yield from account.compare([x0, descent.x], repeats)
         sigma = yield from width_of(account, scale, x0, start)
+        if account.dim > SEPARABLE:  # there is no time for it to shrink
+            sigma *= 0.3
         while True:
             run = Evolution(account, account.x, sigma, scale, None)
             last = (3 * repeats + run.size) * account.devices

@@ -116,7 +116,7 @@ class CMA(Search):
     def search(self, account: Account, scale: Array | None) -> Asking:
         """Run CMA-ES, again with twice the population when it has converged, to the end."""
         x0, budget = account.x, account.left
-        scale = typical_scale(x0) if scale is None else scale
+        scale = typical_scale(x0, scale)
         yield from account.start()
         repeats, population = repeats_for(account, budget), self.population
         while True:
@@ -180,7 +180,7 @@ class TPE(Search):
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         x0 = account.x
-        scale = typical_scale(x0) if scale is None else scale
+        scale = typical_scale(x0, scale)
         seed = int(account.draw().words(1)[0])
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=False)
         study = optuna.create_study(sampler=sampler)

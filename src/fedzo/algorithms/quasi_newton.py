@@ -34,16 +34,20 @@ Array = NDArray[Any]
 SHARED_OUT, CORRECTED, CENTRAL = range(3)  # how slopes are measured; each when the last stalls
 
 
-def typical_scale(x0: Array) -> Array:
-    """Return a length for each number in x where nobody tells one.
+def typical_scale(x0: Array, known: Array | None = None) -> Array:
+    """Return a length for each number in x: the one that is known, or one by the start.
 
-    The root mean square of the start, or 1; each number's own size where they differ by decades.
+    That is its root mean square, or 1; each number's own size where they differ by decades.
 
+    >>> typical_scale(np.zeros(2), known=np.array([np.nan, 7.0]))
+    array([1., 7.])
     >>> typical_scale(np.zeros(2)), typical_scale(np.array([3.0, 4.0, 0.0])).round(3)
     (array([1., 1.]), array([2.887, 2.887, 2.887]))
     >>> typical_scale(np.array([1e-6, 1.0, 1e5]))
     array([1.e-06, 1.e+00, 1.e+05])
     """
+    if known is not None:
+        return np.where(np.isnan(known), typical_scale(x0), known)
     sizes = np.abs(x0.astype(np.float64))
     if not sizes.any():
         return np.ones_like(sizes)
@@ -264,7 +268,7 @@ class LBFGS(Search):
 
     def search(self, account: Account, scale: Array | None) -> Asking:
         """Descend until nothing improves."""
-        scale = typical_scale(account.x) if scale is None else scale
+        scale = typical_scale(account.x, scale)
         yield from account.start()
         curved = yield from curvature(account, scale)
         if curved is None:

@@ -165,6 +165,8 @@ class AskTell:
             opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        except InvalidValue as error:  # such as a part of one's own that is not found here
+            raise UsageError(f"{path} cannot be resumed: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
             raise UsageError(f"{path} holds no run to resume: {error!r}") from error
         return opt

@@ -43,7 +43,7 @@ def add_command(commands: Any) -> None:
 def plot(arguments: argparse.Namespace) -> int:
     """Draw the curves of the runs in one picture."""
     from fedzo.plots.curves import check_keys, draw_curves
-    from fedzo.runs.folder import read_runs
+    from fedzo.runs.history import read_runs
 
     alone = arguments.runs[0] if len(arguments.runs) == 1 else Path()
     out = arguments.out or alone / "curves.png"

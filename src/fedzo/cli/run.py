@@ -129,7 +129,8 @@ def _run_seeds(
     experiment: Experiment, out: Path, arguments: argparse.Namespace, interrupts: Interrupts
 ) -> int:
     from fedzo.plots.curves import draw_curves
-    from fedzo.runs.folder import RunFolder, read_runs
+    from fedzo.runs.folder import RunFolder
+    from fedzo.runs.history import read_runs
 
     first = experiment.options.seed
     seeds = range(first, first + arguments.seeds)

@@ -17,7 +17,8 @@ from typing import Any
 from fedzo.config.experiment import Experiment
 from fedzo.config.worker import OUTCOME, serve
 from fedzo.errors import UsageError
-from fedzo.runs.folder import RunFolder, read_history
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.history import read_history
 from fedzo.runs.result import Status
 
 # Seconds of one core for a value: an attack asks a neural network. What a problem of one's own

@@ -34,7 +34,8 @@ from fedzo.plots.series import (
     series_of,
 )
 from fedzo.plots.style import COLOURS, name
-from fedzo.runs.folder import RunFolder, as_toml
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.tables import as_toml
 
 SHOWN = 8  # curves in one picture; of more settings the best
 AWAY = 10  # times where it began: such an end would leave no room for the others

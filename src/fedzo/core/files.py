@@ -26,6 +26,17 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def sync_file(path: Path) -> None:
+    """Have what was written to a file on the disk, if there is such a file."""
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CannotWrite(path, error) from error
+
+
 def unfinished(path: Path) -> list[Path]:
     """Return what a kill in the midst of writing a file has left beside it."""
     return list(path.parent.glob(f".{path.name}.*{UNFINISHED}"))

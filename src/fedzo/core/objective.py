@@ -35,7 +35,20 @@ class Best(NamedTuple):
     round: int
 
 
-class Objective:
+class _Made:
+    """Notes how an object was made, so that a run's configuration can make it again."""
+
+    made_by: str
+    made_with: Mapping[str, Any]
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Note the arguments of the constructor."""
+        self = super().__new__(cls)
+        self.made_by, self.made_with = name_of(cls), _arguments(cls, arguments, keywords)
+        return self
+
+
+class Objective(_Made):
     """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
 
     A problem of one's own is a subclass. It must set ``dim``, which is d, and ``devices``, which is
@@ -88,15 +101,8 @@ class Objective:
     chosen_by: str = ""
     in_place: bool = False
 
-    # How the problem was made, so that a run's configuration can make it again.
-    made_by: str
-    made_with: Mapping[str, Any]
-
-    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """Note the arguments of the constructor."""
-        self = super().__new__(cls)
-        self.made_by, self.made_with = name_of(cls), _arguments(cls, arguments, keywords)
-        return self
+    def __init__(self) -> None:  # or a class without one would take any arguments
+        pass
 
     # ------------------------------------------------------------------------ what it must answer
 

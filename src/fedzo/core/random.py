@@ -289,3 +289,50 @@ def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
                 flat[start : start + left] = rest[:left]
                 square += sum_of_squares(rest[:left])
         squares[n] = square
+
+
+COLUMNS = 16 * TILE  # how many columns are worth drawing by themselves
+
+
+def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None:
+    """Fill rows with the columns from ``first`` on of what :func:`fill_normals` draws, (b2, dim).
+
+    ``first`` is a multiple of 256. So a direction that is too long for memory is drawn in parts.
+
+    >>> whole, part = np.empty((3, 1000)), np.empty((3, 300))
+    >>> draws = Draws(seed=1, stream=Stream.DIRECTIONS)
+    >>> _ = fill_normals(whole, draws)
+    >>> fill_columns(part, draws, dim=1000, first=512)
+    >>> bool((part == whole[:, 512:812]).all())
+    True
+    """
+    assert first % TILE == 0
+    columns_kernel(rows, dim, first // TILE, draws.address())
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def columns_kernel(rows: Any, dim: Any, first: Any, address: Any) -> None:
+    """Fill rows from a tile on: the work of :func:`fill_columns`."""
+    use_wide_vectors()
+    k0, k1, c1, c2, c3 = unsigned(address)
+    words = np.empty(2 * _BLOCKS, np.uint64)
+    some, others = words[:_BLOCKS], words[_BLOCKS:]
+    lengths = words.view(np.uint32)[: TILE // 2]
+    angles = words.view(np.int16)[TILE:]
+    rest = np.empty(TILE, rows.dtype)
+    count, width = rows.shape
+    flat = rows.reshape(-1)
+    for n in range(count):
+        for tile in range(tiles(width)):
+            block = uint64((n * tiles(dim) + first + tile) * _BLOCKS)
+            for j in range(_BLOCKS):
+                a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
+                some[j] = (a & _LOW) | (c << _HALF)
+                others[j] = (b & _LOW) | (d << _HALF)
+            start = n * width + tile * TILE
+            left = width - tile * TILE
+            if left >= TILE:
+                _box_muller(flat[start : start + TILE], lengths, angles)
+            else:
+                _box_muller(rest, lengths, angles)
+                flat[start : start + left] = rest[:left]

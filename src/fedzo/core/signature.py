@@ -6,6 +6,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
@@ -78,8 +79,10 @@ def parameters_of(factory: Callable[..., Any]) -> set[str]:
 
 
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    # The fields of a dataclass are looked up each in the module of its own class.
+    whole = is_dataclass(factory) or not inspect.isclass(factory)
     try:
-        return typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+        return typing.get_type_hints(factory if whole else factory.__init__)
     except (NameError, TypeError):  # hints for a type checker only, or on what takes none
         return {}
 

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Update, Work
+from fedzo.core.federation import Update, Work, cores
 from fedzo.errors import FedzoError
+from fedzo.flower.rebuild import rebuild
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.robust import lower_median
@@ -60,10 +62,11 @@ class Believed:
             except _Refused as error:
                 self.refused[device] = str(error)
         most = self._most(list(lengths.values()))
-        for device, length in lengths.items():
-            share = min(1.0, most / length) if length else 1.0
-            update = found[device]._replace(weight=self.shares[device])
-            yield self._whole(update, share)
+        with ThreadPoolExecutor(cores(), "fedzo") as threads:
+            for device, length in lengths.items():
+                share = min(1.0, most / length) if length else 1.0
+                update = found[device]._replace(weight=self.shares[device])
+                yield self._whole(update, share, threads)
 
     def _check(self, update: Update) -> float:
         """Return an update's length, or raise if it cannot be added to the others."""
@@ -118,7 +121,7 @@ class Believed:
         clip = self.settings.clip
         return clip * lower_median(lengths) if clip and lengths else math.inf
 
-    def _whole(self, update: Update, share: float) -> Update:
+    def _whole(self, update: Update, share: float, threads: Executor) -> Update:
         """Return an update, shortened to its share, with what its coefficients make."""
         if evaluates(self.work):
             return update
@@ -130,8 +133,9 @@ class Believed:
         if share < 1:
             shorter = (share * update.coefficients).astype(update.coefficients.dtype)
             update = update._replace(coefficients=shorter)
-        rebuilt = self.work.rebuild(update) if self.uplink.wants_updates else update.delta
-        return update._replace(delta=rebuilt)
+        if not self.uplink.wants_updates:
+            return update
+        return update._replace(delta=rebuild(self.work, update, threads))
 
 
 def evaluates(work: Work) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,9 @@ from fedzo.errors import NoAnswer, UsageError, require
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import span
 from fedzo.flower.fingerprint import agreed_settings, directions_checksum, fingerprint
-from fedzo.flower.limits import Limits, evaluation_queries, queries_of
+from fedzo.flower.limits import Limits, evaluation_queries, numbers_of, queries_of
 from fedzo.flower.node import Node, Problems, check_settings
+from fedzo.flower.privacy import Private
 from fedzo.flower.reasons import Reason, Refused
 
 Array = NDArray[Any]
@@ -122,9 +123,11 @@ class _Host:
         own = {*self.own, *node.own}
         check_settings(objective, wire.read_greeting(message.content), own)
         settings = agreed_settings(objective, own)
+        if node.privacy is not None:
+            objective = Private(objective, node.privacy)
         if self.guarded:
             reasons.log.info("this node's problem, which all must have: %s", settings)
-        told = wire.Hello(
+        introduction = wire.Hello(
             version=__version__,
             fingerprint=fingerprint(settings),
             checksum=directions_checksum(),
@@ -135,7 +138,7 @@ class _Host:
             offers=tuple(name for name in OPTIONAL if objective.offers(name)),
             cost=objective.evaluation_cost if objective.offers("evaluation_cost") else 0,
         )
-        return wire.hello(told)
+        return wire.hello(introduction)
 
     def initial(self, message: Message, context: Context) -> RecordDict:
         """Tell where the problem starts."""
@@ -169,6 +172,7 @@ class _Host:
                     found.updates.append(update)
 
         cost = {i: queries_of(work, objective, i) for i in devices if i in held}
+        objective = self._private(node, objective, cost, numbers_of(work)[0])
         with _Charge(self, node, context, objective, sum(cost.values())) as charge:
             found.within(node.limits.seconds if self.guarded else None, work_on)
             done = {u.device: u.queries for u in found.updates}
@@ -185,9 +189,10 @@ class _Host:
         held = set(held_devices(node.config, objective.devices))
         losses: dict[int, float] = {}
         failures: dict[int, str] = {}
-        cost = sum(evaluation_queries(objective, i) for i in devices if i in held)
+        cost = {i: evaluation_queries(objective, i) for i in devices if i in held}
+        objective = self._private(node, objective, cost, 1)
         with (
-            _Charge(self, node, context, objective, cost),
+            _Charge(self, node, context, objective, sum(cost.values())),
             LocalFederation(objective, seed=0, workers=1),  # as fedzo evaluates elsewhere
         ):
             for device in devices:
@@ -198,6 +203,15 @@ class _Host:
                     failures[device] = self.reason(error)
             metrics = objective.metrics(x) if wanted else {}
         return wire.losses(losses, failures, metrics)
+
+    def _private(
+        self, node: Node, objective: Objective, devices: Iterable[int], answers: int
+    ) -> Objective:
+        """Return the objective as it is answered about, each device so many times."""
+        if node.privacy is None:
+            return objective
+        node.ledger.reserve_answers(devices, answers, node.privacy.check)
+        return Private(objective, node.privacy)
 
     def reason(self, error: Exception) -> str:
         """Return what is sent of an error: a code; in a simulation, what it says."""
@@ -316,7 +330,7 @@ def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
     parts = node_config.get("num-partitions")
     if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
         raise UsageError(
-            'a node is told its devices by --node-config, devices="0-3,7" or partition-id=0 '
+            'a node learns its devices from --node-config, devices="0-3,7" or partition-id=0 '
             "num-partitions=3"
         )
     return [int(i) for i in np.array_split(np.arange(devices), parts)[part]]

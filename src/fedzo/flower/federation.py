@@ -17,9 +17,9 @@ from fedzo.core.federation import Replies, Update, Work
 from fedzo.core.random import check_seed
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import wire
-from fedzo.flower.asking import Asking, Found
 from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.flower.reasons import log
+from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
 from fedzo.runs.loop import RESERVED
 from fedzo.runs.options import FlowerSettings
@@ -88,10 +88,10 @@ class FlowerFederation:
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
-        self._nodes = Asking(grid, self.settings, problem or {}, warn)
-        self.left_out, self._roll = self._nodes.left_out, self._nodes.roll
-        told = self._nodes.gather()
-        self.dim, self.devices = told.dim, told.devices
+        self._nodes = Requests(grid, self.settings, problem or {}, warn)
+        self.left_out, self._registry = self._nodes.left_out, self._nodes.registry
+        introduction = self._nodes.gather()
+        self.dim, self.devices = introduction.dim, introduction.devices
 
     def __enter__(self) -> Self:
         return self
@@ -107,22 +107,22 @@ class FlowerFederation:
     @property
     def evaluation_cost(self) -> int:
         """How many values F_i(x, ξ) one evaluation takes, of the devices heard of so far."""
-        assert self._roll.problem is not None
-        return self._roll.problem.cost or sum(self._roll.sizes.values())
+        assert self._registry.problem is not None
+        return self._registry.problem.cost or sum(self._registry.sizes.values())
 
     @property
     def sending_updates(self) -> set[int]:
         """The devices whose nodes draw other directions, and so send whole updates."""
-        homes = self._roll.homes(range(self.devices))
-        return {i for node, own in homes.items() if self._roll.unlike(node) for i in own}
+        homes = self._registry.homes(range(self.devices))
+        return {i for node, own in homes.items() if self._registry.unlike(node) for i in own}
 
     def offers(self, method: str) -> bool:
         """Tell whether every node's problem has one of an objective's optional methods."""
-        return self._roll.offers(method)
+        return self._registry.offers(method)
 
     def initial(self) -> Array:
         """Return where the problem starts: what most nodes say, of two the first device's."""
-        nodes = self._roll.homes(range(self.devices)).values()
+        nodes = self._registry.homes(range(self.devices)).values()
         found = self._nodes.ask(
             wire.INITIAL,
             sorted(devices[0] for devices in nodes),
@@ -130,7 +130,7 @@ class FlowerFederation:
             lambda content, asked: dict.fromkeys(asked, wire.read_vector(content, self.dim)),
         )
         if not found:
-            raise Halted(f"no node told a start of {self.dim} numbers")
+            raise Halted(f"no node answered with a start of {self.dim} numbers")
         votes = Counter((x.dtype.str, x.tobytes()) for _, x in sorted(found.items()))
         kind, numbers = max(votes, key=votes.__getitem__)
         return np.frombuffer(numbers, kind).copy()
@@ -167,17 +167,17 @@ class FlowerFederation:
         return losses
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return what the first device's node told at the last evaluation, and bytes measured.
+        """Return what the first device's node answered at the last evaluation, and bytes measured.
 
         ``wire_up_bytes`` and ``wire_down_bytes`` are the last round's messages as Flower
         serialises them, without HTTP's headers.
         """
         up, down = (sum(map(wire.size, some)) for some in (self._nodes.received, self._nodes.sent))
-        told = {k: v for k, v in self._metrics.items() if k not in RESERVED}
-        return {**told, "wire_up_bytes": up, "wire_down_bytes": down}
+        own = {k: v for k, v in self._metrics.items() if k not in RESERVED}
+        return {**own, "wire_up_bytes": up, "wire_down_bytes": down}
 
     def _first(self) -> int:
-        homes = self._roll.homes(self._roll.sizes)
+        homes = self._registry.homes(self._registry.sizes)
         return min((devices[0] for devices in homes.values()), default=0)
 
     # ---------------------------------------------------------------------- a round's updates
@@ -189,13 +189,16 @@ class FlowerFederation:
         packed = wire.pack(work) if work.rows is None else None  # once for all nodes
 
         def task(node: int, own: list[int]) -> RecordDict:
-            short = self.coefficients and not self._roll.unlike(node)
+            short = self.coefficients and not self._registry.unlike(node)
             return wire.task(packed or wire.pack(work.only(own)), own, short)
 
         found = self._nodes.ask(
             wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
         )
-        believed, heard = Believed(work, self.dim, self.uplink, self.settings, self._roll.sizes), 0
+        believed, heard = (
+            Believed(work, self.dim, self.uplink, self.settings, self._registry.sizes),
+            0,
+        )
         for update in believed.updates(found):
             heard += 1
             yield update
@@ -206,7 +209,7 @@ class FlowerFederation:
 
 
 def _read_updates(content: RecordDict, asked: list[int], work: Work) -> Found:
-    told = wire.read_answer(content, len(asked))
-    if told.round != work.round:
-        raise Malformed(f"its answer is of round {told.round + 1}")
-    return {**told.failures, **{update.device: update for update in told.updates}}
+    answer = wire.read_answer(content, len(asked))
+    if answer.round != work.round:
+        raise Malformed(f"its answer is of round {answer.round + 1}")
+    return {**answer.failures, **{update.device: update for update in answer.updates}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from fedzo.flower.reasons import Reason, Refused
 
-_TABLES = """
-create table if not exists spent (
-    run text not null, day text not null, queries integer not null, steps integer not null,
-    primary key (run, day)
+_TABLES = (
+    "create table if not exists spent"
+    " (run text, day text, queries integer not null, primary key (run, day))",
+    "create table if not exists answers (device integer primary key, answers integer not null)",
 )
-"""
 
 
 class Spent(NamedTuple):
@@ -66,17 +65,31 @@ class Ledger:
                 if so_far + queries > limit:
                     text = f"{queries} queries more would be {so_far + queries} of {limit} {name}"
                     raise Refused(Reason.QUERIES, text)
-            _add(database, run, queries=queries)
+            _add(database, run, queries)
 
     def settle(self, run: str, queries: int) -> None:
         """Charge what was asked beyond what was reserved; a negative number is given back."""
         with self._open() as database:
-            _add(database, run, queries=queries)
+            _add(database, run, queries)
 
     def spent(self, run: str) -> Spent:
         """Return what was spent in a run, today and in all."""
         with self._open() as database:
             return _spent(database, run)
+
+    def reserve_answers(
+        self, devices: Iterable[int], count: int, check: Callable[[int], None]
+    ) -> None:
+        """Count so many private answers of each device, unless ``check`` refuses the total."""
+        with self._open() as database:
+            for device in devices:
+                database.execute(
+                    "insert into answers values (?, ?) on conflict (device) do update"
+                    " set answers = answers + excluded.answers",
+                    (device, count),
+                )
+            (most,) = database.execute("select coalesce(max(answers), 0) from answers").fetchone()
+            check(most)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -89,7 +102,8 @@ class Ledger:
             with closing(opened) as database:
                 database.execute("begin immediate")
                 try:
-                    database.execute(_TABLES)
+                    for table in _TABLES:
+                        database.execute(table)
                     yield database
                 except BaseException:
                     database.execute("rollback")
@@ -113,9 +127,9 @@ def _spent(database: sqlite3.Connection, run: str) -> Spent:
     return Spent(*row)
 
 
-def _add(database: sqlite3.Connection, run: str, queries: int = 0, steps: int = 0) -> None:
+def _add(database: sqlite3.Connection, run: str, queries: int) -> None:
     database.execute(
-        "insert into spent values (?, ?, ?, ?) on conflict (run, day) do update"
-        " set queries = queries + excluded.queries, steps = steps + excluded.steps",
-        (run, _today(), queries, steps),
+        "insert into spent values (?, ?, ?) on conflict (run, day) do update"
+        " set queries = queries + excluded.queries",
+        (run, _today(), queries),
     )

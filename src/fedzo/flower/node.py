@@ -21,11 +21,12 @@ from fedzo.core.signature import made_by
 from fedzo.errors import UsageError, nearest, require
 from fedzo.flower.ledger import Ledger
 from fedzo.flower.limits import Limits
+from fedzo.flower.privacy import Privacy
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.problems import PROBLEMS
 
 Problems = Mapping[str, Mapping[str, Any]]
-_TABLES = ("limits", "problem", "problems")
+_TABLES = ("limits", "privacy", "problem", "problems")
 _PLAIN = ("devices", "ledger", "partition-id", "num-partitions", "node-file")
 
 
@@ -39,6 +40,8 @@ class Node:
         How much it lets itself be asked.
     ledger : Ledger
         Where it keeps what it has spent: beside Flower's own files, if nothing else is said.
+    privacy : Privacy, optional
+        How much noise is added to what it answers, and when it answers no more.
     problems : mapping
         The problems that it allows, by name, with their settings.
     own : mapping
@@ -49,6 +52,7 @@ class Node:
 
     limits: Limits
     ledger: Ledger
+    privacy: Privacy | None = None
     problems: Problems = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -75,8 +79,10 @@ class Node:
                 tables[key] = value
         _check_keys(tables)
         limits, _ = made_by("limits", Limits, tables.get("limits", {}))
+        private = made_by("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
         return cls(
             limits=limits,
+            privacy=private,
             ledger=Ledger(str(tables.get("ledger") or _home() / "fedzo-ledger.sqlite")),
             problems=tables.get("problems", {}),
             own=tables.get("problem", {}),

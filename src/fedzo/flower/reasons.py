@@ -60,7 +60,7 @@ class Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints
         self.reason = reason
 
 
-class Told(NamedTuple):
+class Explanation(NamedTuple):
     """A reason as the server understands it: words, and where its node's log says more."""
 
     words: str
@@ -95,25 +95,25 @@ def sent(error: BaseException) -> str:
     return f"{reason.value} {reference}"
 
 
-def read(text: str) -> Told:
+def read(text: str) -> Explanation:
     """Return what a node's reason says; a text that is not one of ours, as a bounded line.
 
     >>> read("queries 0f1e2d3c")
-    Told(words="its node's limit of queries is reached", reference='0f1e2d3c')
+    Explanation(words="its node's limit of queries is reached", reference='0f1e2d3c')
     >>> read("queries or something")
-    Told(words='queries or something', reference='')
+    Explanation(words='queries or something', reference='')
     """
     found = re.fullmatch(r"([a-z-]{1,20}) ([0-9a-f]{8})", text)
     known = {reason.value: reason.words for reason in Reason}
     if found and found[1] in known:
-        return Told(known[found[1]], found[2])
-    return Told(line(text))
+        return Explanation(known[found[1]], found[2])
+    return Explanation(one_line(text))
 
 
-def line(text: str) -> str:
+def one_line(text: str) -> str:
     r"""Return what somebody else wrote as one printable line of bounded length.
 
-    >>> line("no\n more\x1b[31m")
+    >>> one_line("no\n more\x1b[31m")
     'no more?[31m'
     """
     words = " ".join(text[:1000].split())

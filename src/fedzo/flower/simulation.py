@@ -24,10 +24,10 @@ from fedzo.flower import wire
 from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
-from fedzo.flower.reasons import line
-from fedzo.runs.folder import as_toml
+from fedzo.flower.reasons import one_line
 from fedzo.runs.job import Drive, Engine, Job
 from fedzo.runs.result import Result
+from fedzo.runs.tables import as_toml
 
 log = logging.getLogger("fedzo")
 
@@ -112,7 +112,7 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
             _wait_for(outcome)
         except Exception as error:
             if not outcome:
-                why = line(str(error.__cause__ or error))
+                why = one_line(str(error.__cause__ or error))
                 raise FedzoError(f"Flower's simulation engine failed: {why}") from error
     if not outcome:
         raise FedzoError("Flower's simulation engine ended before the run did")
@@ -189,7 +189,7 @@ class _Watched(Grid):
                 failed = reply.has_error()
                 why = str(reply.error.reason) if failed else wire.read_refusal(reply.content)
                 if why is not None:
-                    raise FedzoError(f"a virtual node cannot begin: {line(why)}")
+                    raise FedzoError(f"a virtual node cannot begin: {one_line(why)}")
         return replies
 
     def send_and_receive(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO
-from fedzo.errors import Halted, InvalidValue
+from fedzo.errors import Halted, InvalidValue, require
 from fedzo.flower import wire
 from fedzo.flower.app_config import HELD_BY_NODES
 from fedzo.flower.federation import FlowerFederation
+from fedzo.flower.layout import Layout
 from fedzo.flower.reasons import log
 from fedzo.flower.server import log_progress
 from fedzo.runs.inputs import checked_start
@@ -83,6 +83,9 @@ class FedzoStrategy:
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
         num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Run so many rounds.
@@ -92,9 +95,15 @@ class FedzoStrategy:
         grid : Grid
             As the ServerApp is given it.
         initial_arrays : ArrayRecord, optional
-            One vector, where to start; else the problem's own start, as a node tells it.
+            Where to start: one vector, or a state_dict, whose arrays of floats are one vector, in
+            their order; what is returned has the same names and shapes. Without it, the problem's
+            own start, as a node has it.
         num_rounds : int
             How many rounds to run.
+        timeout : float, optional
+            Seconds that a quorum is waited for, in place of ``settings.patience``.
+        train_config, evaluate_config : ConfigRecord, optional
+            Must be empty: a node takes nothing from a run but the work of an algorithm.
         evaluate_fn : callable, optional
             Evaluates a model on the server, after each evaluation by the nodes.
 
@@ -104,9 +113,14 @@ class FedzoStrategy:
             The run could not be finished, so that Flower lists it as failed; ``run_dir`` has
             a checkpoint.
         """
+        for key, given in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            allowed = "empty: a node's own configuration says how it computes"
+            require(not given, key, dict(given or {}), allowed)
         self.summary()
-        federation = FlowerFederation(grid, self.seed, self.uplink, self.settings)
-        x0 = federation.initial() if initial_arrays is None else _start(initial_arrays)
+        settings = self.settings if timeout is None else replace(self.settings, patience=timeout)
+        federation = FlowerFederation(grid, self.seed, self.uplink, settings)
+        layout = Layout.of(initial_arrays or wire.vector(federation.initial()))
+        x0 = checked_start(layout.vector())
         if x0.shape != (federation.dim,):
             right = f"a vector of {federation.dim} numbers, as the nodes' problem has"
             raise InvalidValue("initial_arrays", f"{x0.size} numbers", right)
@@ -119,7 +133,7 @@ class FedzoStrategy:
                     k: v for k, v in progress.record.items() if isinstance(v, int | float)
                 }
                 result.evaluate_metrics_clientapp[progress.round] = MetricRecord(numbers)
-                found = evaluate_fn and evaluate_fn(progress.round, wire.vector(progress.x))
+                found = evaluate_fn and evaluate_fn(progress.round, layout.record(progress.x))
                 if found is not None:
                     result.evaluate_metrics_serverapp[progress.round] = found
 
@@ -148,15 +162,9 @@ class FedzoStrategy:
         if not run.success:
             raise Halted(run.message)
         log.info("%s", run.message)
-        result.arrays = wire.vector(run.x)
+        result.arrays = layout.record(run.x)
         return result
 
     def summary(self) -> None:
         """Log what will be run."""
         log.info("fedzo: %s over %s, seed %s", self.algorithm, self.uplink, self.seed)
-
-
-def _start(arrays: ArrayRecord) -> NDArray[Any]:
-    if len(arrays) != 1:
-        raise InvalidValue("initial_arrays", f"{len(arrays)} arrays", "one vector")
-    return checked_start(arrays.to_numpy_ndarrays()[0])

@@ -26,10 +26,10 @@ from fedzo.algorithms import Algorithm
 from fedzo.core.federation import Update, Work
 from fedzo.core.signature import arguments_of
 from fedzo.errors import FedzoError
-from fedzo.flower.reasons import Reason, Refused, line
+from fedzo.flower.reasons import Reason, Refused, one_line
 from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
-from fedzo.runs.folder import as_toml
 from fedzo.runs.parts import describe_parts
+from fedzo.runs.tables import as_toml
 from fedzo.uplinks import Ideal
 
 Array = NDArray[Any]
@@ -306,16 +306,16 @@ def read_greeting(content: RecordDict) -> dict[str, Any]:
     return settings
 
 
-def hello(told: Hello) -> RecordDict:
+def hello(introduction: Hello) -> RecordDict:
     """Return the content of a node's introduction."""
-    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in told._asdict().items()}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in introduction._asdict().items()}
     return RecordDict({"hello": ConfigRecord(plain)})
 
 
 def read_hello(content: RecordDict) -> Hello:
     """Return a node's introduction, checked to make sense by itself."""
     plain = dict(config(content, "hello"))
-    told = Hello(
+    introduction = Hello(
         version=_short(take(plain, "version", str)),
         fingerprint=_short(take(plain, "fingerprint", str)),
         checksum=_short(take(plain, "checksum", str)),
@@ -326,15 +326,22 @@ def read_hello(content: RecordDict) -> Hello:
         offers=tuple(take(plain, "offers", list[str])),
         cost=take(plain, "cost", int),
     )
-    whose = all(0 <= i < told.devices for i in told.held) and len(told.held) == len(told.sizes)
-    once = len(set(told.held)) == len(told.held)
-    if not (whose and once and told.dim > 0 and min(told.cost, *told.sizes, 0) == 0):
+    whose = all(0 <= i < introduction.devices for i in introduction.held) and len(
+        introduction.held
+    ) == len(introduction.sizes)
+    once = len(set(introduction.held)) == len(introduction.held)
+    if not (
+        whose
+        and once
+        and introduction.dim > 0
+        and min(introduction.cost, *introduction.sizes, 0) == 0
+    ):
         raise Malformed("the node's introduction contradicts itself")
-    return told
+    return introduction
 
 
 def _short(text: str) -> str:
-    return line(text)[:40]
+    return one_line(text)[:40]
 
 
 def refusal(reason: str) -> RecordDict:
@@ -394,9 +401,9 @@ def read_losses(
     return found, failures, _metrics(content.metric_records.get("metrics") or {})
 
 
-def _metrics(told: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(reported: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers among a few metrics whose names can be shown."""
-    few = itertools.islice(told.items(), MOST_METRICS)
+    few = itertools.islice(reported.items(), MOST_METRICS)
     return {
         name: float(value)
         for name, value in few

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedzo.core.budget import Meter
 from fedzo.core.objective import Objective
@@ -24,6 +24,7 @@ from fedzo.errors import (
     require,
 )
 from fedzo.variables.bounds import Bounds, Box
+from fedzo.variables.logarithm import Logarithm
 
 Array = NDArray[Any]
 OnFailure = Literal["raise", "leave_out"]
@@ -34,6 +35,9 @@ class FunctionOptions(TypedDict, total=False):
 
     vectorized: bool
     bounds: Bounds | None
+    scale: str | Sequence[str]
+    x_scale: ArrayLike | None
+    args: tuple[Any, ...]
     retries: int
     on_failure: OnFailure
     max_queries: int | None
@@ -57,6 +61,14 @@ class FunctionObjective(Objective):
     bounds : sequence of pairs or scipy.optimize.Bounds, optional
         (low, high) of each number in x, None for an open end. The function is asked inside
         them only, by a smooth change of variables: see :class:`~fedzo.variables.bounds.Box`.
+    scale : str or sequence of str
+        ``linear``, or ``log`` for numbers over decades, which the optimiser sees as logarithms:
+        for all of x or for each number.
+    x_scale : float or array, optional
+        The typical length of each number in x (on a logarithmic scale: in decades), as SciPy's.
+        Bounds tell one, too.
+    args : tuple
+        Further arguments of the function: ``fun(x, device, *args)``.
     retries : int
         How many times the function is asked again where it raises, or where its value is not
         finite.
@@ -87,6 +99,9 @@ class FunctionObjective(Objective):
         *,
         vectorized: bool = False,
         bounds: Bounds | None = None,
+        scale: str | Sequence[str] = "linear",
+        x_scale: ArrayLike | None = None,
+        args: tuple[Any, ...] = (),
         retries: int = 0,
         on_failure: OnFailure = "raise",
         max_queries: int | None = None,
@@ -97,19 +112,46 @@ class FunctionObjective(Objective):
             check_count("max_queries", max_queries)
         require(isinstance(vectorized, bool), "vectorized", vectorized, "True or False")
         check_on_failure(on_failure)
-        check_takes("fun", fun, 2, "a function of (x, device), device in 0, ..., N-1")
+        require(isinstance(args, tuple), "args", args, "a tuple, such as (1.0,)")
+        also = f", and {len(args)} more of args" if args else ""
+        allowed = (
+            f"a function of (x, device{', *args' if args else ''}), device in 0, ..., N-1{also}"
+        )
+        check_takes("fun", fun, 2 + len(args), allowed)
         self.fun, self.dim, self.devices = fun, dim, devices
         self.vectorized, self.retries, self.on_failure = vectorized, retries, on_failure
+        self.args = args
+        self.logarithm = None if scale == "linear" else Logarithm(scale, dim)
         self.box = None if bounds is None else Box(bounds, dim)
+        if self.box is not None and self.logarithm is not None:
+            self.box = Box(self.logarithm.bounds(self.box.pairs()), dim)
+        self.scale = self._lengths(x_scale)
         self.meter = Meter(max_queries)
 
     def point(self, u: Array) -> Array:
         """Return what the function is given for the optimiser's u: a point inside the bounds."""
-        return u.copy() if self.box is None else self.box.decode(u)
+        x = u.copy() if self.box is None else self.box.decode(u)
+        return x if self.logarithm is None else self.logarithm.decode(x)
 
     def encode(self, x: Array) -> Array:
         """Return the optimiser's u of a starting point, which lies inside the bounds."""
+        if self.logarithm is not None:
+            x = self.logarithm.encode("x0", x)
         return x if self.box is None else self.box.encode(x)
+
+    def _lengths(self, x_scale: ArrayLike | None) -> Array | None:
+        """Return the typical lengths of u, NaN where nothing is known."""
+        if x_scale is not None:
+            lengths = np.asarray(x_scale, np.float64)
+            right = lengths.shape in ((), (self.dim,)) and bool((lengths > 0).all())
+            finite = right and bool(np.isfinite(lengths).all())
+            require(finite, "x_scale", x_scale, f"a number > 0, or {self.dim} of them")
+            return np.full(self.dim, lengths)
+        lengths = np.full(self.dim, np.nan) if self.box is None else self.box.lengths()
+        if self.logarithm is not None:  # a decade, where there are no bounds
+            logarithmic = np.array([name == "log" for name in self.logarithm.names])
+            lengths = np.where(logarithmic & np.isnan(lengths), 1.0, lengths)
+        return None if np.isnan(lengths).all() else lengths
 
     def batch(self, device: int, size: int, draws: Draws) -> int:
         """Return the device: it is all that a plain function needs to know."""
@@ -158,8 +200,8 @@ class FunctionObjective(Objective):
 
     def _call(self, points: Array, device: int) -> Array:
         if not self.vectorized:
-            return np.array([as_number("fun", self.fun(points[0], device))])
-        values = np.asarray(self.fun(points, device), np.float64)
+            return np.array([as_number("fun", self.fun(points[0], device, *self.args))])
+        values = np.asarray(self.fun(points, device, *self.args), np.float64)
         if values.shape != (len(points),):
             raise UsageError(f"fun returned the shape {values.shape}, not {(len(points),)}")
         return values

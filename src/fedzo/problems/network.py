@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -215,7 +216,7 @@ class TorchProblem(Objective):
         """Write parameters into the module, unless it has them."""
         if self._scratch is not None:
             if x is not self._scratch.memory:
-                self._scratch.memory[:] = x
+                _copy(x, self._scratch.memory)
         elif self._placed is not x:
             self._write(x, None)
             self._placed = x
@@ -316,6 +317,15 @@ def _pieces(parameters: Iterable[tuple[str, Tensor]]) -> list[Piece]:
         pieces.append(Piece(name, tensor, start, start + tensor.numel()))
         start += tensor.numel()
     return pieces
+
+
+def _copy(x: Array, target: Array) -> None:
+    """Copy x, which may be a file, a little at a time: a file's pages are let go of again."""
+    file: Any = x.base
+    for first in range(0, x.size, 1 << 16):
+        target[first : first + (1 << 16)] = x[first : first + (1 << 16)]
+        if isinstance(file, mmap):
+            file.madvise(MADV_DONTNEED)
 
 
 def _sum(walked: Combination | None, step: Combination | None) -> Combination | None:

@@ -6,72 +6,24 @@ any moment leaves the old file or the new one, never half of one.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
-from datetime import date, time
-from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import tomli_w
 from numpy.typing import NDArray
 
-from fedzo.core.files import unfinished, write_atomic
-from fedzo.core.objective import Best
+from fedzo.core.files import sync_file, unfinished, write_atomic
 from fedzo.errors import CannotWrite, UsageError
-from fedzo.runs.options import FlowerSettings, RunOptions
+from fedzo.runs.checkpoint import Checkpoint
+from fedzo.runs.history import HISTORY, Seal, as_line, read_history
+from fedzo.runs.options import RunOptions
+from fedzo.runs.tables import Config, as_text
 
 Array = NDArray[Any]
-Config = Mapping[str, Mapping[str, Any]]
-
-_FORMAT = 2  # of checkpoints: another number if what is in them is no longer read as it was
-
-# What may differ between the first part of a run and its continuation.
-FREE_KEYS = {
-    ("problem", "max_queries"),
-    *(("run", field.name) for field in fields(RunOptions) if not field.name.endswith("seed")),
-    *(("flower", field.name) for field in fields(FlowerSettings)),
-}
-
-
-class Checkpoint(NamedTuple):
-    """Enough to resume exactly: no generator has a state that would have to be kept."""
-
-    round: int
-    state: tuple[Array, ...]
-    totals: Mapping[str, int]  # queries and bytes so far
-    spent: int  # queries that the problem's own meter had counted
-    best: Best
-    last: Mapping[str, Any]  # what the last round told of itself
-    left_out: list[dict[str, Any]]  # who was left out since the last evaluation
-    seconds: float
-    config: Config
-    start: str  # a fingerprint of x0
-    records: int  # of the history, on schedule
-    digest: str  # of these records
-
-
-class Seal:
-    """Counts records and digests them, one after the other: what a checkpoint knows of them."""
-
-    def __init__(self) -> None:
-        self.count, self._digest = 0, hashlib.sha256()
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Count a record in."""
-        self.count += 1
-        self._digest.update(as_line(record).encode())
-
-    def digest(self) -> str:
-        """Return the digest of all records so far."""
-        return self._digest.hexdigest()
 
 
 class RunFolder:
@@ -80,7 +32,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.config = self.path / "config.toml"
-        self.history = self.path / "history.jsonl"
+        self.history = self.path / HISTORY
         self.checkpoint = self.path / "checkpoint.npz"
         self.model = self.path / "model.npy"
         self.best = self.path / "best.npy"
@@ -137,7 +89,7 @@ class RunFolder:
                 left.unlink()  # by a kill in the midst of writing
         except OSError as error:
             raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
-        write_atomic(self.config, _dumps(config).encode())
+        write_atomic(self.config, as_text(config).encode())
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the history."""
@@ -177,56 +129,13 @@ class RunFolder:
             )
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint."""
-        best = checkpoint.best._asdict()
-        arrays: dict[str, Any] = {f"state_{i}": a for i, a in enumerate(checkpoint.state)}
-        arrays["best"] = best.pop("x")
-        meta = checkpoint._asdict() | {"config": _dumps(checkpoint.config), "best": best}
-        del meta["state"]
-        text = json.dumps(meta)
-        buffer = io.BytesIO()
-        seal = np.array(_checksum(text, arrays))
-        np.savez(buffer, format=np.array(_FORMAT), meta=np.array(text), seal=seal, **arrays)
-        self._sync_history()  # what a checkpoint counts on must be on the disk before it
-        write_atomic(self.checkpoint, buffer.getvalue())
-
-    def _sync_history(self) -> None:
-        try:
-            with self.history.open("rb") as file:
-                os.fsync(file.fileno())
-        except FileNotFoundError:  # nothing was evaluated yet
-            return
-        except OSError as error:
-            raise CannotWrite(self.history, error) from error
+        """Write the checkpoint, after the records of the history that it counts on."""
+        sync_file(self.history)
+        write_atomic(self.checkpoint, checkpoint.packed())
 
     def load(self) -> Checkpoint | None:
         """Read the checkpoint, if there is one."""
-        if not self.checkpoint.exists():
-            return None
-        try:
-            content = io.BytesIO(self.checkpoint.read_bytes())
-            with np.load(content, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            self._check_format(int(arrays.pop("format", 1)))
-            text, seal = str(arrays.pop("meta")), str(arrays.pop("seal"))
-            if seal != _checksum(text, arrays):
-                raise ValueError("the checksum is another one")
-            meta = json.loads(text)
-            meta["config"] = tomllib.loads(meta["config"])
-            meta["best"] = Best(arrays.pop("best"), **meta["best"])
-            state = tuple(arrays[f"state_{i}"] for i in range(len(arrays)))
-            return Checkpoint(state=state, **meta)
-        except UsageError:
-            raise
-        except Exception as error:  # a zip file can be wrong in more ways than one can list
-            raise UsageError(f"{self.checkpoint} is damaged and cannot be resumed") from error
-
-    def _check_format(self, found: object) -> None:
-        if found != _FORMAT:
-            raise UsageError(
-                f"{self.checkpoint} has format {found}, and this fedzo reads format {_FORMAT}: "
-                "resume with the fedzo that wrote it"
-            )
+        return Checkpoint.read(self.checkpoint) if self.checkpoint.exists() else None
 
     def save_models(self, last: Array, best: Array) -> None:
         """Write the model after the last round, and the best one where that is another."""
@@ -237,124 +146,10 @@ class RunFolder:
             self.best.unlink(missing_ok=True)  # of the part before a resume
 
 
-def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
-    """Return a checksum over all fields of a checkpoint, their names, types and shapes."""
-    digest = hashlib.sha256(text.encode())
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def as_line(record: Mapping[str, Any]) -> str:
-    """Return a record as a line of valid JSON: what is not finite is null there.
-
-    >>> as_line({"round": 0, "spread": float("inf")}).strip()
-    '{"round": 0, "spread": null}'
-    """
-    finite = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in record.items()}
-    return json.dumps(finite, allow_nan=False) + "\n"
-
-
 def _save_array(path: Path, array: Array) -> None:
     buffer = io.BytesIO()
     np.save(buffer, array)
     write_atomic(path, buffer.getvalue())
-
-
-def read_history(path: Path, lenient: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the records of a history; a half line at the end, from a kill, is passed over.
-
-    A damaged line is an error, or is passed over too where ``lenient``.
-    """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if _is_record(record):
-                yield record
-            elif not lenient:
-                raise UsageError(f"{path} is damaged in line {number}")
-
-
-def read_seeds(path: Path) -> list[list[dict[str, Any]]]:
-    """Return the histories of a run folder, or of the ``seed-*`` run folders in it."""
-    folders = sorted(path.glob("seed-*")) or [path]
-    histories = [list(read_history(RunFolder(folder).history)) for folder in folders]
-    histories = [history for history in histories if history]
-    if not histories:
-        raise UsageError(f"{path} holds no history of a run")
-    return histories
-
-
-def read_runs(paths: Sequence[Path]) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the histories of several runs, by the names of their folders."""
-    return {_label(path, paths): read_seeds(path) for path in paths}
-
-
-def _label(path: Path, among: Sequence[Path]) -> str:
-    """Name a folder by its last part, or by all of it where another's last part is the same."""
-    same = sum(other.name == path.name for other in among)
-    return path.name if path.name and same == 1 else str(path)
-
-
-def _is_record(record: Any) -> bool:
-    """Tell whether this has what every reader relies on: a round, and a loss that is a number."""
-    if not isinstance(record, dict):
-        return False
-    at, loss = record.get("round"), record.get("train_loss")
-    whole = isinstance(at, int) and not isinstance(at, bool) and at >= 0
-    return whole and isinstance(loss, int | float) and isfinite(loss)
-
-
-def differences(old: Config, new: Config) -> list[str]:
-    """Name the settings in which two configurations of one run may not differ, but do.
-
-    >>> differences({"run": {"seed": 0, "rounds": 5}}, {"run": {"seed": 1, "rounds": 9}})
-    ['run.seed = 0, now 1']
-    """
-    keys = {(table, key) for config in (old, new) for table in config for key in config[table]}
-    return [
-        f"{table}.{key} = {was!r}, now {now!r}"
-        for table, key in sorted(keys - FREE_KEYS)
-        if (was := old.get(table, {}).get(key)) != (now := new.get(table, {}).get(key))
-        and repr(was) != repr(now)  # nan is not equal to itself
-    ]
-
-
-def as_toml(config: Config) -> Config:
-    """Return a configuration as it will be when written to TOML and read again.
-
-    TOML has no null: a setting that is None, or a default that TOML has no word for, is left
-    out, which means the same.
-
-    >>> as_toml({"algorithm": {"directions": np.int64(3), "participants": None, "sizes": (1, 2)}})
-    {'algorithm': {'directions': 3, 'sizes': [1, 2]}}
-    """
-    return {table: _as_toml(keys) for table, keys in config.items()}
-
-
-def _as_toml(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        items = [_as_toml(v) for v in value]
-        return None if None in items else items
-    if isinstance(value, Mapping):
-        return {str(k): p for k, v in value.items() if (p := _as_toml(v)) is not None}
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value if isinstance(value, str | int | float | date | time) else None
-
-
-def _dumps(config: Config) -> str:
-    return tomli_w.dumps({table: dict(keys) for table, keys in config.items()})
 
 
 def _lock(folder: Path) -> int | None:

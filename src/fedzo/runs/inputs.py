@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -107,18 +109,39 @@ def describe_problem(fun: object, objective: Objective, start: Array) -> dict[st
         table |= {"devices": objective.devices, "max_queries": objective.meter.max_queries}
         if objective.box is not None:
             table["bounds"] = objective.box.pairs()
+        if objective.logarithm is not None:
+            table["scale"] = objective.logarithm.names
+        if objective.scale is not None:
+            table["x_scale"] = objective.scale.tolist()
         return table | {"python_only": "its problem is a function that was given in Python"}
     names = {factory: name for name, factory in PROBLEMS.items()}
-    own = objective.made_with
-    complex_ones = [key for key, value in own.items() if not is_plain(value)]
-    plain = {key: value for key, value in own.items() if key not in complex_ones}
+    own, maker, initial = objective.made_with, _maker(objective), np.asarray(objective.initial())
+    plain = {key: value for key, value in own.items() if is_plain(value)}
     table = {"name": names.get(objective.made_by, objective.made_by), **plain}
-    if "<" in objective.made_by or objective.made_by.startswith("__main__:"):
+    if maker is None:
         reason = "its problem is defined where no other program can import it"
-    elif complex_ones:
-        reason = f"its problem was made with {', '.join(complex_ones)} in Python"
-    elif not np.array_equal(start, objective.initial()):
+    elif lost := [key for key, value in own.items() if not _comes_back(key, value, maker)]:
+        reason = f"its problem was made with {', '.join(lost)} in Python"
+    elif start.dtype != checked_start(initial).dtype or not np.array_equal(start, initial):
         reason = "its x0 was given in Python"
     else:
         return table
     return {**table, "dim": objective.dim, "devices": objective.devices, "python_only": reason}
+
+
+def _maker(objective: Objective) -> Any:
+    """Return what made the objective, where another program finds it under its name too."""
+    module, _, name = objective.made_by.partition(":")
+    return None if module == "__main__" else getattr(sys.modules.get(module), name, None)
+
+
+def _comes_back(key: str, value: object, maker: Any) -> bool:
+    """Tell whether an argument is the same when it was written to TOML, which has no null."""
+    if is_plain(value) and not _holds_none(value):
+        return True
+    parameter = inspect.signature(maker).parameters.get(key)
+    return parameter is not None and parameter.default is value
+
+
+def _holds_none(value: object) -> bool:
+    return any(map(_holds_none, value)) if isinstance(value, list | tuple) else value is None

@@ -19,11 +19,12 @@ from fedzo.algorithms import Algorithm, FedZO
 from fedzo.core.federation import Federation, LocalFederation
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
-from fedzo.runs.folder import Config, RunFolder, as_toml
+from fedzo.runs.folder import RunFolder
 from fedzo.runs.loop import Loop, unchanged
 from fedzo.runs.options import RunOptions
 from fedzo.runs.parts import describe_parts
 from fedzo.runs.result import Callback, Result, closing
+from fedzo.runs.tables import Config, as_toml
 from fedzo.runs.watchers import Curves
 from fedzo.uplinks import Uplink
 

@@ -16,10 +16,14 @@ from fedzo.algorithms import RoundInfo
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
-from fedzo.runs.folder import Checkpoint, RunFolder, Seal, differences
+from fedzo.runs.checkpoint import Checkpoint
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.history import Seal
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Progress, Result, Status
 from fedzo.runs.states import flatten, unflatten
+from fedzo.runs.tables import differences
+from fedzo.runs.verdict import shortcoming
 
 if TYPE_CHECKING:
     from fedzo.runs.job import Job
@@ -353,45 +357,14 @@ class Loop:
 
     def _verdict(self, status: Status, message: str) -> tuple[Status, str]:
         """Return what a run that ended as it should has come to, in truth."""
-        found = self._shortcoming() if status <= Status.STOPPED else None
-        return status if found is None else found[0], message + ("" if found is None else found[1])
-
-    def _shortcoming(self) -> tuple[Status, str] | None:
-        """Return why a run that ended as it should is not a success, if it is not."""
         at, best = self.position, self._better()
-        if not self.history:
-            return Status.STALLED, ", before anything was evaluated"
-        first, last = (self.history[i]["train_loss"] for i in (0, -1))
-        kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
-        flat = "μ is below the precision of x, or the loss is flat around it"
-        silent = ", ".join(map(str, sorted(self.silent or ())[:5]))
-        # Less than one per cent is noise around a good start.
-        reasons = (
-            (not at.queries, Status.HALTED, ", in which no device took part"),
-            (silent, Status.HALTED, f", but device {silent} was never heard of"),
-            (
-                2 * at.idle > at.round,
-                Status.STALLED,
-                f", but in {at.idle} of {at.round} no device took part",
-            ),
-            (
-                last - first > 0.01 * abs(first),
-                Status.DIVERGED,
-                f", but the loss rose from {first:.4g} to {last:.4g}{kept}",
-            ),
-            (
-                fingerprint(self.x) == self.start,
-                Status.STALLED,
-                f", but no two values differed: {flat}",
-            ),
-            (
-                best.round == 0,
-                Status.STALLED,
-                f", but no evaluated model is better than the start, {first:.4g}",
-            ),
-        )
-        met = ((status, words) for holds, status, words in reasons if holds)
-        return next(met, None) if at.round else None
+        found = None
+        if status <= Status.STOPPED:
+            losses = [record["train_loss"] for record in self.history]
+            moved = fingerprint(self.x) != self.start
+            silent = sorted(self.silent or ())
+            found = shortcoming(at.round, at.queries, at.idle, losses, best, moved, silent)
+        return status if found is None else found[0], message + ("" if found is None else found[1])
 
     def _note_left_out(self, t: int) -> None:
         """Take down who was left out in round t, for the next record of the history."""
@@ -447,13 +420,13 @@ def fingerprint(x: Array) -> str:
 
 
 def all_finite(x: Array) -> bool:
-    """Tell whether all numbers of a model are finite, looking at a million at a time.
+    """Tell whether all numbers of a model are finite, looking at a few at a time.
 
     >>> all_finite(np.array([1.0, np.inf]))
     False
     """
     flat = x.reshape(-1)
-    return all(np.isfinite(flat[i : i + 1_000_000]).all() for i in range(0, flat.size, 1_000_000))
+    return all(np.isfinite(flat[i : i + 65536]).all() for i in range(0, flat.size, 65536))
 
 
 def mean_of(losses: Array) -> float:

@@ -92,8 +92,9 @@ def make_parts(tables: Mapping[str, Any]) -> tuple[Algorithm, Uplink, dict[str, 
             raise InvalidValue("server.name", names["server"], allowed)
         made = arguments = arguments_of("algorithm", kind, own)
     resolved["algorithm"] = {"name": names["algorithm"], **arguments}
+    tables = {table: resolved[table] for table in PARTS if table in resolved}
     with naming("algorithm"):
-        return kind(**made), uplink, resolved
+        return kind(**made), uplink, tables
 
 
 def has_server(kind: Any) -> bool:
@@ -110,10 +111,9 @@ def describe_parts(algorithm: Algorithm, uplink: Uplink) -> dict[str, Table]:
     (2, {'name': 'mean'}, {'kind': 'ideal'})
     """
     described = {"algorithm": _describe("algorithm", algorithm)}
-    described["uplink"] = _describe("uplink", uplink)
     if described["algorithm"].pop("server", None) is not None:
         described["server"] = _describe("server", algorithm.server)  # type: ignore[attr-defined]
-    return described
+    return described | {"uplink": _describe("uplink", uplink)}
 
 
 def _describe(table: str, part: Any) -> Table:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedzo.runs.folder import RunFolder, read_history
+from fedzo.runs.folder import RunFolder
+from fedzo.runs.history import read_history
 from fedzo.runs.result import Progress
 
 

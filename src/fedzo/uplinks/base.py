@@ -41,7 +41,7 @@ class Uplink:
 
     A subclass defines :meth:`aggregate`, and :meth:`participants` where devices are not sampled
     uniformly. ``wants_coefficients`` says that it can only send what is made of directions;
-    without ``wants_updates`` it works on coefficients alone, and nobody need rebuild updates.
+    without ``wants_updates`` it works on coefficients alone, and no update is rebuilt for it.
     """
 
     wants_coefficients: ClassVar[bool] = False

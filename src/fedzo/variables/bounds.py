@@ -105,6 +105,14 @@ class Box:
         two = self._half * np.arcsin(np.clip((x64 - self._middle) / self._unit, -1, 1))
         return np.where(self._free, x, np.where(self._both, two, one)).astype(x.dtype)
 
+    def lengths(self) -> Array:
+        """Return a typical length of each coordinate of u: a quarter of the width, NaN if open.
+
+        >>> Box([(-5.0, 5.0), (0.0, None)], dim=2).lengths()
+        array([2.5, nan])
+        """
+        return np.where(self._both & (self._half > 0), self._half / 2, np.nan)
+
     def pairs(self) -> list[list[float]]:
         """Return the bounds as a configuration can hold them, infinities for open ends.
 

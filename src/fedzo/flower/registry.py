@@ -12,17 +12,17 @@ from flwr.serverapp import Grid
 from fedzo._version import __version__
 from fedzo.flower import reasons, wire
 from fedzo.flower.fingerprint import directions_checksum
-from fedzo.flower.reasons import line, log
+from fedzo.flower.reasons import log, one_line
 from fedzo.flower.schema import Malformed
 
 
-class Roll:
+class NodeRegistry:
     """The nodes that have introduced themselves and kept answering.
 
-    A node that connects is greeted, and is on the roll once it has answered. One that
-    vanishes or stays silent is struck off and greeted anew: its answer brings it back. What
+    A node that connects is greeted, and joins once it has answered. One that
+    vanishes or stays silent is dropped and greeted again: its answer brings it back. What
     problem this is, most nodes' introductions say; a node with another one is not taken.
-    Where two nodes claim a device, it is the earlier one's until that one is struck off.
+    Where two nodes claim a device, it is the earlier one's until that one is dropped.
 
     ``bound`` says which devices each node may claim, by its id; None: any. ``settings`` is what
     the run knows of the problem, which a node with other settings refuses. A node whose generator
@@ -43,13 +43,13 @@ class Roll:
         self.refused: dict[int, str] = {}  # the nodes that were not taken, and why
         self._owners: dict[int, int] = {}  # the node of each device that has one
         self.problem: wire.Hello | None = None  # once it is settled
-        self.sizes: dict[int, int] = {}  # of every device heard of so far, as its owner told it
+        self.sizes: dict[int, int] = {}  # of every device heard of so far, as its node reported it
 
     def look(self) -> None:
-        """Bring the roll up to date."""
+        """Bring the list of nodes up to date."""
         present = set(self._grid.get_node_ids())
         for gone in [node for node in self._nodes if node not in present]:
-            self.strike(gone, "it has disconnected")
+            self.drop(gone, "it has disconnected")
         for gone in self.refused.keys() - present:
             del self.refused[gone]
         known = self._nodes.keys() | set(self._greeted.values()) | self.refused.keys()
@@ -73,26 +73,26 @@ class Roll:
 
         How many is in devices.
         """
-        votes = Counter(told.shape for told in self._nodes.values())
+        votes = Counter(each.shape for each in self._nodes.values())
         wanted = max(votes, key=votes.__getitem__, default=None)
-        agreed = [told for told in self._nodes.values() if told.shape == wanted]
-        return (agreed[0], len(set().union(*(t.held for t in agreed)))) if agreed else None
+        agreed = [each for each in self._nodes.values() if each.shape == wanted]
+        return (agreed[0], len(set().union(*(each.held for each in agreed)))) if agreed else None
 
     def settle(self, problem: wire.Hello) -> None:
         """Take only nodes with this problem from now on."""
         self.problem = problem
-        for node, told in list(self._nodes.items()):
-            if told.shape != problem.shape:
+        for node, introduction in list(self._nodes.items()):
+            if introduction.shape != problem.shape:
                 del self._nodes[node]
-                self._refuse(node, _another(told, problem))
+                self._refuse(node, _another(introduction, problem))
         self.sizes.clear()
         self._deal()
 
-    def strike(self, node: int, reason: str) -> None:
-        """Take a node off the roll until it answers a greeting again."""
+    def drop(self, node: int, reason: str) -> None:
+        """Drop a node until it answers a greeting again."""
         if self._nodes.pop(node, None) is not None:
             self._deal()
-            log.warning("node %d is off the roll: %s", node, line(reason))
+            log.warning("node %d is dropped: %s", node, one_line(reason))
 
     def unlike(self, node: int) -> bool:
         """Tell whether a node's generator draws other directions than the server's."""
@@ -108,7 +108,7 @@ class Roll:
 
     def offers(self, method: str) -> bool:
         """Tell whether most nodes' objectives have this optional method."""
-        return 2 * sum(method in told.offers for told in self._nodes.values()) > len(self._nodes)
+        return 2 * sum(method in each.offers for each in self._nodes.values()) > len(self._nodes)
 
     def _greet(self, nodes: list[int]) -> None:
         said = wire.greeting(self._settings)
@@ -124,66 +124,66 @@ class Roll:
             refusal = wire.read_refusal(reply.content)
             if refusal is not None:
                 raise Malformed(worded(refusal))
-            told = wire.read_hello(reply.content)
-            self._check(node, told)
+            introduction = wire.read_hello(reply.content)
+            self._check(node, introduction)
         except Malformed as error:
             self._refuse(node, str(error))
             if lost(reply):  # it may come back
                 del self.refused[node]
             return
-        log.info("node %d is on the roll with devices %s", node, shown(told.held))
-        if told.checksum != directions_checksum():
+        log.info("node %d has joined with devices %s", node, shown(introduction.held))
+        if introduction.checksum != directions_checksum():
             log.warning(
                 "node %d draws other directions than the server: it sends updates, never "
                 "coefficients",
                 node,
             )
-        taken = self._owners.keys() & told.held
+        taken = self._owners.keys() & introduction.held
         if taken:
             log.warning("node %d: devices %s are another node's already", node, shown(taken))
-        self._nodes[node] = told
-        self._claim(node, told)
+        self._nodes[node] = introduction
+        self._claim(node, introduction)
 
-    def _check(self, node: int, told: wire.Hello) -> None:
+    def _check(self, node: int, introduction: wire.Hello) -> None:
         """Raise unless a node is one of this federation, and claims no more than its devices."""
-        if told.version != __version__:
-            raise Malformed(f"it has fedzo {told.version}, not {__version__}")
-        if self.problem is not None and told.shape != self.problem.shape:
-            raise Malformed(_another(told, self.problem))
+        if introduction.version != __version__:
+            raise Malformed(f"it has fedzo {introduction.version}, not {__version__}")
+        if self.problem is not None and introduction.shape != self.problem.shape:
+            raise Malformed(_another(introduction, self.problem))
         if self._bound is not None:
-            strange = set(told.held) - set(self._bound.get(node, ()))
+            strange = set(introduction.held) - set(self._bound.get(node, ()))
             if strange:
                 raise Malformed(f"devices {shown(strange)} are not bound to it")
 
-    def _claim(self, node: int, told: wire.Hello) -> None:
-        for device, size in zip(told.held, told.sizes, strict=True):
+    def _claim(self, node: int, introduction: wire.Hello) -> None:
+        for device, size in zip(introduction.held, introduction.sizes, strict=True):
             if self._owners.setdefault(device, node) == node:
                 self.sizes[device] = size
 
     def _deal(self) -> None:
         """Say anew which device is whose."""
         self._owners.clear()
-        for node, told in self._nodes.items():
-            self._claim(node, told)
+        for node, introduction in self._nodes.items():
+            self._claim(node, introduction)
 
     def _refuse(self, node: int, reason: str) -> None:
-        self.refused[node] = line(reason)
+        self.refused[node] = one_line(reason)
         log.warning("node %d is not taken: %s", node, self.refused[node])
 
 
-def _another(told: wire.Hello, right: wire.Hello) -> str:
-    if (told.dim, told.devices) == (right.dim, right.devices):
-        return f"its problem is another one, {told.fingerprint}, not {right.fingerprint}"
+def _another(introduction: wire.Hello, right: wire.Hello) -> str:
+    if (introduction.dim, introduction.devices) == (right.dim, right.devices):
+        return f"its problem is another one, {introduction.fingerprint}, not {right.fingerprint}"
     return (
-        f"its problem has dim={told.dim} and devices={told.devices}, not {right.dim} and "
-        f"{right.devices}"
+        f"its problem has dim={introduction.dim} and devices={introduction.devices}, "
+        f"not {right.dim} and {right.devices}"
     )
 
 
 def worded(refusal: str) -> str:
     """Return a node's reason for the server's log."""
-    told = reasons.read(refusal)
-    return f"{told.words} ({told.reference} in its log)" if told.reference else told.words
+    words, reference = reasons.read(refusal)
+    return f"{words} ({reference} in its log)" if reference else words
 
 
 def failure(reply: Any) -> str:

@@ -1,4 +1,4 @@
-"""Asking the nodes, and waiting for them: for whom, how long, and what if they do not come."""
+"""Requests the nodes, and waiting for them: for whom, how long, and what if they do not come."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedzo.errors import Halted
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import read_bindings
 from fedzo.flower.reasons import log
-from fedzo.flower.roll import Roll, failure, lost, shown, worded
+from fedzo.flower.registry import NodeRegistry, failure, lost, shown, worded
 from fedzo.runs.options import FlowerSettings
 
 # Answers by device: what was found, or the reason why it was not, as a string.
@@ -23,7 +23,7 @@ Write = Callable[[int, list[int]], RecordDict]
 Read = Callable[[RecordDict, list[int]], Found]
 
 
-class Asking:
+class Requests:
     """Sends messages to the nodes of devices and collects the answers.
 
     Parameters
@@ -50,7 +50,7 @@ class Asking:
         self.sent: list[Message] = []  # of the last round
         self.received: list[Message] = []
         self._ttl = settings.patience + settings.grace
-        self.roll = Roll(grid, self._ttl, read_bindings(settings.bindings), problem)
+        self.registry = NodeRegistry(grid, self._ttl, read_bindings(settings.bindings), problem)
 
     def gather(self) -> wire.Hello:
         """Wait for all nodes that are connected, and a quorum of the devices.
@@ -59,17 +59,17 @@ class Asking:
         """
         wait = _Wait(self.settings)
         while True:
-            self.roll.look()
-            elected, there, enough = self.roll.elected(), 0, False
+            self.registry.look()
+            elected, there, enough = self.registry.elected(), 0, False
             if elected is not None:
                 problem, there = elected
                 enough = there >= self.settings.needed(problem.devices)
-                everyone = there == problem.devices and self.roll.complete
+                everyone = there == problem.devices and self.registry.complete
                 if everyone or (enough and wait.over()):
-                    self.roll.settle(problem)
+                    self.registry.settle(problem)
                     return problem
             state = f"{there} of the devices are there"
-            for node, reason in list(self.roll.refused.items())[:1]:
+            for node, reason in list(self.registry.refused.items())[:1]:
                 state += f", and node {node} is not taken: {reason}"
             wait.a_moment(enough, state)
 
@@ -91,28 +91,28 @@ class Asking:
         need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
         while missing:
             if wait.time_to_look():
-                self.roll.look()
-                for asked in under_way.without(self.roll):
+                self.registry.look()
+                for asked in under_way.without(self.registry):
                     missing.update(dict.fromkeys(asked, "its node was lost"))
             idle = missing.keys() - under_way.devices()
-            self._send(kind, self.roll.homes(idle), content, under_way)
+            self._send(kind, self.registry.homes(idle), content, under_way)
             for node, asked, reply in self._replies(kind, under_way):
-                told = self._told(node, asked, reply, read)
+                answers = self._told(node, asked, reply, read)
                 for device in asked:
-                    if device not in told:
+                    if device not in answers:
                         missing[device] = "its node was lost"
                         continue
                     del missing[device]
-                    if not isinstance(told[device], str):
-                        found[device] = told[device]
-                self.leave_out({i: why for i, why in told.items() if isinstance(why, str)})
+                    if not isinstance(answers[device], str):
+                        found[device] = answers[device]
+                self.leave_out({i: why for i, why in answers.items() if isinstance(why, str)})
             enough = len(devices) - len(missing) >= need
             if not missing or (enough and (not under_way.asked or wait.over())):
                 break
             answered = f"{len(devices) - len(missing)} of {len(devices)} devices have answered"
             wait.a_moment(enough, answered, at_work=bool(under_way.asked))
         for node, asked in under_way.asked.values():
-            self.roll.strike(node, f"it was silent for the {self.settings.grace:g} s of grace")
+            self.registry.drop(node, f"it was silent for the {self.settings.grace:g} s of grace")
             missing.update(dict.fromkeys(asked, "its node did not answer in time"))
         self.leave_out(missing)
         return found
@@ -142,7 +142,7 @@ class Asking:
                 if i:
                     under_way.asked[i] = (node, own)
                 else:
-                    self.roll.strike(node, "no message can be sent to it")
+                    self.registry.drop(node, "no message can be sent to it")
 
     def _replies(self, kind: str, under_way: _UnderWay) -> Iterator[tuple[int, list[int], Message]]:
         if not under_way.asked:
@@ -156,7 +156,7 @@ class Asking:
     def _told(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:
         """Return what a reply says of each device that was asked; nothing, if the node is lost."""
         if lost(reply):
-            self.roll.strike(node, "Flower has lost it")
+            self.registry.drop(node, "Flower has lost it")
             return {}
         if reply.has_error():
             return dict.fromkeys(asked, failure(reply))
@@ -164,10 +164,10 @@ class Asking:
             refusal = wire.read_refusal(reply.content)
             if refusal is not None:
                 return dict.fromkeys(asked, refusal)
-            told = read(reply.content, asked)
+            answers = read(reply.content, asked)
         except Exception as error:  # whatever a stranger's bytes can make a decoder raise
             return dict.fromkeys(asked, f"its node's answer is malformed: {error}")
-        return {i: told.get(i, "its node did not answer for it") for i in asked}
+        return {i: answers.get(i, "its node did not answer for it") for i in asked}
 
 
 class _UnderWay:
@@ -180,9 +180,9 @@ class _UnderWay:
         """Return the devices that an answer is expected for."""
         return {device for _, own in self.asked.values() for device in own}
 
-    def without(self, roll: Roll) -> list[list[int]]:
-        """Give up what was asked of nodes that are off the roll; return the devices of each."""
-        gone = [i for i, (node, _) in self.asked.items() if node not in roll]
+    def without(self, registry: NodeRegistry) -> list[list[int]]:
+        """Give up what was asked of nodes that were dropped; return the devices of each."""
+        gone = [i for i, (node, _) in self.asked.items() if node not in registry]
         return [self.asked.pop(i)[1] for i in gone]
 
 
