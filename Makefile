@@ -7,7 +7,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constra
 NEEDS = pyproject.toml constraints.txt
 PROCESSES = -o cache_dir=.pytest_cache/processes
 
-.PHONY: demo test slow fuzz soak processes lint types docs bench clean
+.PHONY: demo test slow compare fuzz soak processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -30,6 +30,12 @@ soak: $(VENV)/.dev
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
 	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile $(PROCESSES) tests/flower
+
+# Our methods and others at equal queries, and BBOB: an hour or more.
+compare: $(VENV)/.dev
+	$(PIP) nevergrad coco-experiment
+	$(BIN)/python benchmarks/compare.py --out compare
+	$(BIN)/python benchmarks/compare.py --bbob 6 7
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

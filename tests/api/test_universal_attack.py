@@ -66,8 +66,11 @@ def test_a_budget_is_kept_and_the_best_so_far_is_what_one_gets():
 
 @pytest.mark.parametrize("budget", [1, 1000])
 def test_a_budget_that_ends_while_the_rate_is_measured_ends_as_any_other(budget):
-    attack = fedzo.UniversalAttack(model(budget)).fit(PARTIES, 1)
+    attack = fedzo.UniversalAttack(model(budget))
+    with pytest.warns(UserWarning, match="no perturbation is better than none"):
+        attack.fit(PARTIES, 1)
     result = attack.result
+    assert not result.success
     assert attack.queries == result.queries + result.evaluation_queries == budget
     assert result.message == f"the budget of {budget:,} queries is spent after round 0"
     assert not attack.noise.any()

@@ -75,3 +75,31 @@ def test_what_is_no_module_or_answers_no_tensor(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"pip install 'fedzo\[torch\]'"):
         TorchModel(Pair())
+
+
+def test_inputs_are_normalised_channel_by_channel():
+    """The sum of (z - mean) / std over a 2-channel image of two pixels each, by hand."""
+
+    class Sums(torch.nn.Module):
+        def forward(self, batch):
+            return batch.sum(dim=(2, 3))
+
+    model = TorchModel(Sums(), mean=[0.5, 0.25], std=[0.5, 0.1])
+    scores = model(np.array([[[[0.5, 1.0]], [[0.25, 0.35]]]]))
+    np.testing.assert_allclose(scores, [[0.0 + 1.0, 0.0 + 1.0]], atol=1e-6)
+    with pytest.raises(ModelError, match="mean has 2 numbers, but inputs are of shape"):
+        model(np.zeros((1, 3, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("moments", "told"),
+    [
+        ({"mean": [0.5]}, "std = None"),
+        ({"mean": [0.5], "std": [0.0]}, "std = "),
+        ({"mean": [0.5], "std": [1.0, 1.0]}, "std = .* 1 numbers, as mean has"),
+        ({"mean": ["a"], "std": [1.0]}, "mean = "),
+    ],
+)
+def test_moments_that_cannot_be_are_refused(moments, told):
+    with pytest.raises(InvalidValue, match=told):
+        TorchModel(torch.nn.Linear(2, 2), **moments)

@@ -284,3 +284,16 @@ def test_the_example_with_scikit_learn(capsys):
     assert tuned.score < tuned.history[0]["train_loss"] / 2
     assert tuned.queries <= 200
     assert capsys.readouterr().out.startswith("{'alpha': ")
+
+
+@pytest.mark.parametrize("algorithm", ["auto", fedzo.TPE(batch_size=1), fedzo.CMA(batch_size=1)])
+def test_searches_tune_within_the_budget(algorithm):
+    def away(params, device, rng):  # best at a rate of 0.1, and 3 layers
+        distance = np.log10(params["rate"]) + 1, (params["layers"] - 3) / 4
+        return float(np.sum(np.square(distance))) + device
+
+    space = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
+    tuned = fedzo.tune(away, space, devices=2, max_queries=160, algorithm=algorithm)
+    assert tuned.queries <= 160
+    start = 0.5 + (np.log10(1e-2) + 1) ** 2  # the middle of the rates is 0.01
+    assert tuned.score < 0.5 + 0.2 * (start - 0.5)

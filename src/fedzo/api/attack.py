@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
-from fedzo.algorithms import Algorithm, FedZO
+from fedzo.algorithms import Algorithm, FedZO, SignMomentum
 from fedzo.errors import UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
-from fedzo.problems.attack.inputs import columns_of, listed
+from fedzo.problems.attack.inputs import check_batches, columns_of, listed
 from fedzo.problems.attack.problem import Attack
 from fedzo.runs.minimize import minimize
 from fedzo.runs.options import RunKeywords
@@ -26,7 +29,20 @@ Array = NDArray[Any]
 T = TypeVar("T")
 
 # Those of `fedzo run attack`, but for the rate: it has the units of the model's scores.
-DEFAULT = FedZO(learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20)
+PENALISED = FedZO(
+    learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20
+)
+# Within a budget: a forward difference on one image costs b2 + 1 queries for b2 directions, and
+# signs need no rate to be measured. η only scales the update, of which the signs are taken.
+WITHIN = FedZO(
+    learning_rate=0.001,
+    smoothing=1.0,
+    batch_size=1,
+    directions=20,
+    local_steps=1,
+)
+_ROUNDS = 200  # of an attack within a budget, where queries are not limited
+_EVALUATIONS = 4  # of an attack within a budget, beside that of the start
 
 
 class UniversalAttack:
@@ -38,20 +54,29 @@ class UniversalAttack:
         A :class:`~fedzo.models.Model`; a fitted scikit-learn classifier, a torch module that
         answers logits, or what :func:`fedzo.models.load` takes are made into one.
     c : float
-        What distortion costs, against the margin by which the model is right.
+        What distortion costs, against the margin by which the model is right; without ``eps``.
+    eps : float, optional
+        The budget: how far an input may be moved at most, in units of its range, such as 8/255.
+        None: the paper's form, in which distortion costs ``c``.
+    norm : str
+        In what ``eps`` is counted: ``inf``, the largest change of a number, or ``l2``.
+    target : label, optional
+        What inputs are to be taken for; None: for anything that they are not.
     margin : str
         ``logits`` or ``confidences``: see :mod:`fedzo.problems.attack.problem`.
     algorithm : Algorithm, optional
-        How to look for it; FedZO with the settings of ``fedzo run attack`` and a measured
-        learning rate by default.
+        How to look for it. By default FedZO: within a budget by signs, with as many rounds as
+        the model's ``max_queries`` allows; else with the settings of ``fedzo run attack`` and a
+        measured learning rate.
     callback, run_dir, resume, **options
-        As in :func:`fedzo.minimize`; 20 rounds, each evaluated, by default.
+        As in :func:`fedzo.minimize`; 20 rounds, each evaluated, by default. Within a budget, as
+        many as ``max_queries`` allows, or 200, four of them evaluated.
 
     Attributes
     ----------
     noise : array
-        The perturbation, of an input's shape, in the variables of
-        :mod:`fedzo.variables.perturbation`.
+        The perturbation, of an input's shape: within a budget what is added, in units of the
+        input's range; else x in the variables of :mod:`fedzo.variables.perturbation`.
     distortion : Distortion
         How far it moves the inputs that it was made from.
     queries : int
@@ -75,13 +100,22 @@ class UniversalAttack:
     >>> attack = UniversalAttack(Linear(), rounds=5).fit(devices, label)
     >>> attack.success_rate(of_one_class, label) > 0.5
     True
+
+    No number of an input is moved by more than a fifth of the range:
+
+    >>> attack = UniversalAttack(Linear(), eps=0.2).fit(devices, label)
+    >>> attack.success_rate(of_one_class, label) > 0.5, attack.distortion.linf_max < 0.201
+    (True, True)
     """
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # target: a label here, where a run's is a loss
         self,
         model: Any,
         *,
         c: float = 1.0,
+        eps: float | None = None,
+        norm: str = "inf",
+        target: Any = None,
         margin: str = "logits",
         algorithm: Algorithm | None = None,
         callback: Callbacks = None,
@@ -90,15 +124,12 @@ class UniversalAttack:
         **options: Unpack[RunKeywords],
     ) -> None:
         self.model = _model(model)
-        self.c, self.margin = c, margin
+        self.c, self.eps, self.norm, self.target, self.margin = c, eps, norm, target, margin
+        self._algorithm, self._given = algorithm, options
         self._options: dict[str, Any] = {
-            "algorithm": DEFAULT if algorithm is None else algorithm,
             "callback": callback,
             "run_dir": run_dir,
             "resume": resume,
-            "rounds": 20,
-            "evaluate_every": 1,  # so the best is known whenever a budget ends
-            **options,
         }
         self._perturbation: Perturbation | None = None
         self._distortion: Distortion | None = None
@@ -130,6 +161,7 @@ class UniversalAttack:
             before, the best so far is kept all the same: ``noise``, ``save`` and ``result`` work.
         """
         parts = listed("images_per_device", images_per_device)
+        check_batches(self.model, images_per_device, parts[0])
         of_all = np.isscalar(labels) or getattr(labels, "ndim", 1) == 0
         problem = Attack(
             self.model,
@@ -137,15 +169,34 @@ class UniversalAttack:
             [labels] * len(parts) if of_all else labels,
             held_out=held_out,
             c=self.c,
+            eps=self.eps,
+            norm=self.norm,
+            target=self.target,
             margin=self.margin,
         )
-        self._result = minimize(problem, **self._options)
+        self._result = minimize(problem, **self._plan(problem), **self._options)
         self._perturbation = problem.perturbation(self._result.x)
         self._distortion = problem.distortion(self._result.x)
         if problem.failure is not None:
             problem.failure.add_note("The best perturbation so far is kept: see noise and save().")
             raise problem.failure
+        if not self.noise.any():
+            self._result.success = False
+            told = f"no perturbation is better than none: {self._result.message}"
+            warnings.warn(told, UserWarning, stacklevel=2)
         return self
+
+    def _plan(self, problem: Attack) -> dict[str, Any]:
+        """Return the algorithm, and the rounds and evaluations that suit it and the budgets."""
+        if self.eps is None or self._algorithm is not None:
+            algorithm = PENALISED if self._algorithm is None else self._algorithm
+            # Each round is evaluated, so the best is known whenever the queries end.
+            return {"algorithm": algorithm, "rounds": 20, "evaluate_every": 1, **self._given}
+        rounds = self._given.get("rounds", _affordable(problem))
+        server = SignMomentum(rate=0.1, last_rate=0.01, beta=0.9, rounds=rounds)
+        every = -(-rounds // _EVALUATIONS)
+        chosen = {"algorithm": replace(WITHIN, server=server), "rounds": rounds}
+        return {**chosen, "evaluate_every": every, **self._given}
 
     @property
     def result(self) -> Result:
@@ -178,16 +229,32 @@ class UniversalAttack:
         return self.perturbation.apply(inputs)
 
     def success_rate(self, inputs: ArrayLike, labels: ArrayLike) -> float:
-        """Return how often the model errs on the inputs under the perturbation.
+        """Return how often the model errs on the inputs, or takes them for the target.
 
-        One label may stand for all. It costs a query for each input.
+        They are under the perturbation, images within a budget rounded to 8 bits. One label may
+        stand for all. It costs a query for each input.
         """
         moved = self.apply(inputs)
         right = columns_of(self.model, labels, len(moved))
         shape = self.model.input_shape or self.noise.shape
         scores = self.model(moved.reshape(-1, *shape))
         check_columns(right, scores.shape[1])  # which a model may not tell before it answers
-        return float(np.mean(scores.argmax(axis=1) != right))
+        predictions = scores.argmax(axis=1)
+        if self.target is not None:
+            return float(np.mean(predictions == columns_of(self.model, [self.target], 1, "target")))
+        return float(np.mean(predictions != right))
+
+    def project(self, eps: float, norm: str = "inf") -> UniversalAttack:
+        """Return the attack with its perturbation brought within a budget; asks the model nothing.
+
+        See :meth:`fedzo.Perturbation.project`. What it is worth is another question to the
+        model: :meth:`success_rate`.
+        """
+        projected = copy.copy(self)
+        projected._perturbation = self.perturbation.project(eps, norm)
+        projected.eps, projected.norm = eps, norm
+        projected._distortion = projected._result = None
+        return projected
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the perturbation to one file."""
@@ -202,6 +269,15 @@ class UniversalAttack:
         require(fits and saved.input_range == model.input_range, "perturbation", of, allowed)
         self._perturbation, self._distortion, self._result = saved, None, None
         return self
+
+
+def _affordable(problem: Attack) -> int:
+    """Return how many rounds the model's queries are enough for, with their evaluations."""
+    budget = problem.model.max_queries
+    if budget is None:
+        return _ROUNDS
+    left = budget - problem.model.queries - (_EVALUATIONS + 1) * problem.evaluation_cost
+    return max(left // (problem.devices * (WITHIN.directions + 1)), 1)
 
 
 def _known(value: T | None, advice: str) -> T:

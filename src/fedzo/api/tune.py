@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
-from fedzo.algorithms import FedZO
+from fedzo.algorithms import CMA, TPE, FedZO
+from fedzo.algorithms.searching import Search
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, require
@@ -16,7 +17,7 @@ from fedzo.problems.function import OnFailure
 from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Tuning
 from fedzo.runs.job import Job, choose_numbers, perform
 from fedzo.runs.loop import RESERVED
-from fedzo.runs.minimize import describe_job, split_options
+from fedzo.runs.minimize import UNLIMITED, describe_job, split_options
 from fedzo.runs.options import RunKeywords, RunOptions
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal
@@ -58,7 +59,7 @@ def tune(
     worst: float | None = None,
     on_failure: OnFailure = "raise",
     evaluation_seeds: int = 1,
-    algorithm: FedZO = TUNER,
+    algorithm: FedZO | Search | Literal["auto"] = TUNER,
     parallel: Parallel = "threads",
     callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -81,8 +82,10 @@ def tune(
         included: as many whole rounds are run as these allow, and the last is evaluated.
     start, worst, on_failure, evaluation_seeds, parallel
         See :class:`~fedzo.problems.tuning.problem.Tuning`.
-    algorithm : FedZO
-        The default is for noisy problems of few dimensions: see ``docs/black-box.md``.
+    algorithm : FedZO, a search or "auto"
+        The default is for noisy problems of few dimensions: see ``docs/black-box.md``. A search is
+        one of ``fedzo.TPE()``, ``fedzo.CMA()`` and ``fedzo.Adaptive()``; "auto" takes TPE while
+        there are fewer than 100 points to ask for each parameter, and CMA-ES from there on.
     callback, run_dir, resume, **options
         See :func:`fedzo.minimize`; an evaluation every third round by default. ``workers`` is the
         number of processes, too, and ``rounds`` follows from ``max_queries``.
@@ -102,8 +105,12 @@ def tune(
     require("rounds" not in options, "rounds", options.get("rounds"), "omitted: see max_queries")
     chosen: dict[str, Any] = {"evaluate_every": 3, **options}
     run, _ = split_options(chosen)
-    require(isinstance(algorithm, FedZO), "algorithm", algorithm, "a fedzo.FedZO(...)")
     space = space if isinstance(space, Space) else Space(space)
+    if algorithm == "auto":
+        few = max_queries < 100 * space.dim * devices
+        algorithm = TPE(batch_size=1) if few else CMA(batch_size=1)
+    allowed = "a fedzo.FedZO(...), a search such as fedzo.TPE(), or 'auto'"
+    require(isinstance(algorithm, FedZO | Search), "algorithm", algorithm, allowed)
     taken = sorted(RESERVED & space.parameters.keys())
     require(not taken, "space", taken, "other names: the history has these")
     problem = Tuning(
@@ -157,9 +164,11 @@ def _probed(job: Job) -> int:
 
 
 def _rounds(
-    algorithm: FedZO, problem: Tuning, budget: int, run: RunOptions, probed: int = 0
+    algorithm: FedZO | Search, problem: Tuning, budget: int, run: RunOptions, probed: int = 0
 ) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
+    if isinstance(algorithm, Search):  # it ends by itself
+        return UNLIMITED
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points

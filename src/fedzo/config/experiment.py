@@ -169,7 +169,7 @@ def shipped() -> list[str]:
     """Return the names of the configurations that ship.
 
     >>> shipped()
-    ['attack', 'attack-cifar10', 'quadratic', 'softmax', 'tuning']
+    ['attack', 'attack-cifar10', 'attack-eps', 'quadratic', 'softmax', 'text', 'tuning']
     """
     return sorted(Path(p.name).stem for p in _configs().iterdir() if p.name.endswith(".toml"))
 

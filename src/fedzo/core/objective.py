@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 class Best(NamedTuple):
-    """The evaluated model of the lowest loss so far."""
+    """The best evaluated model so far: that of the lowest loss, unless a problem says otherwise."""
 
     x: Array
     fun: float
@@ -72,6 +72,8 @@ class Objective(_Made):
     own_threads : bool
         Whether the problem shares its work among all cores itself, and is to be asked by one
         thread at a time, as a network is.
+    chosen_by : str
+        The metric of which the best model has most, the loss breaking ties; empty: the loss alone.
     in_place : bool
         Whether x is memory of the problem's own, which a round moves in place.
 
@@ -96,6 +98,7 @@ class Objective(_Made):
     scale: Array | None = None
     reach: float = 0.0
     own_threads: bool = False
+    chosen_by: str = ""
     in_place: bool = False
 
     def __init__(self) -> None:  # or a class without one would take any arguments

@@ -72,7 +72,13 @@ def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads)
             job,
             objective,
             lambda federation: drive(
-                job, federation, x0, objective.point, probed, objective.snapshot
+                job,
+                federation,
+                x0,
+                objective.point,
+                probed,
+                objective.snapshot,
+                objective.chosen_by,
             ),
         )
         objective.keep(result.best)
@@ -116,12 +122,13 @@ def drive(
     point: Callable[[Array], Array] | None = None,
     probed: int = 0,
     snapshot: Callable[[Array], Array] = unchanged,
+    chosen_by: str = "",
 ) -> Result:
     """Run a job over a federation, whoever computes there.
 
     ``point`` says what the model is to a person, if that is not the model itself; ``probed``
     is how many queries were asked before the run; ``snapshot`` returns a model to be kept, where
-    a round moves it in place.
+    a round moves it in place; ``chosen_by`` is the metric that makes a model the best, if one does.
 
     Examples
     --------
@@ -137,7 +144,9 @@ def drive(
     if folder is not None:
         watchers = (*watchers, Curves(folder))
     job = replace(job, tables=as_toml(job.tables), watchers=watchers)
-    loop = Loop.begin(job, federation, x0, point=point, probed=probed, snapshot=snapshot)
+    loop = Loop.begin(
+        job, federation, x0, point=point, probed=probed, snapshot=snapshot, chosen_by=chosen_by
+    )
     with nullcontext() if folder is None else folder.held():
         loop.open(job.resume)
         with closing(*watchers), federation:

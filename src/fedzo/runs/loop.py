@@ -92,6 +92,7 @@ class Loop:
     silent: set[int] | None = None  # the devices that no evaluation has heard of
     sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
     snapshot: Callable[[Array], Array] = unchanged
+    chosen_by: str = ""  # the metric that makes a model the best, before the loss
 
     @classmethod
     def begin(
@@ -342,6 +343,7 @@ class Loop:
             status=status,
             message=message,
             nit=at.round,
+            algorithm=self.job.algorithm,
             last=last,
             best=best,
             queries=at.queries,
@@ -372,9 +374,20 @@ class Loop:
 
     def _better(self) -> Best:
         """Return the best evaluated model, the present one among them."""
-        if self._recorded() and self.history[-1]["train_loss"] < self.best.fun:
+        if self._recorded() and self._rank(self.history[-1]) < self._best_rank():
             return Best(self.snapshot(self.x), self.history[-1]["train_loss"], self.position.round)
         return self.best
+
+    def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
+        """Return what the best model has least of: minus its metric, and then its loss."""
+        return -record.get(self.chosen_by, 0.0), record["train_loss"]
+
+    def _best_rank(self) -> tuple[float, float]:
+        if not self.chosen_by:
+            return 0.0, self.best.fun
+        best = (self.best.round, self.best.fun)
+        kept = (r for r in self.history if (r["round"], r["train_loss"]) == best)
+        return next(map(self._rank, kept), (0.0, self.best.fun))
 
     def _evaluation_queries(self) -> int:
         return self.history[-1]["evaluation_queries"] if self.history else 0

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from fedzo.algorithms import Algorithm
 from fedzo.core.objective import Best
 
 Array = NDArray[Any]
@@ -75,6 +76,8 @@ class Result:
         Which of these it was, as a number and in words.
     nit : int
         How many rounds were run.
+    algorithm : Algorithm
+        What was run, with the numbers that were chosen in place of "auto".
     last : array
         The model after the last round, from which a resumed run goes on.
     best : Best
@@ -95,6 +98,7 @@ class Result:
     status: Status
     message: str
     nit: int
+    algorithm: Algorithm
     last: Array
     best: Best
     queries: int

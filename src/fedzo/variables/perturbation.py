@@ -11,6 +11,9 @@ result lies in the range whatever x is. What the input has moved by is
 **Ends of the range.** There tanh⁻¹ is infinite and no x could move a pixel. So 2z is kept within
 ±(1 - 1/510): a quarter of a grey level of 8-bit images, which rounding to bytes takes away
 again, and enough for the pixel to move. The distortion is measured from there.
+
+**Within a budget** ε an input becomes clip(z + δ) instead: see :mod:`fedzo.variables.ball`. Images
+are rounded to 8 bits, and so is δ.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo.core.files import write_atomic
 from fedzo.errors import InvalidValue, UsageError, require
+from fedzo.variables.ball import LEVELS, check_ball, in_levels, is_image, projected
 
 Array = NDArray[Any]
 
@@ -50,7 +54,18 @@ class Distortion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Perturbation:
-    """A perturbation x, with the range of the inputs that it is for.
+    """A perturbation, with the range of the inputs that it is for.
+
+    Attributes
+    ----------
+    noise : array
+        x of the paper's form; δ, in units of the input's range, of one within a budget.
+    input_range : (float, float)
+        The smallest and the largest number that an input may hold.
+    eps : float, optional
+        The budget ε in units of the input's range; None: the paper's form.
+    norm : str
+        In what ε is counted: ``inf`` or ``l2``.
 
     Examples
     --------
@@ -60,13 +75,48 @@ class Perturbation:
            [0.001, 0.475, 0.716]], dtype=float32)
     >>> noise.distortion(np.array([[0.5, 0.5, 0.5]])).linf_max.__round__(3)
     0.498
+
+    Within a budget of two grey levels:
+
+    >>> small = noise.project(2 / 255)
+    >>> small.noise.round(4), small.apply(np.array([[0.5, 0.5, 0.5]])).round(4)
+    (array([ 0.    ,  0.0078, -0.0078], dtype=float32), array([[0.5   , 0.5078, 0.4922]],
+    dtype=float32))
     """
 
     noise: Array  # of an input's shape
     input_range: tuple[float, float] = (0.0, 1.0)
+    eps: float | None = None
+    norm: str = "inf"
+
+    def __post_init__(self) -> None:
+        if self.eps is not None:
+            check_ball(self.eps, self.norm, self.noise.shape)
+
+    @classmethod
+    def within(
+        cls, delta: Array, input_range: tuple[float, float], eps: float, norm: str
+    ) -> Perturbation:
+        """Return the perturbation in the ball that is next to δ, for images in whole levels."""
+        check_ball(eps, norm, delta.shape)
+        delta = projected(delta, eps, norm)
+        if is_image(delta.shape):
+            delta = in_levels(delta, eps, norm) / np.float32(LEVELS)
+        return cls(delta.astype(np.float32), input_range, float(eps), norm)
+
+    def project(self, eps: float, norm: str = "inf") -> Perturbation:
+        """Return the nearest perturbation within a budget, which adds the same δ to all inputs.
+
+        Of the paper's form, δ is what it does to an input in the middle of the range, tanh(x) / 2.
+        """
+        delta = np.tanh(self.noise) / 2 if self.eps is None else self.noise
+        return Perturbation.within(delta, self.input_range, eps, norm)
 
     def apply(self, inputs: ArrayLike) -> Array:
         """Return what becomes of a batch of inputs, which are in the input range."""
+        if self.eps is not None:
+            moved = (self._rows(inputs) + self.noise.reshape(1, -1)).clip(0, 1)
+            return in_range(moved, self.input_range).reshape(np.shape(inputs))
         angles = self._angles(inputs)
         moved = np.empty_like(angles)
         _apply(angles, _every(angles), self._shift(), *_limits(self.input_range), moved[None])
@@ -74,6 +124,10 @@ class Perturbation:
 
     def distortion(self, inputs: ArrayLike) -> Distortion:
         """Return how far a batch of inputs is moved."""
+        if self.eps is not None:
+            rows = self._rows(inputs)
+            require(len(rows) > 0, "inputs", "an empty batch", "one input or more")
+            return distortion_of(*changes(rows, self.noise.reshape(-1)))
         angles = self._angles(inputs)
         require(len(angles) > 0, "inputs", "an empty batch", "one input or more")
         return distortion_of(*movements(angles, _every(angles), self._shift()))
@@ -81,7 +135,10 @@ class Perturbation:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to one file, in NumPy's npz format whatever the file is called."""
         content = io.BytesIO()
-        np.savez(content, noise=self.noise, input_range=np.array(self.input_range))
+        kept: dict[str, Any] = {"noise": self.noise, "input_range": np.array(self.input_range)}
+        if self.eps is not None:
+            kept |= {"eps": self.eps, "norm": self.norm}
+        np.savez(content, **kept)
         write_atomic(Path(path), content.getvalue())
 
     @classmethod
@@ -90,7 +147,8 @@ class Perturbation:
         try:
             with np.load(path, allow_pickle=False) as file:
                 low, high = file["input_range"].tolist()
-                return cls(file["noise"], (low, high))
+                budget = (file["eps"].item(), file["norm"].item()) if "eps" in file else ()
+                return cls(file["noise"], (low, high), *budget)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
         except Exception as error:  # a zip file can be wrong in more ways than one can list
@@ -98,6 +156,9 @@ class Perturbation:
 
     def _angles(self, inputs: ArrayLike) -> Array:
         return scaled(batch_of(inputs, self.noise.shape), self.input_range)
+
+    def _rows(self, inputs: ArrayLike) -> Array:
+        return unit_rows(batch_of(inputs, self.noise.shape), self.input_range, self.noise.shape)
 
     def _shift(self) -> Array:
         return np.tanh(self.noise.reshape(1, -1).astype(np.float32))
@@ -128,14 +189,52 @@ def scaled(inputs: Array, input_range: Sequence[float]) -> Array:
     array([[-0.998,  0.   ,  0.5  ]], dtype=float32)
     """
     low, high = input_range
+    doubled = (2 * _checked_rows(inputs, input_range) - (low + high)) / (high - low)
+    return doubled.clip(EDGE - 1, 1 - EDGE).astype(np.float32)
+
+
+def unit_rows(inputs: Array, input_range: Sequence[float], shape: tuple[int, ...]) -> Array:
+    """Return a batch of inputs scaled to [0, 1] as (n, d) float32, images rounded to 8 bits.
+
+    >>> 255 * unit_rows(np.array([[[0.0, 25.4]]]), (0, 255), shape=(1, 2))
+    array([[ 0., 25.]], dtype=float32)
+    """
+    low, high = input_range
+    rows = (_checked_rows(inputs, input_range) - low) / (high - low)
+    return (np.rint(rows * LEVELS) / LEVELS if is_image(shape) else rows).astype(np.float32)
+
+
+def in_range(rows: Array, input_range: Sequence[float]) -> Array:
+    """Return inputs of the unit interval in their own range, float32.
+
+    >>> in_range(np.array([0.0, 0.5, 1.0]), (-1, 3))
+    array([-1.,  1.,  3.], dtype=float32)
+    """
+    middle, half, bottom, top = _limits(input_range)
+    inputs: Array = (middle + half * (2 * rows - 1)).astype(np.float32).clip(bottom, top)
+    return inputs
+
+
+def changes(rows: Array, delta: Array) -> tuple[Array, Array]:
+    """Return by how much one δ moves inputs of the unit interval: L2 and L∞, each (b,).
+
+    >>> changes(np.array([[0.0, 0.5]]), np.array([-0.25, 0.25]))  # where it is clipped, nowhere
+    (array([0.25]), array([0.25]))
+    """
+    # As the clipped δ, without the rounding of a sum: it is not beyond the budget.
+    moved = np.clip(delta.astype(np.float64), -rows.astype(np.float64), 1 - rows)
+    return np.linalg.norm(moved, axis=1), np.abs(moved).max(axis=1)
+
+
+def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:
+    """Return inputs as (n, d) float64; refuse what is not in the range."""
+    low, high = input_range
     require(inputs.dtype.kind in "fiu", "inputs", f"an array of {inputs.dtype}", "of numbers")
     inside = bool(np.all((inputs >= low) & (inputs <= high)))  # False for NaN too
     if not inside:
         held = f"numbers from {np.min(inputs):g} to {np.max(inputs):g}"
         raise InvalidValue("inputs", held, f"in the model's input_range, {low:g} to {high:g}")
-    rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
-    doubled = (2 * rows - (low + high)) / (high - low)
-    return doubled.clip(EDGE - 1, 1 - EDGE).astype(np.float32)
+    return inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
 
 
 def perturbed(

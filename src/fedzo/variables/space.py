@@ -103,6 +103,10 @@ class Space:
         pairs = zip(self.parameters.items(), shares, strict=True)
         return {name: kind.at(float(share)) for (name, kind), share in pairs}
 
+    def lengths(self) -> Array:
+        """Return the typical length of each number of a point."""
+        return self._box.lengths()
+
     def point(self, params: Mapping[str, Value]) -> Array:
         """Return a point that has these parameters.
 

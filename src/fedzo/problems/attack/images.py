@@ -21,15 +21,6 @@ _LEFT_OF: dict[str, Any] = {"va": "center", "ha": "right"}
 _FOOLED, _RIGHT = "#D55E00", "#0072B2"
 
 
-def is_image(shape: tuple[int, ...]) -> bool:
-    """Tell whether inputs of a shape can be shown: grey or colour, planes first or last.
-
-    >>> is_image((3, 32, 32)), is_image((28, 28)), is_image((32, 32, 3)), is_image((10,))
-    (True, True, True, False)
-    """
-    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
-
-
 def draw_images(
     clean: tuple[Array, Array, Array | None],
     adversarial: tuple[Array, Array, Array | None],

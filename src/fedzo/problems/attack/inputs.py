@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
-from fedzo.errors import InvalidValue, require
+from fedzo.errors import InvalidValue, nearest, one_of, require
 from fedzo.models import Model
-from fedzo.variables.perturbation import batch_of, scaled
+from fedzo.problems.attack.forms import Form
+from fedzo.variables.ball import is_image
+from fedzo.variables.perturbation import batch_of
 
 Array = NDArray[Any]
 
@@ -25,7 +27,7 @@ Columns = TypeVar("Columns", bound=tuple[Any, ...])
 class Inputs(NamedTuple):
     """Labelled inputs, those of several devices one after another."""
 
-    angles: Array  # (n, d), see fedzo.variables.perturbation.scaled
+    rows: Array  # (n, d), in the units of a fedzo.problems.attack.forms.Form
     labels: Array  # (n,), columns of the model's scores
 
 
@@ -37,6 +39,26 @@ def listed(key: str, parts: Iterable[Any]) -> list[Any]:
         raise InvalidValue(key, parts, "a list, with an entry for each device") from None
     require(len(every) > 0, key, "an empty list", "a list, with an entry for each device")
     return every
+
+
+def check_batches(model: Model, given: Any, first: Any) -> None:
+    """Raise if inputs were given as one batch, of which each input would become a device.
+
+    >>> from fedzo.models import FunctionModel
+    >>> check_batches(FunctionModel(len), images := np.zeros((60, 3, 32, 32)), images[0])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: images_per_device = 'an array of shape (60, 3, 32, 32)': must be a
+    list with a batch of inputs for each device, as np.array_split(images, 10) returns
+    """
+    try:
+        shape, whole = np.shape(first), getattr(given, "shape", None)
+    except ValueError:  # lists of different lengths, which are refused soon
+        return
+    image = whole is not None and len(whole) == 4 and is_image(tuple(whole[1:]))
+    single = image if model.input_shape is None else shape == model.input_shape
+    held = f"entries of shape {shape}" if whole is None else f"an array of shape {tuple(whole)}"
+    allowed = "a list with a batch of inputs for each device, as np.array_split(images, 10) returns"
+    require(not (single or len(shape) < 2), "images_per_device", held, allowed)
 
 
 def shape_of_inputs(model: Model, first: ArrayLike) -> tuple[int, ...]:
@@ -62,20 +84,19 @@ def shape_of_inputs(model: Model, first: ArrayLike) -> tuple[int, ...]:
 
 
 def labelled(
-    model: Model, inputs: ArrayLike, labels: ArrayLike, shape: tuple[int, ...], of: str = ""
+    model: Model, inputs: ArrayLike, labels: ArrayLike, form: Form, of: str = ""
 ) -> Inputs:
     """Return a batch of inputs with their labels; ``of`` is whose they are.
 
     >>> from fedzo.models import FunctionModel
+    >>> from fedzo.problems.attack.forms import Penalised
     >>> model = FunctionModel(lambda batch: batch)
-    >>> labelled(model, [[0.5, 0.75], [0.0, 0.5]], 1, shape=(2,)).labels
+    >>> labelled(model, [[0.5, 0.75], [0.0, 0.5]], 1, Penalised((2,), (0, 1), c=1.0)).labels
     array([1, 1])
     """
-    batch = batch_of(inputs, shape, f"inputs{of}")
+    batch = batch_of(inputs, form.shape, f"inputs{of}")
     require(len(batch) > 0, f"inputs{of}", "an empty batch", "one input or more")
-    return Inputs(
-        scaled(batch, model.input_range), columns_of(model, labels, len(batch), f"labels{of}")
-    )
+    return Inputs(form.rows(batch), columns_of(model, labels, len(batch), f"labels{of}"))
 
 
 def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels") -> Array:
@@ -93,7 +114,7 @@ def joined(parts: Sequence[Columns]) -> Columns:
     """Return several named tuples of arrays as one, the arrays end to end.
 
     >>> joined([Inputs(np.array([[0.5]]), np.array([1])), Inputs(np.array([[0.0]]), np.array([2]))])
-    Inputs(angles=array([[0.5],
+    Inputs(rows=array([[0.5],
            [0. ]]), labels=array([1, 2]))
     """
     kind = type(parts[0])
@@ -117,11 +138,29 @@ def victim_of(
         raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
 
 
-def gets_right(model: Model, images: Array, label: int) -> Array:
-    """Return the images, bytes, in the model's range, that it gets right."""
+def gets_right(model: Model, images: Array, labels: Array) -> tuple[Array, Array]:
+    """Return the images, bytes, in the model's range, that it gets right, and their labels."""
     low, high = model.input_range
     inputs = (low + images * ((high - low) / 255)).astype(np.float32).clip(low, high)
     pieces = [inputs[i : i + PIECE] for i in range(0, len(inputs), PIECE)]
-    column = model.columns([label])
-    right = [model(piece).argmax(axis=1) == column for piece in pieces]
-    return inputs[np.concatenate(right)] if right else inputs
+    if not pieces:
+        return inputs, labels
+    predictions = np.concatenate([model(piece).argmax(axis=1) for piece in pieces])
+    right = predictions == model.columns(labels)
+    return inputs[right], labels[right]
+
+
+def columns_named(names: str | Sequence[str], classes: Sequence[str], key: str) -> list[int]:
+    """Return the columns of one class, of several, or of ``"all"``.
+
+    >>> columns_named("all", ["cat", "deer"], "label"), columns_named("deer", ["cat", "deer"], "")
+    ([0, 1], [1])
+    """
+    wanted = [names] if isinstance(names, str) else list(names)
+    if wanted == ["all"]:
+        return list(range(len(classes)))
+    require(len(wanted) > 0, key, wanted, "a class or several")
+    for name in wanted:
+        if name not in classes:
+            raise InvalidValue(key, name, one_of(classes) + nearest(str(name), classes))
+    return sorted({list(classes).index(name) for name in wanted})

@@ -9,6 +9,12 @@ with z scaled to [-1/2, 1/2] (see :mod:`fedzo.variables.perturbation`). The pape
 prediction confidence, its reference (Carlini & Wagner, 2017) takes the logits: ``margin``
 says which.
 The model's answers are all that is used.
+
+With a budget ``eps`` the input is :math:`z' = \mathrm{clip}(z + \delta)` with a δ that cannot leave
+the ball (:mod:`fedzo.variables.ball`), the loss is the first term alone, and the best perturbation
+is the one that succeeds most often on the devices' inputs, images rounded to 8 bits. With a
+``target`` t the first term is :math:`\max\{\max_{j \ne t} \Phi_j(z') - \Phi_t(z'),\, 0\}`, and an
+input succeeds if the model takes it for t.
 """
 
 from __future__ import annotations
@@ -31,16 +37,18 @@ from fedzo.errors import (
     InvalidValue,
     ModelError,
     UsageError,
-    check_not_negative,
     nearest,
     one_of,
     require,
 )
 from fedzo.models import Model
 from fedzo.models.base import check_columns
+from fedzo.problems.attack.forms import form_of
 from fedzo.problems.attack.inputs import (
     PIECE,
     Inputs,
+    columns_named,
+    columns_of,
     gets_right,
     joined,
     labelled,
@@ -48,13 +56,8 @@ from fedzo.problems.attack.inputs import (
     shape_of_inputs,
     victim_of,
 )
-from fedzo.variables.perturbation import (
-    Distortion,
-    Perturbation,
-    distortion_of,
-    movements,
-    perturbed,
-)
+from fedzo.variables.ball import is_image
+from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
 
 Array = NDArray[Any]
 
@@ -91,7 +94,13 @@ class Attack(Objective):
     held_out : (inputs, labels), optional
         Inputs that no device has, on which success is measured too; one label may stand for all.
     c : float
-        What distortion costs.
+        What distortion costs, without a budget.
+    eps : float, optional
+        The budget: how far an input may be moved, in units of its range; None: the paper's form.
+    norm : str
+        In what ``eps`` is counted: ``inf`` or ``l2``.
+    target : label, optional
+        What inputs are to be taken for; None: for anything that they are not.
     margin : str
         ``logits`` (from probabilities by their logarithm), or ``confidences``.
     classes : sequence of str, optional
@@ -116,24 +125,31 @@ class Attack(Objective):
         *,
         held_out: tuple[ArrayLike, ArrayLike] | None = None,
         c: float = 1.0,
+        eps: float | None = None,
+        norm: str = "inf",
+        target: Any = None,
         margin: str = "logits",
         classes: Sequence[str] | None = None,
     ) -> None:
-        check_not_negative("c", c)
         if margin not in MARGINS:
             raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(str(margin), MARGINS))
         parts, names = listed("inputs", inputs), listed("labels", labels)
         require(len(parts) == len(names), "labels", len(names), f"for {len(parts)} devices")
-        self.model, self.c, self.margin, self.classes = model, c, margin, classes
+        self.model, self.margin, self.classes = model, margin, classes
         self.meter, self.shape = model.meter, shape_of_inputs(model, parts[0])
+        self.form = form_of(self.shape, model.input_range, c, eps, norm)
+        self.chosen_by = "" if eps is None else "attack_success"
         own = [
-            labelled(model, part, name, self.shape, of=f"[{device}]")
+            labelled(model, part, name, self.form, of=f"[{device}]")
             for device, (part, name) in enumerate(zip(parts, names, strict=True))
         ]
         self._own = joined(own)
         self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
         self._held_out = None if held_out is None else self._apart(held_out)
-        self.dim, self.devices = self._own.angles.shape[1], len(parts)
+        self._target = None if target is None else int(columns_of(model, [target], 1, "target")[0])
+        other = self._target is None or not np.any(self._own.labels == self._target)
+        require(other, "target", target, "another class than those of the devices' inputs")
+        self.dim, self.devices = self._own.rows.shape[1], len(parts)
         self.reach = _REACH * math.sqrt(self.dim)
         self.failure: ModelError | None = None  # what ended the run, if the model did
         self._seen: dict[int, tuple[str, Seen]] = {}  # by device, of the last evaluation
@@ -145,7 +161,7 @@ class Attack(Objective):
                 type(held_out).__name__, allowed)  # fmt: skip
         if not len(held_out[0]):  # type: ignore[arg-type]
             return None
-        return labelled(self.model, *held_out, self.shape, of=" held out")
+        return labelled(self.model, *held_out, self.form, of=" held out")
 
     @property
     def evaluation_cost(self) -> int:
@@ -168,13 +184,12 @@ class Attack(Objective):
 
     def values(self, points: Array, batch: Array) -> Array:
         """Return ψ of each input at each perturbation, (k, d) -> (k, b): one call of the model."""
-        shifts = np.tanh(points.astype(np.float32, copy=False))
         own, count = self._own, len(points)
-        inputs, squares = perturbed(own.angles, batch, shifts, self.model.input_range)
+        inputs, costs = self.form.queried(own.rows, batch, points)
         scores = self._scores(inputs)
         labels = np.tile(own.labels[batch], count)
         margins = self._margins(scores, labels).reshape(count, -1)
-        return np.maximum(margins, 0) + self.c * squares
+        return np.maximum(margins, 0) + costs
 
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x), the mean of ψ over all inputs of a device."""
@@ -202,26 +217,24 @@ class Attack(Objective):
         perturbation = self.perturbation(best.x)
         perturbation.save(folder / "perturbation.npz")
         pictures = self._pictures(self.initial()), self._pictures(best.x)
-        from fedzo.problems.attack.images import draw_images, is_image
+        from fedzo.problems.attack.images import draw_images
 
         if is_image(self.shape):
             draw_images(*pictures, perturbation, self.classes, folder / "images.png")
 
     def perturbation(self, x: Array) -> Perturbation:
-        """Return x in the shape of an input."""
-        return Perturbation(x.reshape(self.shape), self.model.input_range)
+        """Return what x is, in the shape of an input."""
+        return self.form.perturbation(x)
 
     def distortion(self, x: Array) -> Distortion:
         """Return how far x moves the devices' inputs; asks the model nothing."""
-        shift = _shift(x)
-        return distortion_of(*movements(self._own.angles, np.arange(len(self._own.labels)), shift))
+        moved = self.form.moved(self._own.rows, np.arange(len(self._own.labels)), x)
+        return distortion_of(moved.l2, moved.linf)
 
     def _pictures(self, x: Array) -> tuple[Array, Array, Array | None]:
         """Return the inputs of the picture under x, their labels, and what the model says."""
         inputs = self._inputs_shown()
-        shift = _shift(x)
-        every = np.arange(len(inputs.labels))
-        images = perturbed(inputs.angles, every, shift, self.model.input_range)[0][0]
+        images = self.form.moved(inputs.rows, np.arange(len(inputs.labels)), x).inputs
         predictions = self._shown.get(_fingerprint(x))
         if predictions is None:  # a resumed run: the evaluation was in its first part
             try:
@@ -232,10 +245,10 @@ class Attack(Objective):
 
     def _inputs_shown(self) -> Inputs:
         own = self._shown_own()
-        inputs = [Inputs(self._own.angles[own], self._own.labels[own])]
+        inputs = [Inputs(self._own.rows[own], self._own.labels[own])]
         if self._held_out is not None:
             first = slice(self._shown_held_out())
-            inputs.append(Inputs(self._held_out.angles[first], self._held_out.labels[first]))
+            inputs.append(Inputs(self._held_out.rows[first], self._held_out.labels[first]))
         return joined(inputs)
 
     def _shown_own(self) -> Array:
@@ -258,18 +271,17 @@ class Attack(Objective):
         return seen
 
     def _look(self, x: Array, inputs: Inputs, which: slice) -> Seen:
-        shift = _shift(x)
         every = np.arange(len(inputs.labels))[which]
         parts = []
         for start in range(0, len(every), PIECE):
             chosen = every[start : start + PIECE]
             labels = inputs.labels[chosen]
-            images, squares = perturbed(inputs.angles, chosen, shift, self.model.input_range)
-            scores = self._scores(images)
-            losses = np.maximum(self._margins(scores, labels), 0) + self.c * squares[0]
+            moved = self.form.moved(inputs.rows, chosen, x)
+            scores = self._scores(moved.inputs)
+            losses = np.maximum(self._margins(scores, labels), 0) + moved.costs
             predictions = scores.argmax(axis=1)
-            moved = movements(inputs.angles, chosen, shift)
-            parts.append(Seen(losses, predictions != labels, predictions, *moved))
+            fooled = predictions != labels if self._target is None else predictions == self._target
+            parts.append(Seen(losses, fooled, predictions, moved.l2, moved.linf))
         return joined(parts)
 
     def _scores(self, inputs: Array) -> Array:
@@ -284,7 +296,9 @@ class Attack(Objective):
             raise Halted(str(error)) from error
 
     def _margins(self, scores: Array, labels: Array) -> Array:
-        """Return by how much the right class leads, before any other."""
+        """Return by how much the right class leads any other, or any other the target."""
+        if self._target is not None:
+            labels = np.full(len(labels), self._target)
         check_columns(labels, scores.shape[1])  # which a model may not tell before it answers
         by_logits = self.margin == "logits"
         of = self.model.log_scores_of if by_logits else self.model.probabilities_of
@@ -292,7 +306,8 @@ class Attack(Objective):
         rows = np.arange(len(labels))
         own = scores[rows, labels]
         scores[rows, labels] = -np.inf
-        return np.asarray(own - scores.max(axis=1))
+        lead = np.asarray(own - scores.max(axis=1))
+        return lead if self._target is None else -lead
 
 
 @described
@@ -300,10 +315,13 @@ def attack(
     model: str = "cifar10-resnet8",
     data: str = "cifar10-deer-mini",
     data_dir: str | None = None,
-    label: str = "deer",
+    label: str | list[str] = "deer",
     devices: int = 10,
     partition: str = "sizes",
     c: float = 1.0,
+    eps: float | None = None,
+    norm: str = "inf",
+    target: str | None = None,
     margin: str = "logits",
     max_queries: int | None = None,
     model_kind: str | None = None,
@@ -314,7 +332,8 @@ def attack(
 
     Of the data set's training images of one class, those that the model gets right are dealt
     to the devices, as in the paper; of its test images, likewise, are those held out. Finding
-    out which they are is one query for each image, and counts.
+    out which they are is one query for each image, and counts. ``label`` may be a list of
+    classes, or "all" but the ``target``: then each image has the label of its own class.
 
     ``model``, ``model_kind`` and ``model_options`` are what :func:`fedzo.models.load` takes.
 
@@ -323,14 +342,20 @@ def attack(
     """
     victim = victim_of(model, model_kind, model_options or {}, max_queries)
     images = load(data, data_dir)
-    if label not in images.classes:
-        raise InvalidValue("label", label, one_of(images.classes) + nearest(label, images.classes))
-    wanted = images.classes.index(label)
+    aim = None if target is None else columns_named(target, images.classes, "target")[0]
+    wanted = columns_named(label, images.classes, "label")
+    if label == "all":
+        wanted = [column for column in wanted if column != aim]
+    require(aim not in wanted, "target", target, f"another class than label = {label!r}")
     of_it = [
-        images.train_inputs[images.train_labels == wanted],
-        images.test_inputs[images.test_labels == wanted],
+        (inputs[mask], labels[mask])
+        for inputs, labels in (
+            (images.train_inputs, images.train_labels),
+            (images.test_inputs, images.test_labels),
+        )
+        for mask in [np.isin(labels, wanted)]
     ]
-    cost = sum(map(len, of_it))
+    cost = sum(len(labels) for _, labels in of_it)
     allowed = f">= {cost:,}: a query for each image, to find those that the model gets right"
     require(
         victim.max_queries is None or victim.max_queries >= cost,
@@ -338,24 +363,22 @@ def attack(
         victim.max_queries,
         allowed,
     )
-    train, test = (gets_right(victim, inputs, wanted) for inputs in of_it)
+    (train, labels), test = (gets_right(victim, *part) for part in of_it)
     if not len(train):
         raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
-    labels = np.full(len(train), wanted)
     parts = split_samples(labels, devices, partition, Draws(seed, Stream.PARTITION))
     return Attack(
         victim,
         [train[part] for part in parts],
-        [wanted] * len(parts),
-        held_out=(test, wanted),
+        [labels[part] for part in parts],
+        held_out=test,
         c=c,
+        eps=eps,
+        norm=norm,
+        target=aim,
         margin=margin,
         classes=images.classes,
     )
-
-
-def _shift(x: Array) -> Array:
-    return np.tanh(x.astype(np.float32, copy=False))[None]
 
 
 def _fingerprint(x: Array) -> str:

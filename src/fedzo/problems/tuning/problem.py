@@ -121,6 +121,7 @@ class Tuning(Objective):
         self.space = space if isinstance(space, Space) else Space(space)
         self.dim, self.evaluation_seeds = self.space.dim, evaluation_seeds
         self.worst, self.meter = worst, Meter(max_queries)
+        self.scale = self.space.lengths()
         self._start = np.zeros(self.dim) if start is None else self.space.point(start)
         self._seed, self._workers = seed, workers
         self._sent = _pickled(self._train) if parallel == "processes" else None

@@ -1,0 +1,136 @@
+"""What an optimiser's x does to inputs: the paper's form, or a δ within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.errors import check_not_negative
+from fedzo.variables.ball import check_ball, inside
+from fedzo.variables.perturbation import (
+    Perturbation,
+    changes,
+    in_range,
+    movements,
+    perturbed,
+    scaled,
+    unit_rows,
+)
+
+Array = NDArray[Any]
+
+
+class Moved(NamedTuple):
+    """Inputs under one perturbation."""
+
+    inputs: Array  # (b, d), in the model's range
+    costs: Array  # (b,), what their distortion adds to the loss
+    l2: Array
+    linf: Array
+
+
+class Form(Protocol):
+    """How x acts; ``rows`` are inputs as :meth:`rows` returns them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an input."""
+        ...
+
+    def rows(self, batch: Array) -> Array:
+        """Return a batch of inputs as (n, d), in the form's own units."""
+        ...
+
+    def queried(self, rows: Array, chosen: Array, points: Array) -> tuple[Array, Array]:
+        """Return chosen inputs under each of k points, (k, b, d), and their costs, (k, b)."""
+        ...
+
+    def moved(self, rows: Array, chosen: Array, x: Array) -> Moved:
+        """Return chosen inputs as they are handed in: under x, and rounded where that is due."""
+        ...
+
+    def perturbation(self, x: Array) -> Perturbation:
+        """Return what x is to a person."""
+        ...
+
+
+@dataclass(frozen=True)
+class Penalised:
+    """The paper's: ½ tanh(tanh⁻¹ 2z + x), and c times the squared distance in the loss."""
+
+    shape: tuple[int, ...]
+    input_range: tuple[float, float]
+    c: float
+
+    def rows(self, batch: Array) -> Array:
+        """Return 2z."""
+        return scaled(batch, self.input_range)
+
+    def queried(self, rows: Array, chosen: Array, points: Array) -> tuple[Array, Array]:
+        """Return the inputs and c times their squared distances."""
+        shifts = np.tanh(points.astype(np.float32, copy=False))
+        inputs, squares = perturbed(rows, chosen, shifts, self.input_range)
+        return inputs, self.c * squares
+
+    def moved(self, rows: Array, chosen: Array, x: Array) -> Moved:
+        """Return the same of one x."""
+        inputs, costs = self.queried(rows, chosen, x[None])
+        shift = np.tanh(x.astype(np.float32, copy=False))[None]
+        return Moved(inputs[0], costs[0], *movements(rows, chosen, shift))
+
+    def perturbation(self, x: Array) -> Perturbation:
+        """Return x in the shape of an input."""
+        return Perturbation(x.reshape(self.shape), self.input_range)
+
+
+@dataclass(frozen=True)
+class Within:
+    """A budget: clip(z + δ), δ in the ball of ε by :func:`fedzo.variables.ball.inside`."""
+
+    shape: tuple[int, ...]
+    input_range: tuple[float, float]
+    eps: float
+    norm: str
+
+    def rows(self, batch: Array) -> Array:
+        """Return z in [0, 1]."""
+        return unit_rows(batch, self.input_range, self.shape)
+
+    def queried(self, rows: Array, chosen: Array, points: Array) -> tuple[Array, Array]:
+        """Return the inputs, not rounded: differences of a fraction of a level are to be seen."""
+        deltas = inside(points, self.eps, self.norm)
+        moved = (rows[chosen][None] + deltas[:, None]).clip(0, 1)
+        return in_range(moved, self.input_range), np.zeros(moved.shape[:2])
+
+    def moved(self, rows: Array, chosen: Array, x: Array) -> Moved:
+        """Return the inputs, images in 8 bits."""
+        delta = self.perturbation(x).noise.reshape(-1)
+        inputs = in_range((rows[chosen] + delta).clip(0, 1), self.input_range)
+        return Moved(inputs, np.zeros(len(chosen)), *changes(rows[chosen], delta))
+
+    def perturbation(self, x: Array) -> Perturbation:
+        """Return δ in the shape of an input."""
+        delta = inside(x[None], self.eps, self.norm).reshape(self.shape)
+        return Perturbation.within(delta, self.input_range, self.eps, self.norm)
+
+
+def form_of(
+    shape: tuple[int, ...],
+    input_range: tuple[float, float],
+    c: float,
+    eps: float | None,
+    norm: str,
+) -> Form:
+    """Return the form that is wanted: the paper's, unless there is a budget.
+
+    >>> form_of((2,), (0.0, 1.0), 1.0, 8 / 255, "inf").perturbation(np.ones(2)).noise.round(4)
+    array([0.0239, 0.0239], dtype=float32)
+    """
+    check_ball(1.0 if eps is None else eps, norm, shape)
+    if eps is None:
+        check_not_negative("c", c)
+        return Penalised(shape, input_range, c)
+    return Within(shape, input_range, float(eps), norm)

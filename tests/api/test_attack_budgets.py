@@ -1,0 +1,154 @@
+"""Attacks within a budget of the field, targeted and not, on a linear model."""
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.errors import InvalidValue
+from fedzo.models import FunctionModel
+from fedzo.problems.attack.problem import Attack, attack
+from fedzo.runs.result import Status
+
+RNG = np.random.default_rng(8)
+SHAPE, EPS = (3, 4, 4), 8 / 255
+WEIGHTS = RNG.normal(size=(48, 4))
+IMAGES = RNG.integers(0, 256, size=(60, *SHAPE)) / 255
+
+
+def logits(batch):
+    return 3 * (np.asarray(batch, np.float64).reshape(len(batch), -1) - 0.5) @ WEIGHTS
+
+
+LABELS = logits(IMAGES).argmax(axis=1)
+OWN = IMAGES[LABELS == 0]
+DEVICES = np.array_split(OWN, 3)
+
+
+def model(max_queries=None):
+    return FunctionModel(logits, input_shape=SHAPE, max_queries=max_queries)
+
+
+@pytest.mark.parametrize("norm", ["inf", "l2"])
+def test_values_are_the_hinge_of_the_clipped_sum(norm):
+    problem = Attack(model(), [OWN], [0], eps=0.1, norm=norm)
+    points = RNG.normal(size=(2, 48))
+    values = problem.values(points.astype(np.float32), np.array([1, 0]))
+    u = points / np.sqrt(48)
+    lengths = np.sqrt(1 + np.sum(u**2, axis=1, keepdims=True))
+    deltas = 0.1 * np.tanh(points) if norm == "inf" else 0.1 * u / lengths
+    for delta, told in zip(deltas, values, strict=True):
+        scores = logits(np.clip(OWN[[1, 0]].reshape(2, -1) + delta, 0, 1))
+        hinge = np.maximum(scores[:, 0] - scores[:, 1:].max(axis=1), 0)
+        np.testing.assert_allclose(told, hinge, atol=1e-4)  # pixels of float32, weights of 20
+
+
+def test_success_is_that_of_the_image_in_bytes():
+    problem = Attack(model(), [OWN], [0], eps=EPS)
+    x = RNG.normal(size=48).astype(np.float32)
+    levels = np.rint(8 * np.tanh(x)).reshape(SHAPE)
+    images = np.clip(np.rint(255 * OWN) + levels, 0, 255) / 255
+    told = problem.metrics(x)
+    assert told["attack_success"] == np.mean(logits(images).argmax(axis=1) != 0)
+    assert told["distortion_linf_max"] <= 8 / 255 * (1 + 1e-6)
+
+
+def test_a_budget_of_queries_is_planned_for_and_the_best_success_is_kept():
+    found = fedzo.UniversalAttack(model(max_queries=20_000), eps=EPS).fit(DEVICES, 0)
+    result = found.result
+    round_ = 3 * (20 + 1)
+    assert 20_000 - round_ < found.queries <= 20_000
+    assert result.algorithm.server.rounds == result.nit
+    best = next(r for r in result.history if r["round"] == result.best.round)
+    assert best["attack_success"] == max(r["attack_success"] for r in result.history)
+    assert best["attack_success"] > 0.3
+    judge = fedzo.UniversalAttack(model(), eps=EPS)
+    judge._perturbation = found.perturbation
+    assert judge.success_rate(OWN, 0) == best["attack_success"]
+    moved = np.rint(255 * found.apply(OWN)) - np.rint(255 * OWN)
+    assert np.abs(moved).max() <= 8
+    half = found.project(EPS / 2)
+    assert np.abs(255 * half.apply(OWN) - 255 * OWN).max() <= 4 + 1e-3
+    assert found.eps == EPS
+
+
+def test_the_best_is_chosen_by_success_before_the_loss():
+    """Of two evaluated models the one that fools more is kept, though its loss is higher."""
+
+    class Told(Attack):
+        def losses(self, x, devices):
+            return np.full(len(devices), 1.0 if x.any() else 0.999)
+
+        def metrics(self, x):
+            super().metrics(x)
+            return {"attack_success": 0.5 if x.any() else 0.25}
+
+    by_success = Told(model(), [OWN], [0], eps=EPS)
+    by_loss = Told(model(), [OWN], [0])
+    algorithm = fedzo.FedZO(learning_rate=0.01, directions=2, batch_size=1, local_steps=1)
+    best = [fedzo.minimize(p, algorithm=algorithm, rounds=1).best for p in (by_success, by_loss)]
+    assert [b.round for b in best] == [1, 0]
+
+
+def test_a_resumed_run_chooses_as_one_at_once(tmp_path):
+    algorithm = fedzo.FedZO(
+        smoothing=1.0, batch_size=1, local_steps=1, server=fedzo.algorithms.SignMomentum(rounds=8)
+    )
+
+    def run(rounds, **where):
+        problem = Attack(model(), DEVICES, [0] * 3, eps=EPS)
+        return fedzo.minimize(problem, algorithm=algorithm, rounds=rounds, **where)
+
+    at_once = run(8)
+    run(5, run_dir=tmp_path)
+    resumed = run(8, run_dir=tmp_path, resume=True)
+    assert resumed.best.round == at_once.best.round
+    assert resumed.x.tobytes() == at_once.x.tobytes()
+
+
+def test_nothing_found_is_told():
+    deaf = FunctionModel(lambda batch: np.tile([1.0, 0.0], (len(batch), 1)), input_shape=SHAPE)
+    tester = fedzo.UniversalAttack(deaf, eps=EPS, rounds=2)
+    with pytest.warns(UserWarning, match="no perturbation is better than none"):
+        tester.fit(DEVICES, 0)
+    assert not tester.result.success
+    assert tester.result.status is Status.STALLED
+
+
+def test_a_target_is_what_inputs_are_taken_for():
+    found = fedzo.UniversalAttack(model(), eps=0.2, target=2, rounds=60).fit(DEVICES, 0)
+    taken = logits(found.apply(OWN)).argmax(axis=1)
+    assert found.success_rate(OWN, 0) == np.mean(taken == 2) > 0.5
+    values = Attack(model(), [OWN], [0], target=2, c=0.0).values(
+        np.zeros((1, 48), np.float32), np.arange(len(OWN))
+    )
+    scores = logits(OWN)
+    expected = np.maximum(np.delete(scores, 2, axis=1).max(axis=1) - scores[:, 2], 0)
+    np.testing.assert_allclose(values[0], expected, atol=0.3)  # 2z is kept off the range's ends
+    with pytest.raises(InvalidValue, match="target = 0: must be another class"):
+        fedzo.UniversalAttack(model(), eps=0.2, target=0).fit(DEVICES, 0)
+
+
+@pytest.mark.parametrize("given", [OWN, list(OWN), OWN.reshape(len(OWN), -1)])
+def test_one_batch_in_place_of_a_list_of_batches_is_refused(given):
+    with pytest.raises(InvalidValue, match=r"images_per_device = .*np\.array_split\(images, 10\)"):
+        fedzo.UniversalAttack(model(), eps=EPS).fit(given, 0)
+
+
+def test_the_measured_rate_is_on_the_result():
+    found = fedzo.UniversalAttack(model(), rounds=1).fit(DEVICES, 0)
+    assert isinstance(found.result.algorithm.learning_rate, float)
+
+
+def test_labels_and_targets_of_a_configuration():
+    pytest.importorskip("onnxruntime")
+    problem = attack(label=["deer"], target="frog", eps=EPS, devices=2)
+    assert set(problem._own.labels) == {problem.classes.index("deer")}
+    assert attack(label="all", devices=2).evaluation_cost == problem.evaluation_cost
+    with pytest.raises(InvalidValue, match=r"label = 'dear'.*did you mean 'deer'"):
+        attack(label=["dear"])
+    with pytest.raises(
+        InvalidValue, match="target = 'deer': must be another class than label = 'deer'"
+    ):
+        attack(target="deer")
+    with pytest.raises(InvalidValue, match="eps = 8"):
+        attack(eps=8)
