@@ -157,7 +157,9 @@ def test_a_budget_that_the_measurement_spends():
         return x @ x
 
     result = fedzo.minimize(bowl, START, devices=4, algorithm=AUTO, max_queries=9)
-    assert (result.message, result.queries) == ("the budget of 9 queries is spent after round 0", 9)
+    spent = "the budget of 9 queries is spent after round 0, before anything was evaluated"
+    assert (result.message, result.queries) == (spent, 9)
+    assert (result.success, result.status) == (False, fedzo.Status.STALLED)
     assert len(asked) == 9
     np.testing.assert_array_equal(result.x, START)
 

@@ -179,7 +179,9 @@ def test_kill_leaves_the_old_file_or_the_new_one(tmp_path):
     (file.parent / ".checkpoint.npz.1.part").write_bytes(b"half")  # if no kill left one
     (file.parent / ".keep").write_bytes(b"the user's own")
     RunFolder(file.parent).prepare(CONFIG)
-    assert {p.name for p in file.parent.iterdir()} == {"model.npy", "config.toml", ".keep"}
+    assert {p.name for p in file.parent.iterdir()} == {
+        "model.npy", "config.toml", ".keep", ".fedzo",
+    }  # fmt: skip
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):
@@ -196,7 +198,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     told = subprocess.run(
         [sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True
     )
-    assert told.stdout == f"FedzoError: cannot write {file}: File too large\n"
+    assert told.stdout == f"CannotWrite: cannot write {file}: File too large\n"
     assert file.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["model.npy"]
 

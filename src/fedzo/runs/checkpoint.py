@@ -57,8 +57,9 @@ class Checkpoint(NamedTuple):
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            _check_format(path, int(arrays.pop("format", 1)))
-            text, seal = str(arrays.pop("meta")), str(arrays.pop("seal"))
+            text = str(arrays.pop("meta"))
+            _check_format(path, int(arrays.pop("format", 1)))  # the first had no number there
+            seal = str(arrays.pop("seal"))
             if seal != _checksum(text, arrays):
                 raise ValueError("the checksum is another one")
             meta = json.loads(text)
