@@ -72,7 +72,8 @@ def test_a_budget_that_ends_while_the_rate_is_measured_ends_as_any_other(budget)
     result = attack.result
     assert not result.success
     assert attack.queries == result.queries + result.evaluation_queries == budget
-    assert result.message == f"the budget of {budget:,} queries is spent after round 0"
+    spent = f"the budget of {budget:,} queries is spent after round 0"
+    assert result.message == f"{spent}, before anything was evaluated"
     assert not attack.noise.any()
 
 
