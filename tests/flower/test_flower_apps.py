@@ -149,14 +149,15 @@ def test_strategy(tmp_path):
     x0 = np.full(3, 0.5)
 
     def distance(server_round, arrays):
-        away = arrays["x"].numpy() - problem.optimum
+        away = arrays.to_numpy_ndarrays()[0] - problem.optimum
         return MetricRecord({"distance": float(np.linalg.norm(away))})
 
     settings = FlowerSettings(clip=False)  # four devices in three dimensions differ that much
     strategy = FedzoStrategy(algorithm, fedzo.Seeds(), 3, settings, run_dir=tmp_path)
     result = strategy.start(grid, ArrayRecord([x0]), num_rounds=4, evaluate_fn=distance)
     here = fedzo.minimize(problem, x0, algorithm=algorithm, seed=3, rounds=4, evaluate_every=1)
-    assert np.array_equal(result.arrays["x"].numpy(), here.x)
+    (found,) = result.arrays.to_numpy_ndarrays()
+    assert np.array_equal(found, here.x)
     losses = [result.evaluate_metrics_clientapp[t]["train_loss"] for t in range(5)]
     assert losses == [record["train_loss"] for record in here.history]
     assert result.evaluate_metrics_serverapp[4]["distance"] == pytest.approx(

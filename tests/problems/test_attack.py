@@ -129,6 +129,7 @@ def test_a_budget_ends_at_exactly_that_with_the_best_perturbation_saved(budget, 
     attack = problem(max_queries=budget)
     result = fedzo.minimize(attack, rounds=20, run_dir=tmp_path, **OPTIONS)
     assert attack.model.queries == budget
+    # an evaluation is 14 queries: a run without one has nothing to show
     assert result.status is (Status.STOPPED if budget >= 14 else Status.STALLED)
     assert result.queries + result.evaluation_queries == budget
     saved = fedzo.Perturbation.load(tmp_path / "perturbation.npz")

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.federation import Update, Work, cores
 from fedzo.errors import FedzoError
+from fedzo.flower.limits import question_of
 from fedzo.flower.rebuild import rebuild
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
@@ -51,6 +52,7 @@ class Believed:
         by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
         self.weights = sizes if by_size else dict.fromkeys(sizes, 1)  # as each should tell it
         self.shares = clipped_sizes(self.weights) if settings.clip else self.weights
+        self.question = question_of(work)
         self.refused: dict[int, str] = {}
 
     def updates(self, found: Mapping[int, Update]) -> Iterator[Update]:
@@ -71,8 +73,8 @@ class Believed:
     def _check(self, update: Update) -> float:
         """Return an update's length, or raise if it cannot be added to the others."""
         self._check_counts(update)
-        if evaluates(self.work):
-            return self._check_values(update)
+        if self.question is not None:
+            return self._check_values(update, self.question.size)
         if update.coefficients is not None:
             self._check_coefficients(update.coefficients)
         elif self.uplink.wants_updates:
@@ -93,8 +95,7 @@ class Believed:
         if not 0 <= update.queries <= MOST_QUERIES:
             raise _Refused(f"it claims to have asked {update.queries} queries")
 
-    def _check_values(self, update: Update) -> float:
-        count = len(self.work.x)
+    def _check_values(self, update: Update, count: int) -> float:
         if update.values is None or update.values.shape != (count,):
             raise _Refused(f"it did not answer {count} values")
         if not np.isfinite(update.values).all():
@@ -123,7 +124,7 @@ class Believed:
 
     def _whole(self, update: Update, share: float, threads: Executor) -> Update:
         """Return an update, shortened to its share, with what its coefficients make."""
-        if evaluates(self.work):
+        if self.question is not None:
             return update
         if update.coefficients is None:  # it came whole: nothing has to be drawn again
             delta = (
@@ -136,11 +137,6 @@ class Believed:
         if not self.uplink.wants_updates:
             return update
         return update._replace(delta=rebuild(self.work, update, threads))
-
-
-def evaluates(work: Work) -> bool:
-    """Tell whether devices are asked for their losses at several points, not to move one."""
-    return work.rows is None and work.x.ndim == 2
 
 
 def length_of(update: Update, work: Work) -> float:

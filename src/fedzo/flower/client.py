@@ -152,7 +152,9 @@ class _Host:
         if self.guarded:
             node.limits.check_devices(devices)
             node.limits.check_work(work)
-        node, objective = self._open(context, work.x)
+        node, objective = self._open(context)
+        limits = node.limits if self.guarded else Limits(dim=objective.dim)
+        limits.check_start(work, objective)
         held = set(held_devices(node.config, objective.devices))
         found = _Found(work.round)
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fedzo.algorithms.asking import Question, Stencil, unpack
+from fedzo.algorithms.searching import Search
 from fedzo.core.federation import Work
 from fedzo.core.objective import Objective
 from fedzo.errors import check_counts
@@ -81,6 +83,13 @@ class Limits:
             text = f"x has {x.shape[-1]} numbers, the problem {objective.dim}, the limit {self.dim}"
             raise Refused(Reason.DIMENSION, text)
 
+    def check_start(self, work: Work, objective: Objective) -> None:
+        """Refuse work that starts at, or asks about, points of another dimension."""
+        question = question_of(work)
+        if question is not None and work.x.ndim == 1 and work.x.size != 2 * objective.dim + 2:
+            raise Refused(Reason.DIMENSION, f"a stencil of {work.x.size} numbers")
+        self.check_dimension(question.x if isinstance(question, Stencil) else work.x, objective)
+
     def check_work(self, work: Work) -> None:
         """Refuse work that is too much for one message, by its numbers alone."""
         steps, directions, batch = numbers_of(work)
@@ -94,6 +103,12 @@ class Limits:
                 raise Refused(reason, f"{reason.value} = {value}, more than {limit}")
 
 
+def question_of(work: Work) -> Question | None:
+    """Return what devices are asked the values of, where they are not asked to move x."""
+    asks = isinstance(work.algorithm, Search) or (work.rows is None and work.x.ndim == 2)
+    return unpack(work.x) if asks else None
+
+
 def numbers_of(work: Work) -> tuple[int, int, int]:
     """Return H, b2 and b1 of work: one of each where an algorithm has none.
 
@@ -102,8 +117,8 @@ def numbers_of(work: Work) -> tuple[int, int, int]:
     >>> numbers_of(Work(FedZO(), np.zeros(3), 0, 0)), numbers_of(Work(FedAvg(), np.zeros(3), 0, 0))
     ((5, 20, 25), (5, 1, 25))
     """
-    algorithm = work.algorithm
-    points = len(work.x) if work.rows is None and work.x.ndim == 2 else 1
+    algorithm, question = work.algorithm, question_of(work)
+    points = 1 if question is None else question.queries(1)
     return (
         int(getattr(algorithm, "local_steps", 1)),
         max(points, int(getattr(algorithm, "directions", 1))),
@@ -122,8 +137,6 @@ def queries_of(work: Work, objective: Objective, device: int) -> int:
     2625
     """
     steps, directions, batch = numbers_of(work)
-    if work.rows is None and work.x.ndim == 2:
-        return len(work.x) * max(batch, objective.size(device))
     estimator = getattr(work.algorithm, "estimator", None)
     points = directions if estimator is None else len(estimator.stencil[0])
     if isinstance(objective, FunctionObjective):  # a batch of it is one call, whatever b1 is
