@@ -60,7 +60,10 @@ class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
 
 
 class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prints
-    """A data set could not be found or is damaged; the message lists what was tried."""
+    """A data set could not be found or is damaged; says what was tried, a line each."""
+
+    def __str__(self) -> str:
+        return "\n".join(one_line(line, 2000) for line in self.words().split("\n"))
 
 
 class Halted(FedzoError):  # noqa: N818 - reads as the sentence it prints

@@ -63,8 +63,9 @@ def _explain(error: BaseException) -> Exit:
 
 def _complain(message: str, code: Exit) -> Exit:
     """Say in one line what went wrong, if anybody can read it."""
+    lines = "\n".join(one_line(line) for line in message.split("\n"))  # data errors have several
     with suppress(OSError, ValueError):
-        print(f"fedzo: error: {one_line(message)}", file=sys.stderr, flush=True)
+        print(f"fedzo: error: {lines}", file=sys.stderr, flush=True)
     return code
 
 
