@@ -74,7 +74,7 @@ def test_wire_messages(plain, name, short):
     if name != "task":
         content["task"] = flower.ConfigRecord({"devices": [0], "coefficients": short})
     readers = (
-        lambda: wire.read_answer(content, short, 3),
+        lambda: wire.read_answer(content, 3),
         lambda: wire.read_losses(content, 3),
         lambda: wire.read_hello(content),
         lambda: wire.read_task(content, ALGORITHMS),
