@@ -188,7 +188,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Texts:
     InvalidValue
         No texts have that name.
     DataUnavailable
-        They cannot be had, or a file is damaged; the message says what was tried.
+        They cannot be found or fetched, or a file is damaged; the message says what was tried.
 
     Examples
     --------
