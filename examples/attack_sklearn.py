@@ -1,4 +1,4 @@
-"""One perturbation against a scikit-learn classifier, sought by five parties together."""
+"""One perturbation against a scikit-learn classifier, sought by five devices together."""
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -12,11 +12,11 @@ model = LogisticRegression(max_iter=1000).fit(inputs, labels)
 
 bag = clothes.classes.index("Bag")
 bags = inputs[(labels == bag) & (model.predict(inputs) == bag)]
-parties = np.array_split(bags[:200], 5)
+devices = np.array_split(bags[:200], 5)
 
-attack = fedzo.UniversalAttack(model, c=0.2, rounds=5).fit(parties, labels=bag)
+attack = fedzo.UniversalAttack(model, c=0.2, rounds=5).fit(devices, labels=bag)
 
-print(f"success on the parties' own bags   {attack.success_rate(bags[:200], bag):.0%}")
+print(f"success on the devices' own bags   {attack.success_rate(bags[:200], bag):.0%}")
 print(f"success on bags that nobody had    {attack.success_rate(bags[200:], bag):.0%}")
 print(f"mean L2 distortion of an image     {attack.distortion.l2_mean:.2f}")
 print(f"answers asked of the model         {attack.queries:,}")

@@ -16,7 +16,7 @@ from fedzo.paper.claims import (
     growing_speed,
     judge,
     reached,
-    settled,
+    final_level,
     speed,
     verdicts,
 )
@@ -206,5 +206,5 @@ def test_other_measures():
     assert (gap(runs, "a", "b", 0.1).low, gap(runs, "a", "b", 0.1).high) == (-0.1, 0.1)
     assert ahead(runs, "a", "b", "test_accuracy").values == pytest.approx([0.1, 0.3])
     assert average(runs, "a", "test_accuracy") == pytest.approx([0.6, 0.8])
-    assert settled(falling(0.0, start=3.0), "train_loss") == pytest.approx(3.0)
-    assert settled([{"round": t, "y": t} for t in (0, 4, 8)], "y") == pytest.approx(6.0)
+    assert final_level(falling(0.0, start=3.0), "train_loss") == pytest.approx(3.0)
+    assert final_level([{"round": t, "y": t} for t in (0, 4, 8)], "y") == pytest.approx(6.0)

@@ -1,7 +1,7 @@
 """A problem of your own: any function of x and a device that returns a number.
 
 What happens inside is nobody's business: here a small simulation of a heater, whose thermostat
-each site wants tuned to its own building. No gradients, no data that leave the site.
+each device wants tuned to its own building. No gradients, no data that leave it.
 """
 
 from fedzo.problems.function import FunctionObjective
@@ -9,7 +9,7 @@ from fedzo.problems.function import FunctionObjective
 
 def comfort(x, device):
     """Return how badly gains x = (proportional, integral) keep a building at 20 degrees."""
-    leak = 0.05 + 0.02 * device  # each site's building is its own
+    leak = 0.05 + 0.02 * device  # each device's building is its own
     temperature, total, cost = 15.0, 0.0, 0.0
     for _ in range(60):
         error = 20.0 - temperature

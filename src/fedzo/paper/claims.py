@@ -145,7 +145,7 @@ def average(runs: Runs, label: str, key: str) -> Array:
     return np.array([np.mean([record[key] for record in history]) for history in runs[label]])
 
 
-def settled(history: History, key: str) -> float:
+def final_level(history: History, key: str) -> float:
     """Return the mean over the second half of a run's rounds."""
     half = history[-1]["round"] / 2
     return float(np.mean([record[key] for record in history if record["round"] >= half]))

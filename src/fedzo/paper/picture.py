@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.paper.claims import Runs, settled
+from fedzo.paper.claims import Runs, final_level
 from fedzo.paper.figure import Curve, Figure, Panel, Points
 from fedzo.plots.series import axes, labelled_axes, series, series_of
 from fedzo.plots.style import name
@@ -36,7 +36,7 @@ def _points(panel: Points, curves: Sequence[Curve], runs: Runs) -> dict[str, Any
     drawn = []
     for i, (line, at) in enumerate(panel.at.items()):
         shown = [curve.label for curve in curves if curve.label in at]
-        seeds = np.array([[settled(h, panel.y) for h in runs[label]] for label in shown])
+        seeds = np.array([[final_level(h, panel.y) for h in runs[label]] for label in shown])
         there = np.isfinite(seeds).all(axis=1)  # what diverged came to nothing
         x = np.array([at[label] for label in shown])[there]
         drawn.append(series_of(line, x, seeds[there].T, i, False))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.paper.claims import Claim, Comparison, Runs, settled
+from fedzo.paper.claims import Claim, Comparison, Runs, final_level
 from fedzo.paper.figure import Curve, Figure, Panel, Points, Scale
 from fedzo.paper.thresholds import EXPONENT, RATE
 from fedzo.problems.quadratic import Quadratic
@@ -67,7 +67,7 @@ BOUND = {
 
 def slope(runs: Runs, at: Mapping[str, float]) -> Comparison:
     """Measure the exponent with which the squared gradient falls, a line on log scales."""
-    levels = np.log([[settled(h, GRADIENT) for h in runs[label]] for label in at])
+    levels = np.log([[final_level(h, GRADIENT) for h in runs[label]] for label in at])
     exponents = np.polyfit(np.log(list(at.values())), levels, 1)[0]
     return Comparison(
         "exponent of the squared gradient", exponents, -0.5 - EXPONENT, -0.5 + EXPONENT
@@ -86,7 +86,7 @@ def under_bound(runs: Runs) -> list[Comparison]:
 def against(runs: Runs, other: str, ratio: float) -> Comparison:
     """Compare where FedZO and another settle with the ratio of their rates."""
     pairs = zip(runs[other], runs["H = 8, M = 8"], strict=True)
-    seen = np.array([settled(theirs, GRADIENT) / settled(ours, GRADIENT) for theirs, ours in pairs])
+    seen = np.array([final_level(theirs, GRADIENT) / final_level(ours, GRADIENT) for theirs, ours in pairs])
     what = f"squared gradient of {other} over FedZO's, N = H = 8, in units of {ratio:.3g}"
     return Comparison(what, seen / ratio, *RATE)
 
