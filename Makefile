@@ -6,6 +6,8 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
 PROCESSES = -o cache_dir=.pytest_cache/processes
+# Else each process that a test starts would compile the package anew, where this is set.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test slow compare fuzz soak processes lint types docs bench clean
 

@@ -11,7 +11,9 @@ from reader import ROOT, Block, Reader, blocks, check, commands, installed
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-TRAIN = ("README", "research", "robustness", "tutorial")  # pages that take long to follow
+# Pages that take long to follow: they train, or run many commands.
+TRAIN = ("README", "algorithm", "configuration", "networks", "problem", "research", "robustness",
+         "tuning", "tutorial", "wireless")  # fmt: skip
 FOLLOWED = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in TRAIN else ())
     for page in PAGES
@@ -71,6 +73,7 @@ def test_the_citation_is_of_this_version():
     assert f"\nversion: {fedzo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
+@pytest.mark.slow
 def test_the_skeleton_of_an_algorithm_conforms(reader):
     """Whoever starts from the page has an algorithm that does what all of them must."""
     reader.follow((ROOT / "docs" / "extend" / "algorithm.md").read_text())

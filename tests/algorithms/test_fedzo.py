@@ -72,6 +72,7 @@ def test_reaches_a_quadratic_s_optimum():
     np.testing.assert_allclose(result.x, problem.optimum, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_smaller_steps_end_nearer_with_noise():
     """With noise the end is a neighbourhood that shrinks in proportion to η: halve it, and
     the gap of the later half falls by a factor near two, here at least 1.5."""

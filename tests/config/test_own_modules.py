@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PART = """
 from dataclasses import dataclass
 import fedzo

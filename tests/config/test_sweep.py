@@ -80,6 +80,7 @@ def test_what_is_done_is_not_done_again(swept, capsys):
     assert out[-1].startswith("the best: learning_rate=")
 
 
+@pytest.mark.slow
 def test_half_a_sweep_resumes(swept, tmp_path):
     """Runs that are there stay, one that was stopped in the midst goes on to the same end."""
     import shutil
@@ -105,6 +106,7 @@ def test_another_configuration_is_not_mixed_in(swept, capsys):
     assert outcomes(swept) == before
 
 
+@pytest.mark.slow
 def test_diverged_settings_are_told_and_not_the_best(tmp_path, capsys):
     grid = ["--grid", "algorithm.learning_rate=1e160,0.01"]
     assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0
@@ -113,6 +115,7 @@ def test_diverged_settings_are_told_and_not_the_best(tmp_path, capsys):
     assert "the best: learning_rate=0.01" in out
 
 
+@pytest.mark.slow
 def test_words_are_swept_too(tmp_path, capsys):
     grid = ["--grid", "uplink.kind=ideal,seeds"]
     assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0

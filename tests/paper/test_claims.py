@@ -138,6 +138,7 @@ def test_holm():
     assert judge([outside(0.03), outside(0.03)]) == Verdict.UNKNOWN
 
 
+@pytest.mark.slow
 def test_true_claims_are_called_false_in_one_case_of_twenty_at_most():
     """Of 2,000 claims of 4 numbers that lie on the edge of their region: within 4 errors of 5 %."""
     values = np.random.default_rng(0).normal(0.0, 1.0, (2000, 4, 5))

@@ -117,6 +117,7 @@ def test_markdown(reproduced):
     assert rows[3][4] == "**does not hold** They are not."
 
 
+@pytest.mark.slow
 def test_figures_are_merged(reproduced, tmp_path):
     """A second figure joins the first in claims.json; the first may be done again."""
     first = toy(rounds=2, seeds=1)
@@ -131,6 +132,7 @@ def test_figures_are_merged(reproduced, tmp_path):
     assert claims["fig3"][0]["verdict"] == "cannot tell"
 
 
+@pytest.mark.slow
 def test_curve_that_diverged(tmp_path):
     """It is drawn as far as it went; JSON has no infinities."""
     reproduce([toy(rounds=6, seeds=2, lost=True)], "tiny", tmp_path)
@@ -191,6 +193,7 @@ def test_seeds_that_end_early_share_what_all_have():
     assert (drawn["x"], drawn["mean"], drawn["high"]) == ([0.0, 5.0], [0.0, 10.0], [0.0, 15.0])
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("fedzo.paper.find_figure", lambda name: toy(rounds=4))
     monkeypatch.setattr("fedzo.cli.reproduce.SCALES", ("tiny",))
@@ -203,6 +206,7 @@ def test_command(tmp_path, capfd, monkeypatch):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
     """With a smaller command; and nothing of what is done already."""
     monkeypatch.setattr("fedzo.paper.find_figure", lambda name: toy(rounds=4))

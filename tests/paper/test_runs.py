@@ -35,6 +35,7 @@ def records(run):
     return [{k: v for k, v in r.items() if k != "seconds"} for r in run.history()]
 
 
+@pytest.mark.slow
 def test_runs_are_those_of_the_command(tmp_path):
     """A folder of seeds as `fedzo run --seeds` leaves it, with the same histories."""
     runs = runs_of(toy(rounds=10, seeds=2), tmp_path)
@@ -88,6 +89,7 @@ def started(*arguments, **options):
     )
 
 
+@pytest.mark.slow
 def test_killed_and_restarted(tmp_path):
     """SIGKILL in the midst: children end, finished runs stay as they are, the rest goes on."""
     runs = runs_of(toy(rounds=400), tmp_path)
@@ -116,6 +118,7 @@ def test_killed_and_restarted(tmp_path):
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(ending, tmp_path):
     """A polite end: one line, exit code 130, no child left, and half a run to go on from."""
@@ -178,6 +181,7 @@ def test_damaged_run_is_told_before_others_are_done(name, content, done, tmp_pat
     assert not other.folder.exists()
 
 
+@pytest.mark.slow
 def test_worker_goes_quietly(tmp_path):
     """At the end of all runs nobody is ended, so nobody complains of it."""
     process = started(SCRIPT, tmp_path, "2", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -94,6 +94,7 @@ def small(folder, **changes):
     return text(str(folder), prompt="Review: {} Sentiment:", **settings)
 
 
+@pytest.mark.slow
 def test_the_norms_of_the_upper_layers_are_trained(folder, reviews):
     problem = small(folder)
     assert problem.dim == (2 * 2 + 1) * 16  # two norms in each of two layers, and the last one

@@ -475,6 +475,7 @@ def expected(problem, algorithm, rounds, square=None):
     return np.array(squares)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participants", [None, 2])
 def test_runs_follow_the_recursion(participants):
     """FedZO itself, 60 seeds: at every fifth round within 4.5 standard errors."""
@@ -566,6 +567,7 @@ def test_printed_theorem_1_fails_without_noise():
     assert limit(constants, setting).value == pytest.approx(1 / (72 * 401))
 
 
+@pytest.mark.slow
 def test_printed_theorem_1_fails_with_many_directions():
     """The noise of one sample stays however many directions it is seen along.
 
@@ -591,6 +593,7 @@ def test_printed_theorem_1_fails_with_many_directions():
 # The theorems, on runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participants", [None, 4])
 def test_runs_are_under_the_bound(participants):
     """A quadratic of condition 10, η at the limit: mean over 8 seeds, then the least round."""
@@ -605,6 +608,7 @@ def test_runs_are_under_the_bound(participants):
     assert mean.min() < 0.5 * mean[0]  # and it does converge at that η
 
 
+@pytest.mark.slow
 def test_runs_over_the_air_are_under_the_bound():
     setting = Setting(20, 10, 120, local_steps=2, batch_size=2, directions=10)
     problem = Quadratic(10, 20, dissimilarity=0.5, gradient_noise=0.5)
@@ -685,6 +689,7 @@ def test_estimate_on_a_quadratic(dim, devices, noise, unlike, seed):
     assert found.queries <= 300_000
 
 
+@pytest.mark.slow
 def test_estimated_errors_are_honest():
     """Over 40 seeds, two standard errors hold the truth in most cases, and are not too wide."""
     problem = Quadratic(12, 4, gradient_noise=2.0, dissimilarity=1.0)
@@ -761,6 +766,7 @@ def test_estimate_in_high_dimension():
     assert told == pytest.approx(unlike, rel=4 * error)
 
 
+@pytest.mark.slow
 def test_estimate_on_softmax():
     """d = 7850 in float32: unlikeness against gradients, and L within what is known of it."""
     problem = softmax()

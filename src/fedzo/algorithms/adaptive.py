@@ -30,11 +30,15 @@ MEMORY = 30  # pairs of L-BFGS
 class Adaptive(Search):
     r"""Minimise a function of which nothing is known, with nothing set but the budget.
 
+    Two methods share the queries: CMA-ES, and a quasi-Newton descent
+    (:mod:`~fedzo.algorithms.quasi_newton`),
+
+    .. math:: x^{k+1} = x^k - \alpha_k H_k g^k.
+
     1. The noise of the values is measured by repeats at x0, and the curvature along a random line.
-    2. A quasi-Newton descent, :math:`x^{k+1} = x^k - \alpha_k H_k g^k`, see
-       :mod:`~fedzo.algorithms.quasi_newton`, for an eighth of the queries. Then f is looked at
-       along two lines: where it turns more often than a polynomial of degree four can, it is
-       rugged. Where it is neither rugged nor noisy, the descent goes on to its end.
+    2. The descent has an eighth of the queries. Then f is looked at along two lines: where it
+       turns more often than a polynomial of degree four can, it is rugged. Where it is neither
+       rugged nor noisy, the descent goes on to its end.
     3. CMA-ES from the best point with the rest, as wide as the descent has gone; before the queries
        end, a second descent from the best point that it found. Under noise its mean is compared
        with the start and with the descent's end, by repeats.
