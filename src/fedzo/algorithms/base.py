@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -67,7 +67,12 @@ class Algorithm:
     A subclass defines the four methods below. What must persist from round to round, and only
     that, is in a state of the algorithm's own: a NamedTuple of arrays, or of tuples of arrays.
     Nothing is kept on ``self``, and :meth:`round` and :meth:`local` are pure functions.
+
+    ``settles`` says that the model is always the best that the algorithm knows of, by more values
+    than one evaluation has: then a lucky evaluation of an earlier one is no reason to go back.
     """
+
+    settles: ClassVar[bool] = False
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> Any:
         """Return the state before round 0; raise if this cannot work together."""
