@@ -33,11 +33,13 @@ soak: $(VENV)/.dev
 processes: $(VENV)/.dev
 	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile $(PROCESSES) tests/flower
 
-# Our methods and others at equal queries, and BBOB: an hour or more.
+# Our methods and others at equal queries, BBOB and bbob-noisy: hours. Every run is kept in compare/
+# as it ends, so this can be interrupted, and goes on where it was.
 compare: $(VENV)/.dev
 	$(PIP) nevergrad coco-experiment
-	$(BIN)/python benchmarks/compare.py --out compare
-	$(BIN)/python benchmarks/compare.py --bbob 6 7
+	$(BIN)/python benchmarks/compare.py --tuned
+	$(BIN)/python benchmarks/compare.py --bbob 11 12
+	$(BIN)/python benchmarks/compare.py --suite bbob-noisy --bbob 11 --dims 10
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
