@@ -153,8 +153,9 @@ def test_rounds_fill_the_budget_and_the_last_is_evaluated(max_queries, every):
 
 
 def test_a_budget_too_small_is_refused():
-    with pytest.raises(InvalidValue, match="max_queries = 15: must be at least 16"):
-        fedzo.tune(score, SPACE, devices=4, max_queries=15)
+    for method in ("fedzo", "auto"):
+        with pytest.raises(InvalidValue, match="max_queries = 15: must be at least 16"):
+            fedzo.tune(score, SPACE, devices=4, max_queries=15, method=method)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])

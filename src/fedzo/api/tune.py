@@ -234,6 +234,9 @@ def _rounds(
 ) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
     if isinstance(algorithm, Search):  # it ends by itself
+        least = 3 * problem.evaluation_cost + (algorithm.participants or problem.devices)
+        allowed = f"at least {least}, for a trial between evaluations"
+        require(budget >= least, "max_queries", budget, allowed)
         return UNLIMITED
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
