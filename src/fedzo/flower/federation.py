@@ -21,8 +21,8 @@ from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
-from fedzo.runs.loop import RESERVED
 from fedzo.runs.options import FlowerSettings
+from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
 
 Array = NDArray[Any]
