@@ -70,7 +70,7 @@ class Algorithm:
     """
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> Any:
-        """Return the state before round 0; raise if this cannot work together."""
+        """Return the state before round 0; raise if the parts cannot work together."""
         raise NotImplementedError
 
     def round(
@@ -167,7 +167,7 @@ def check_weighting(weighting: str, federation: Federation | None = None) -> Non
         allowed = one_of(WEIGHTINGS) + nearest(weighting, WEIGHTINGS)
         raise InvalidValue("weighting", weighting, allowed)
     if federation is not None and weighting == "size" and not federation.offers("size"):
-        raise InvalidValue("weighting", "size", "'uniform': the problem tells no device sizes")
+        raise InvalidValue("weighting", "size", "'uniform': the problem gives no device sizes")
 
 
 def weight_of(weighting: str, objective: Objective, device: int) -> float:

@@ -1,7 +1,7 @@
 """Sweeps: one configuration with every combination of some settings, and which is the best.
 
 Runs go side by side in processes and are kept as run folders, so a sweep that was stopped resumes
-where it was, and one with more values or seeds takes what is there.
+where it was, and one with more values or seeds keeps the runs that are there.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _draw(settings: Sequence[Setting], out: Path) -> None:
     # Where the minimum is known, the distance from it shows more than the loss does.
     key = "optimality_gap" if "optimality_gap" in metrics(histories) else "train_loss"
     axes = [_ends(settings, key), *axes_of_runs(histories, y=[key])]
-    draw(axes, out, title="What the settings come to")
+    draw(axes, out, title="Where the settings end")
 
 
 def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:

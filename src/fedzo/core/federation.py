@@ -147,8 +147,8 @@ class Replies(Iterator[Update]):
 class Federation(Protocol):
     """N devices that hold a problem, and the seed that all randomness derives from.
 
-    A federation is entered before its first round and left after its last. Whoever could not
-    be heard is named in ``left_out``, which the reader empties; ``meter`` counts the queries
+    A federation is entered before its first round and left after its last. Devices that did not
+    answer are named in ``left_out``, which the reader empties; ``meter`` counts the queries
     of a problem that counts them itself; ``scale`` is the problem's typical length of each
     number in x, where it knows one.
     """
@@ -187,7 +187,7 @@ class Federation(Protocol):
         ...
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return what else the problem has to tell of x."""
+        """Return the problem's further metrics at x."""
         ...
 
 
@@ -200,7 +200,7 @@ class LocalFederation:
 
     ``workers=None`` means all cores, if that pays: threads wait for each other's GIL, so work
     that takes less than about a millisecond a device is quicker on one. The first two devices
-    tell which it is. The result does not depend on it.
+    show which it is. The result does not depend on it.
 
     Examples
     --------
@@ -273,7 +273,7 @@ class LocalFederation:
         return np.concatenate(list(self._ordered(lambda part: self._losses(x, part), parts)))
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return what else the problem has to tell of x."""
+        """Return the problem's further metrics at x."""
         return self.objective.metrics(x)
 
     def _answer(self, work: Task, device: int) -> Update | None:
@@ -297,7 +297,7 @@ class LocalFederation:
         return losses
 
     def _tried(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        """Map on this thread until two items have told whether more threads would pay."""
+        """Map on this thread until two items have shown whether more threads would pay."""
         items = iter(items)
         while self._trials is not None and (item := next(items, None)) is not None:
             began = time.perf_counter()
