@@ -3,10 +3,10 @@
     python tools/soak_federation.py FOLDER [--minutes 60] [--every 60]
 
 A SuperLink with TLS and node keys, nginx, and four nodes of two devices each, as `docs/deploy.md`
-has them, run FedZO by seeds and scalars on a function that takes its time. Every minute one of three
-nodes is killed (SIGKILL, with all that it has started), and started again 75 seconds later, as the
-systemd unit does. When the hour is over the server app is stopped, too, and resumed for three more
-rounds. The run must
+has them, run FedZO by seeds and scalars on a function that takes its time. Every minute one of
+three nodes is killed (SIGKILL, with all that it has started), and started again 75 seconds later,
+as the systemd unit does. When the hour is over the server app is stopped, too, and resumed for
+three more rounds. The run must
 
 * finish;
 * be exact: a run in one process that leaves out the same devices in the same rounds must end at the
