@@ -22,7 +22,7 @@ Runs = Mapping[str, Sequence[History]]  # the records of one seed after another,
 
 COSTS = ("round", "queries", "uplink_bytes", "channel_uses", "seconds")  # what an x axis may be
 METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
-WIRELESS = ("noise_to_update", "energy_max", "participants", "channel_uses")
+WIRELESS = ("noise_to_update", "energy", "participants", "channel_uses")
 DISTANCES = ("optimality_gap", "gradient_norm_squared")  # which go to zero
 
 
@@ -98,7 +98,7 @@ def axes_of_runs(
     """
     keys = metrics(runs)
     if y is None:
-        wireless = WIRELESS if "energy_max" in keys else ()
+        wireless = WIRELESS if "energy" in keys else ()
         y = [key for key in (*METRICS, *wireless) if key in keys]
     return [axes(x, key, _curves(runs, x, key), log_x=log_x) for key in y]
 
