@@ -1,9 +1,9 @@
 r"""Averaged descent: for slopes that noise, or devices which differ, make uncertain.
 
-The coordinates are shared out as in :mod:`~fedzo.algorithms.quasi_newton`, but the shares are passed
-on from round to round, so that in N rounds every device has measured every slope. Each number in x
-moves by the mean of its past slopes over the root of their mean square (Adam with Nesterov's
-momentum: Kingma & Ba 2015, Dozat 2016),
+The coordinates are shared out as in :mod:`~fedzo.algorithms.quasi_newton`, but the shares are
+passed on from round to round, so that in N rounds every device has measured every slope. Each
+number in x moves by the mean of its past slopes over the root of their mean square (Adam with
+Nesterov's momentum: Kingma & Ba 2015, Dozat 2016),
 
 .. math:: m^t = \beta_1 m^{t-1} + (1 - \beta_1) g^t, \qquad
           v^t = \beta_2 v^{t-1} + (1 - \beta_2) (g^t)^2, \qquad
