@@ -251,6 +251,7 @@ class Loop:
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
             "channel_uses": at.channel_uses,
+            **({} if at.energy is None else {"energy": at.energy}),
             "seconds": round(self.seconds, 3),
         }
         if self.left_out:

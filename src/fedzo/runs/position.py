@@ -18,6 +18,7 @@ class Position(NamedTuple):
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     channel_uses: int = 0
+    energy: float | None = None  # None where the uplink does not know
     idle: int = 0  # rounds in which no device took part
     last: RoundInfo = RoundInfo(participants=0, queries=0)
 
@@ -32,12 +33,13 @@ class Position(NamedTuple):
             self.uplink_bytes + info.uplink_bytes,
             self.downlink_bytes + info.downlink_bytes,
             self.channel_uses + info.channel_uses,
+            self.energy if info.energy is None else (self.energy or 0.0) + float(info.energy),
             self.idle + (info.participants == 0),
             info,
         )
 
     @property
-    def totals(self) -> dict[str, int]:
-        """The counters, as a checkpoint has them."""
-        counters = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses", "idle")
-        return {key: getattr(self, key) for key in counters}
+    def totals(self) -> dict[str, Any]:
+        """The sums over all rounds so far, as a checkpoint has them."""
+        sums = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses", "energy", "idle")
+        return {key: getattr(self, key) for key in sums}

@@ -22,6 +22,7 @@ RESERVED = {
     "uplink_bytes",
     "downlink_bytes",
     "channel_uses",
+    "energy",
     "seconds",
 }
 
