@@ -70,7 +70,21 @@ class Algorithm:
     A subclass defines the four methods below. What must persist from round to round, and only
     that, is in a state of the algorithm's own: a NamedTuple of arrays, or of tuples of arrays.
     Nothing is kept on ``self``, and :meth:`round` and :meth:`local` are pure functions.
+
+    Attributes
+    ----------
+    shared_directions : bool
+        Whether all devices draw the same directions in a step.
+    coefficients_shape : pair of int, optional
+        (H, b2), the coefficients of an update, where updates are combinations of directions.
     """
+
+    shared_directions: bool = False
+
+    @property
+    def coefficients_shape(self) -> tuple[int, int] | None:
+        """None, if nothing else is said: no coefficients."""
+        return None
 
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> Any:
         """Return the state before round 0; raise if the parts cannot work together."""
@@ -130,18 +144,18 @@ class ZerothOrder(Algorithm):
             directions=self.directions,
             kind=self.direction_kind,
             difference=self.difference,
-            shared=getattr(self, "shared_directions", False),
+            shared=self.shared_directions,
         )
 
     @property
     def coefficients_shape(self) -> tuple[int, int]:
-        """(H, b2): how many coefficients an update has."""
-        return getattr(self, "local_steps", 1), self.directions
+        """(H, b2), where H = 1 unless there are local steps."""
+        return 1, self.directions
 
     @property
     def automatic(self) -> bool:
         """Whether a number has still to be chosen."""
-        return "auto" in (getattr(self, "learning_rate", None), self.smoothing)
+        return self.smoothing == "auto"
 
     def check(self, federation: Federation) -> None:
         """Raise unless the numbers are chosen, and suit the problem's dimension."""

@@ -106,6 +106,16 @@ class FedZO(ZerothOrder):
         allowed = "a server step such as fedzo.algorithms.server.Mean()"
         require(isinstance(self.server, ServerStep), "server", self.server, allowed)
 
+    @property
+    def coefficients_shape(self) -> tuple[int, int]:
+        """(H, b2)."""
+        return self.local_steps, self.directions
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a number has still to be chosen."""
+        return "auto" in (self.learning_rate, self.smoothing)
+
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
         """Return the state before round 0."""
         self.check(federation)

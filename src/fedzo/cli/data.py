@@ -46,10 +46,11 @@ def show(arguments: argparse.Namespace) -> int:
     """Draw which device holds what."""
     from fedzo.config.experiment import Experiment
     from fedzo.plots.partition import draw_partition
+    from fedzo.problems.softmax import Softmax
 
     experiment = Experiment.load(arguments.config, arguments.set)
-    problem: Any = experiment.problem()
-    if not hasattr(problem, "parts"):
+    problem = experiment.problem()
+    if not isinstance(problem, Softmax):
         raise UsageError(f"{arguments.config}: this problem has no data to show")
     labels, classes = problem.data.train_labels, problem.data.classes
     draw = lambda: draw_partition(labels, problem.parts, classes, arguments.out)  # noqa: E731

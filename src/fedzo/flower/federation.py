@@ -184,7 +184,7 @@ class FlowerFederation:
 
     def _updates(self, work: Work, devices: list[int]) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received = [], []
-        if self.coefficients and not hasattr(work.algorithm, "coefficients_shape"):
+        if self.coefficients and work.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
         packed = wire.pack(work) if work.rows is None else None  # once for all nodes
 

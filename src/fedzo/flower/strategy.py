@@ -47,8 +47,8 @@ class FedzoStrategy:
         Names all randomness of the run.
     settings : FlowerSettings
         Whom to wait for, and for how long.
-    evaluate_every, checkpoint_every : int
-        See :class:`~fedzo.runs.options.RunOptions`.
+    *_every : int
+        How often to evaluate and to save: see :class:`~fedzo.runs.options.RunOptions`.
     run_dir : path, optional
         A folder on the server for the run's files.
     resume : bool
