@@ -26,6 +26,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
+from fedzo.core.stretched import Stretched
 from fedzo.errors import NoAnswer, UsageError, check_count
 
 Array = NDArray[Any]
@@ -82,6 +83,9 @@ class Work:
         The federation's.
     rows : tuple of int, optional
         Whose rows x has, where each device has a model of its own.
+    stretch : array, optional
+        What each number of all directions is multiplied by; the moves of an answer are along the
+        directions as drawn.
     """
 
     algorithm: Any
@@ -89,10 +93,13 @@ class Work:
     round: int
     seed: int
     rows: tuple[int, ...] | None = None
+    stretch: Array | None = None
 
     def __call__(self, objective: Objective, device: int) -> Update:
         """Return what the device answers."""
         x = self.x if self.rows is None else self.x[self.rows.index(device)]
+        if self.stretch is not None:
+            objective, x = Stretched(objective, x, self.stretch), np.zeros_like(x)
         update: Update = self.algorithm.local(objective, device, x, self.at(device))
         return update
 
