@@ -99,7 +99,8 @@ def refusal(content):
         ({"directions": 8}, {"algorithm": SEARCH, "x": STENCIL}, "directions"),
         ({"queries": 9 * 25 - 1}, {"algorithm": SEARCH, "x": STENCIL}, "queries"),
         ({}, {"algorithm": SEARCH, "x": STENCIL}, None),
-        ({}, {"algorithm": SEARCH, "x": STENCIL[:-2]}, "dimension"),
+        ({}, {"algorithm": SEARCH, "x": STENCIL[2:]}, "dimension"),
+        ({}, {"algorithm": SEARCH, "x": STENCIL[1:]}, "malformed"),
         ({"queries": 2 * 5 * 3 - 1}, {}, "queries"),  # H = 2, b2 + 1 = 5 points, b1 = 3
         ({"queries": 2 * 5 * 3}, {}, None),
         ({"queries_per_day": 29}, {}, "queries"),
