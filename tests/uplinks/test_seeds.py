@@ -6,7 +6,7 @@ import pytest
 import fedzo
 from fedzo.core.directions import KINDS
 from fedzo.core.federation import LocalFederation, Update, Work
-from fedzo.errors import InvalidValue
+from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
 from fedzo.uplinks.seeds import decode, encode
@@ -78,10 +78,13 @@ def test_a_wrong_rebuild_is_another_run(monkeypatch):
     run = {"algorithm": fedzo.FedZO(directions=2), "rounds": 2, "uplink": fedzo.Seeds(verify=True)}
     right = fedzo.minimize(PROBLEM, **run)
     rebuild = Work.rebuild
-    monkeypatch.setattr(Work, "rebuild", lambda self, update: 1.01 * rebuild(self, update))
+    monkeypatch.setattr(Work, "rebuild", lambda self, update: 1.0001 * rebuild(self, update))
     wrong = fedzo.minimize(PROBLEM, **run)
     assert wrong.history[-1]["rebuild_error"] > 0
     assert wrong.history[-1]["train_loss"] != right.history[-1]["train_loss"]
+    monkeypatch.setattr(Work, "rebuild", lambda self, update: 1.01 * rebuild(self, update))
+    with pytest.raises(UsageError, match=r"device 0 in round 1 is not the combination"):
+        fedzo.minimize(PROBLEM, **run)
 
 
 def test_updates_without_coefficients_are_refused():

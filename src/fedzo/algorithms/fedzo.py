@@ -122,10 +122,10 @@ class FedZO(ZerothOrder):
     ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
-        work = Work(self, state.x, t, federation.seed)
+        work = Work(self, state.x, t, federation.seed, state=state)
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
         delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
-        x, server = self.server.apply(t, state.server, state.x, delta)  # x^{t+1}
+        x, server = self.server.take(t, state.server, state.x, delta)  # x^{t+1}
         return State(x, server), RoundInfo.of(updates, sent)
 
     def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:

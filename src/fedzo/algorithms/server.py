@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
 from fedzo.errors import check_counts, check_positive, require
 
@@ -34,6 +35,10 @@ class ServerStep:
         """Return x^{t+1} and what is kept after round t, from the mean update Δ^t."""
         raise NotImplementedError
 
+    def take(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
+        """Do the same from a mean update that may not have been built yet."""
+        return self.apply(t, kept, x, np.asarray(delta))
+
 
 @dataclass(frozen=True)
 class Mean(ServerStep):
@@ -46,11 +51,15 @@ class Mean(ServerStep):
     (array([1.5, 1. ]), ())
     """
 
-    def apply(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
+    def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
         """Add the mean update, in the precision that it is summed in."""
-        if isinstance(delta, Combination):
-            return delta.moved(x), kept
         return (x + delta).astype(x.dtype), kept
+
+    def take(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
+        """Add it as it is drawn, where it is known by its coefficients: it is never built."""
+        if isinstance(delta, Combination | Rebuilt):
+            return delta.moved(x), kept
+        return self.apply(t, kept, x, delta)
 
 
 @dataclass(frozen=True)

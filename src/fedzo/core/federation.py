@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo.core.budget import Meter
-from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
+from fedzo.core.rebuilt import Rebuilt, Term
 from fedzo.errors import NoAnswer, UsageError, check_count
 
 Array = NDArray[Any]
@@ -82,6 +82,9 @@ class Work:
         The federation's.
     rows : tuple of int, optional
         Whose rows x has, where each device has a model of its own.
+    state : optional
+        What the algorithm has before the round, for devices elsewhere that follow the server's
+        steps by themselves.
     """
 
     algorithm: Any
@@ -89,6 +92,7 @@ class Work:
     round: int
     seed: int
     rows: tuple[int, ...] | None = None
+    state: Any = None
 
     def __call__(self, objective: Objective, device: int) -> Update:
         """Return what the device answers."""
@@ -113,9 +117,14 @@ class Work:
         The directions are drawn again and go through the same kernel in the same order, so the
         result is the device's own to the bit, on machines whose vector units are alike.
         """
-        estimator: Estimator = self.algorithm.estimator
         assert update.coefficients is not None
-        return estimator.rebuild(update.coefficients, self.x.size, self.at(update.device))
+        return np.asarray(self.rebuilt(update), update.coefficients.dtype)
+
+    def rebuilt(self, update: Update, streamed: bool = False) -> Rebuilt:
+        """Return the same without building it yet: see :class:`fedzo.core.rebuilt.Rebuilt`."""
+        assert update.coefficients is not None
+        term = Term(self.at(update.device), update.coefficients)
+        return Rebuilt(self.algorithm.estimator, self.x.size, (term,), streamed=streamed)
 
 
 Task = Callable[[Objective, int], Update]  # a Work, or what wraps one

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Update, Work, cores
+from fedzo.core.federation import Update, Work
 from fedzo.errors import FedzoError
 from fedzo.flower.limits import question_of
-from fedzo.flower.rebuild import rebuild
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.robust import lower_median
@@ -47,7 +45,9 @@ class Believed:
         uplink: Uplink,
         settings: FlowerSettings,
         sizes: Mapping[int, int],
+        streamed: bool = False,
     ) -> None:
+        self.streamed = streamed  # how the devices draw their directions
         self.work, self.dim, self.uplink, self.settings = work, dim, uplink, settings
         by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
         self.weights = sizes if by_size else dict.fromkeys(sizes, 1)  # as each should tell it
@@ -64,11 +64,9 @@ class Believed:
             except _Refused as error:
                 self.refused[device] = str(error)
         most = self._most(list(lengths.values()))
-        with ThreadPoolExecutor(cores(), "fedzo") as threads:
-            for device, length in lengths.items():
-                share = min(1.0, most / length) if length else 1.0
-                update = found[device]._replace(weight=self.shares[device])
-                yield self._whole(update, share, threads)
+        for device, length in lengths.items():
+            share = min(1.0, most / length) if length else 1.0
+            yield self._whole(found[device]._replace(weight=self.shares[device]), share)
 
     def _check(self, update: Update) -> float:
         """Return an update's length, or raise if it cannot be added to the others."""
@@ -122,7 +120,7 @@ class Believed:
         clip = self.settings.clip
         return clip * lower_median(lengths) if clip and lengths else math.inf
 
-    def _whole(self, update: Update, share: float, threads: Executor) -> Update:
+    def _whole(self, update: Update, share: float) -> Update:
         """Return an update, shortened to its share, with what its coefficients make."""
         if self.question is not None:
             return update
@@ -136,7 +134,7 @@ class Believed:
             update = update._replace(coefficients=shorter)
         if not self.uplink.wants_updates:
             return update
-        return update._replace(delta=rebuild(self.work, update, threads))
+        return update._replace(delta=self.work.rebuilt(update, self.streamed))
 
 
 def length_of(update: Update, work: Work) -> float:

@@ -30,9 +30,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies
+from fedzo.core.federation import Federation, Replies, Update, Work
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
 from fedzo.uplinks.base import Uplink, UplinkInfo
+from fedzo.uplinks.seeds import centred
 
 Array = NDArray[Any]
 
@@ -134,10 +135,9 @@ class RobustSeeds(Robust):
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
         """Return what the centre of the round's coefficients makes."""
-        heard = list(updates)
+        heard, work = list(updates), updates.work
         if not heard:
             return np.zeros(federation.dim), UplinkInfo(0, 0, 0)
-        work = updates.work
         if work is None or not getattr(work.algorithm, "shared_directions", False):
             raise UsageError(
                 "uplink.kind = 'robust_seeds': coefficients can only be compared along the same "
@@ -146,11 +146,16 @@ class RobustSeeds(Robust):
         rows = [update.coefficients for update in heard if update.coefficients is not None]
         if len(rows) < len(heard):
             raise UsageError("uplink.kind = 'robust_seeds': an update came without coefficients")
-        shape, dtype = rows[0].shape, rows[0].dtype
-        centre = self._centre(np.stack([row.reshape(-1) for row in rows])).reshape(shape)
-        delta = work.rebuild(heard[0]._replace(coefficients=centre.astype(dtype)))
-        model = work.x.nbytes
-        return np.asarray(delta, np.float64), _info(rows, down=len(rows) * model)
+        (centre,) = self.essence(heard, work)
+        return centre.delta, _info(rows, down=len(rows) * work.x.nbytes)
+
+    def essence(self, updates: list[Update], work: Work) -> list[Update]:
+        """Return the centre of the coefficients, as one update."""
+        if not updates:
+            return []
+        rows = np.stack([np.asarray(update.coefficients) for update in updates])
+        centre = self._centre(rows.reshape(len(rows), -1)).reshape(rows.shape[1:])
+        return [centred(updates[0], centre.astype(rows.dtype), work)]
 
 
 def clipped(rows: Array, clip: float) -> Array:
