@@ -49,7 +49,7 @@ Curves are means over seeds, bands go from the least to the greatest of them. Un
 what was run, made of the runs' own configurations; under a picture the scale: `paper` is the
 paper's setting, `quick` takes minutes, and what differs is listed, the paper's value in brackets.
 
-Made by
+Made by `make results`, which does
 
 ```sh
 fedzo reproduce fig3 fig4 fig5 --scale paper --out paper
