@@ -111,6 +111,9 @@ class Adaptive(Search):
                     averaged = AveragedDescent(account, scale, curved)
                     yield from averaged.run(window=window, slow=0.002)
                 slow = not ended
+                if ended:
+                    sigma = yield from width_of(account, scale, x0, start)
+                    yield from from_elsewhere(account, scale, curved, (x0, start), sigma)
         if rugged and (yield from is_separable(account, scale)):
             yield from search_lines(account, scale, 0.8 * account.left)
         sigma = yield from width_of(account, scale, x0, start)
@@ -189,6 +192,26 @@ class Adaptive(Search):
             yield from spend(run, math.inf)
             yield from account.compare([x0, account.x, run.x], repeats)
         return "nothing improves beyond the noise"
+
+
+def from_elsewhere(
+    account: Account, scale: Array, curved: float, begun: tuple[Array, float], sigma: float
+) -> Asking:
+    """Descend from other points, as long as they lead to other minima, with half of the queries.
+
+    A descent that comes back to the minimum that is known says that there may be no other.
+    """
+    (x0, start), half = begun, account.left / 2
+    while account.left > half:
+        x = x0 + sigma * scale * account.draw().normals(account.dim)
+        known = account.fun
+        fun = float((yield from account.values(x))[0])
+        if not math.isfinite(fun):
+            continue
+        descent = Descent(account, scale, curved, MEMORY, at=(x, fun))
+        yield from descent.run(limit=half / 3)
+        if abs(descent.fun - known) < 1e-3 * abs(start - known):
+            break
 
 
 def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:
