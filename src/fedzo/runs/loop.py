@@ -303,7 +303,7 @@ class Loop:
             status=status,
             message=message,
             nit=at.round,
-            algorithm=self.job.algorithm,
+            algorithm=self.job.algorithm.settled(at.state),
             last=last,
             best=best,
             queries=at.queries,
