@@ -15,10 +15,11 @@ from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, require
 from fedzo.problems.function import OnFailure
 from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Tuning
+from fedzo.runs.describe import describe_job
 from fedzo.runs.job import Job, choose_numbers, perform
-from fedzo.runs.loop import RESERVED
-from fedzo.runs.minimize import UNLIMITED, describe_job, split_options
+from fedzo.runs.minimize import UNLIMITED, split_options
 from fedzo.runs.options import RunKeywords, RunOptions
+from fedzo.runs.records import RESERVED
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal
 from fedzo.variables.space import Float, Int, Space, Value
