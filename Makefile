@@ -74,7 +74,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev
-	$(PIP) --editable '.[torch,text]'
+	$(PIP) --editable '.[torch,text]' peft # adapters, to be tested with
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
