@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -77,9 +77,13 @@ class Algorithm:
         Whether all devices draw the same directions in a step.
     coefficients_shape : pair of int, optional
         (H, b2), the coefficients of an update, where updates are combinations of directions.
+    settles : bool
+        Whether the model is always the best that the algorithm knows of, by more values than one
+        evaluation has: then a lucky evaluation of an earlier one is no reason to go back.
     """
 
     shared_directions: bool = False
+    settles: ClassVar[bool] = False
 
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:
@@ -104,6 +108,10 @@ class Algorithm:
         """Return the global model x of a state."""
         x: Array = state.x
         return x
+
+    def settled(self, state: Any) -> Algorithm:
+        """Return the algorithm with the numbers that it has come to, where it adapts some."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)

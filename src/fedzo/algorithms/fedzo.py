@@ -125,14 +125,19 @@ class FedZO(ZerothOrder):
             name = type(self).__name__
             why = "whose updates are combinations of its directions: its local steps are corrected"
             raise InvalidValue("name", name, f"one {why}")
-        return State(x0, self.server.init(x0))
+        kept = self.server.init(x0)
+        if self.corrects and self.server.stretch(kept) is not None:
+            why = "one that leaves the directions as they are: the local steps are corrected"
+            raise InvalidValue("server", type(self.server).__name__, why)
+        return State(x0, kept)
 
     def round(
         self, t: int, state: State, federation: Federation, uplink: Uplink
     ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
-        work = Work(self, state.x, t, federation.seed, state=state)
+        stretch = self.server.stretch(state.server)
+        work = Work(self, state.x, t, federation.seed, state=state, stretch=stretch)
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
         delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
         x, server = self.server.take(t, state.server, state.x, delta)  # x^{t+1}

@@ -82,7 +82,7 @@ class Experiment:
             import_path(Path(str(run.get("modules") or path.parent)))
         changes: dict[str, Any] = {}
         for override in overrides:
-            _override(changes, override)
+            put_override(changes, override)
         _apply(changes, tables)
         if isinstance(run, dict) and _names_modules(tables):
             run.setdefault("modules", str(path.parent.resolve()))
@@ -193,7 +193,14 @@ def _find(source: str) -> Path:
     )
 
 
-def _override(tables: dict[str, Any], override: str) -> None:
+def put_override(tables: dict[str, Any], override: str) -> None:
+    """Put what ``--set`` is given, like ``run.rounds=300``, into tables.
+
+    >>> tables = {}
+    >>> put_override(tables, "uplink.kind=seeds")
+    >>> tables
+    {'uplink': {'kind': 'seeds'}}
+    """
     name, equals, text = override.partition("=")
     table, dot, key = name.strip().partition(".")
     if not (equals and dot and table and key):

@@ -26,6 +26,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt, Term
+from fedzo.core.stretched import Stretched
 from fedzo.errors import NoAnswer, UsageError, check_count
 
 Array = NDArray[Any]
@@ -85,6 +86,9 @@ class Work:
     state : optional
         What the algorithm has before the round, for devices elsewhere that follow the server's
         steps by themselves.
+    stretch : array, optional
+        What each number of all directions is multiplied by; the moves of an answer are along the
+        directions as drawn.
     """
 
     algorithm: Any
@@ -93,10 +97,13 @@ class Work:
     seed: int
     rows: tuple[int, ...] | None = None
     state: Any = None
+    stretch: Array | None = None
 
     def __call__(self, objective: Objective, device: int) -> Update:
         """Return what the device answers."""
         x = self.x if self.rows is None else self.x[self.rows.index(device)]
+        if self.stretch is not None:
+            objective, x = Stretched(objective, x, self.stretch), np.zeros_like(x)
         update: Update = self.algorithm.local(objective, device, x, self.at(device))
         return update
 

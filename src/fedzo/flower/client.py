@@ -50,11 +50,11 @@ def make_client_app(
     ----------
     problem : callable or mapping, optional
         A function that is given Flower's context and returns the objective; or the problems that
-        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. A node's own
-        configuration may allow more of them, and settle their settings otherwise; without
-        either, a node computes nothing. The function is called for each message, so it should
-        keep what is dear to make. The objective must be that of all N devices, but is only asked
-        about those that live on this node: of the others it needs no data.
+        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. Where a node's
+        own configuration has some, it computes those instead; without either, nothing. The
+        function is called for each message, so it should keep what is dear to make. The objective
+        must be that of all N devices, but is only asked about those that live on this node: of
+        the others it needs no data.
     algorithms : sequence of classes
         Algorithms of one's own that this node is willing to do the work of, besides fedzo's.
     own : sequence of str

@@ -196,7 +196,9 @@ class FlowerFederation:
             wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
         )
         believed, heard = (
-            Believed(work, self.dim, self.uplink, self.settings, self._registry.sizes),
+            Believed(
+                work, self.dim, self.uplink, self.settings, self._registry.sizes, self.devices
+            ),
             0,
         )
         for update in believed.updates(found):

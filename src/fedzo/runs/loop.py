@@ -303,7 +303,7 @@ class Loop:
             status=status,
             message=message,
             nit=at.round,
-            algorithm=self.job.algorithm,
+            algorithm=self.job.algorithm.settled(at.state),
             last=last,
             best=best,
             queries=at.queries,
@@ -322,6 +322,10 @@ class Loop:
         if status <= Status.STOPPED:
             losses = [record["train_loss"] for record in self.history]
             moved = fingerprint(self.x) != self.start
+            if (
+                self.job.algorithm.settles
+            ):  # noise is no rise, and to stay is to find nothing better
+                losses, best, moved = losses[-1:], best if moved else best._replace(round=0), True
             silent = sorted(self.silent or ())
             found = shortcoming(at.round, at.queries, at.idle, losses, best, moved, silent)
         return status if found is None else found[0], message + ("" if found is None else found[1])
@@ -334,7 +338,9 @@ class Loop:
 
     def _better(self) -> Best:
         """Return the best evaluated model, the present one included."""
-        if self._recorded() and self._rank(self.history[-1]) < self._best_rank():
+        if self._recorded() and (
+            self.job.algorithm.settles or self._rank(self.history[-1]) < self._best_rank()
+        ):
             return Best(self.snapshot(self.x), self.history[-1]["train_loss"], self.position.round)
         return self.best
 
