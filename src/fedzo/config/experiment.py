@@ -161,7 +161,7 @@ class Experiment:
 
 
 def _names_modules(tables: Mapping[str, Any]) -> bool:
-    """Tell whether a configuration names parts of the user's own, as ``module:name``."""
+    """Return whether a configuration names parts of the user's own, as ``module:name``."""
     named = [keys for keys in tables.values() if isinstance(keys, dict)]
     return any(":" in str(keys.get(key, "")) for keys in named for key in ("name", "kind"))
 
