@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
-from fedzo.core.federation import LocalFederation, Update
+from fedzo.core.federation import LocalFederation, Update, Work
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.errors import NoAnswer, UsageError, require
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import span
+from fedzo.flower.course import Course
 from fedzo.flower.fingerprint import agreed_settings, directions_checksum, fingerprint
+from fedzo.flower.following import Behind, Following, Reached, behind, reach
 from fedzo.flower.limits import Limits, evaluation_queries, numbers_of, queries_of
 from fedzo.flower.node import Node, Problems, check_settings
 from fedzo.flower.privacy import Private
@@ -35,7 +37,7 @@ from fedzo.flower.reasons import Reason, Refused
 Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
 
-OPTIONAL = ("gradient", "metrics", "initial", "size")
+OPTIONAL = ("gradient", "metrics", "initial", "size", "values_streamed")
 
 
 def make_client_app(
@@ -100,6 +102,8 @@ def _careful(answer: Callable[[Message, Context], RecordDict], host: _Host) -> A
     def reply(message: Message, context: Context) -> Message:
         try:
             content = answer(message, context)
+        except Behind as error:
+            content = behind(error.where)
         except Exception as error:
             content = wire.refusal(host.reason(error))
         return wire.reply(content, message)
@@ -151,8 +155,12 @@ class _Host:
         node = Node.read(context.node_config)
         if self.guarded:
             node.limits.check_devices(devices)
-            node.limits.check_work(work)
+            if isinstance(work, Work):
+                node.limits.check_work(work)
         node, objective = self._open(context)
+        if isinstance(work, Following):
+            reached = self._reach(work, node, objective)
+            work = Work(reached.course.algorithm, reached.x, work.round, reached.course.seed)
         limits = node.limits if self.guarded else Limits(dim=objective.dim)
         limits.check_start(work, objective)
         held = set(held_devices(node.config, objective.devices))
@@ -187,7 +195,9 @@ class _Host:
         x, devices, wanted = wire.read_model(message.content)
         if self.guarded:
             Node.read(context.node_config).limits.check_devices(devices)
-        node, objective = self._open(context, x)
+        node, objective = self._open(context, None if isinstance(x, Following) else x)
+        if isinstance(x, Following):
+            x = self._reach(x, node, objective).x
         held = set(held_devices(node.config, objective.devices))
         losses: dict[int, float] = {}
         failures: dict[int, str] = {}
@@ -205,6 +215,20 @@ class _Host:
                     failures[device] = self.reason(error)
             metrics = objective.metrics(x) if wanted else {}
         return wire.losses(losses, failures, metrics)
+
+    def _reach(self, following: Following, node: Node, objective: Objective) -> Reached:
+        """Come to a model by what is kept here and what is told, and keep where that has led."""
+
+        def check(course: Course, x: Array) -> None:
+            if self.guarded:
+                node.limits.check_dimension(x, objective)
+                node.limits.check_work(Work(course.algorithm, x, following.round, course.seed))
+
+        kept = node.shelf.get(following.run)
+        reached = reach(following, kept, objective.initial, self.algorithms, check)
+        if reached.moved:
+            node.shelf.put(following.run, reached.round, reached.text, reached.state)
+        return reached
 
     def _private(
         self, node: Node, objective: Objective, devices: Iterable[int], answers: int
