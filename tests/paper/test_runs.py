@@ -83,8 +83,6 @@ def started(*arguments, **options):
         env=environment,
         text=True,
         bufsize=1,
-        # who starts the tests in the background has them ignore this
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         **options,
     )
 

@@ -19,6 +19,7 @@ from fedzo.algorithms.asking import EPS, Account, Asking, Question
 from fedzo.algorithms.population import SEPARABLE, Evolution, repeats_for
 from fedzo.algorithms.quasi_newton import Descent, curvature, typical_scale
 from fedzo.algorithms.searching import Search
+from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.errors import check_positive
 
 Array = NDArray[Any]
@@ -88,7 +89,7 @@ class Adaptive(Search):
         yield from account.start()
         start = account.fun
         curved = yield from curvature(account, scale)
-        descent, slow = None, False
+        descent, slow, rugged = None, False, True
         if curved is not None:
             descent = Descent(account, scale, curved, MEMORY)
             ended = yield from descent.run(limit=(0.04 if account.noise else 0.12) * budget)
@@ -101,6 +102,8 @@ class Adaptive(Search):
             slow = not (ended or rugged)
         if account.noise:
             return (yield from self._noisy(account, scale, budget, start, x0, descent))
+        if rugged and (yield from is_separable(account, scale)):
+            yield from search_lines(account, scale, 0.8 * account.left)
         sigma = yield from width_of(account, scale, x0, start)
         return (yield from self._share(account, scale, budget, start, sigma, descent, slow))
 

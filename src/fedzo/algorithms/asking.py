@@ -73,11 +73,15 @@ class Stencil:
         Every device measures every coordinate.
     central : bool
         :math:`(F_i(x + h_j e_j) - F_i(x - h_j e_j)) / 2 h_j` instead.
+    turn : int
+        By how many places the shares are passed on: in N turns every device has every coordinate.
 
     Examples
     --------
     >>> owners(device=1, devices=2, dim=5)
     array([False,  True, False,  True, False])
+    >>> owners(device=1, devices=2, dim=5, turn=1)
+    array([ True, False,  True, False,  True])
     >>> owners(device=4, devices=6, dim=3)  # more devices than coordinates
     array([False,  True, False])
     """
@@ -86,10 +90,12 @@ class Stencil:
     steps: Array
     everyone: bool
     central: bool
+    turn: int = 0
 
     def pack(self) -> Array:
         """Return the question as the array that is sent: flat, so that it is not points."""
-        return np.concatenate([self.x, self.steps, [float(self.everyone), float(self.central)]])
+        kind = [float(self.everyone), float(self.central), float(self.turn)]
+        return np.concatenate([self.x, self.steps, kind])
 
     def queries(self, devices: int) -> int:
         """Return how many values the whole federation is asked for."""
@@ -104,7 +110,7 @@ class Stencil:
 
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's answer, and how many values it asked for."""
-        own = owners(device, objective.devices, self.x.size)
+        own = owners(device, objective.devices, self.x.size, self.turn)
         asked = np.arange(self.x.size) if self.everyone else np.flatnonzero(own)
         moves = np.zeros((len(asked), self.x.size))
         moves[np.arange(len(asked)), asked] = self.steps[asked]
@@ -123,12 +129,12 @@ Question = Points | Stencil
 Asking = Generator[Question, Array, Any]
 
 
-def owners(device: int, devices: int, dim: int) -> NDArray[np.bool_]:
+def owners(device: int, devices: int, dim: int, turn: int = 0) -> NDArray[np.bool_]:
     """Return which coordinates are a device's own: every N-th, or one where N > d."""
     coordinates = np.arange(dim)
     if devices > dim:
-        return np.asarray(coordinates == device % dim)
-    return np.asarray(coordinates % devices == device)
+        return np.asarray(coordinates == (device + turn) % dim)
+    return np.asarray((coordinates + turn) % devices == device)
 
 
 def unpack(packed: Array) -> Question:
@@ -140,8 +146,9 @@ def unpack(packed: Array) -> Question:
     """
     if packed.ndim == 2:
         return Points(packed)
-    dim = (packed.size - 2) // 2
-    return Stencil(packed[:dim], packed[dim : 2 * dim], bool(packed[-2]), bool(packed[-1]))
+    dim = (packed.size - 3) // 2
+    everyone, central, turn = packed[2 * dim :]
+    return Stencil(packed[:dim], packed[dim : 2 * dim], bool(everyone), bool(central), int(turn))
 
 
 def _values(objective: Objective, points: Array, batch: Any) -> Array:
@@ -217,11 +224,11 @@ class Account:
         return values
 
     def slopes(
-        self, x: Array, steps: Array, *, everyone: bool, central: bool
+        self, x: Array, steps: Array, *, everyone: bool, central: bool, turn: int = 0
     ) -> Generator[Question, Array, Slopes]:
         """Return f and its slopes at x; those that nobody measured are not numbers."""
         d = self.dim
-        told = yield from self.ask(Stencil(x, steps, everyone, central))
+        told = yield from self.ask(Stencil(x, steps, everyone, central, turn))
         with np.errstate(divide="ignore", invalid="ignore"):
             own = told[1 : 1 + d] / told[1 + d : 1 + 2 * d]
         return Slopes(float(told[0]), own, told[1 + 2 * d :] if everyone else own)

@@ -35,6 +35,8 @@ class RoundInfo(NamedTuple):
         What was sent to the server, and to the devices.
     channel_uses : int
         For how many symbols the devices took the channel.
+    energy : float or None
+        What all devices sent with, in units of one's budget for a round, if that is known.
     metrics : mapping
         Further numbers for the history.
     done : str
@@ -46,6 +48,7 @@ class RoundInfo(NamedTuple):
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     channel_uses: int = 0
+    energy: float | None = None
     metrics: Mapping[str, Any] = {}
     done: str = ""
 

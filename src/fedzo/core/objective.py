@@ -206,6 +206,10 @@ class Objective(_Made):
     def keep(self, best: Best) -> None:
         """Take the best model of a run that has ended, where the problem holds one itself."""
 
+    def state_dict(self, x: Array) -> dict[str, Any]:
+        """Return the state of the module that has x for parameters, where there is a module."""
+        raise NotImplementedError
+
     def write_files(self, folder: Path, best: Best) -> None:
         """Write further files into the folder of a run that has ended."""
 

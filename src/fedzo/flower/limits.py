@@ -36,9 +36,13 @@ class Limits:
     dim : int
         The largest dimension.
     memory : int
-        Bytes that the directions of one device may take.
+        Bytes that a message may take: what its numbers say is refused beforehand, and on Linux
+        no more is given to whatever else the problem needs.
     seconds : int
         How long a message may be worked on; devices that are not done by then are left out.
+    records : int
+        A device with fewer records than this answers nothing, nor does anybody about a batch of
+        fewer.
 
     Examples
     --------
@@ -57,6 +61,7 @@ class Limits:
     dim: int = 10**9
     memory: int = 4 * 2**30
     seconds: int = 3600
+    records: int = 1
 
     def __post_init__(self) -> None:
         check_counts(self, *(field.name for field in fields(self)))
@@ -93,14 +98,20 @@ class Limits:
     def check_work(self, work: Work) -> None:
         """Refuse work that is too much for one message, by its numbers alone."""
         steps, directions, batch = numbers_of(work)
+        memory = directions * (work.x.shape[-1] * work.x.itemsize + batch * 8)
         for reason, value, limit in (
             (Reason.STEPS, steps, self.local_steps),
             (Reason.DIRECTIONS, directions, self.directions),
             (Reason.BATCH, batch, self.batch_size),
-            (Reason.MEMORY, directions * work.x.shape[-1] * work.x.itemsize, self.memory),
+            (Reason.MEMORY, memory, self.memory),
         ):
             if value > limit:
                 raise Refused(reason, f"{reason.value} = {value}, more than {limit}")
+
+    def check_records(self, records: int, whose: str) -> None:
+        """Refuse to answer about too few records."""
+        if records < self.records:
+            raise Refused(Reason.RECORDS, f"{whose} has {records} records, not {self.records}")
 
 
 def question_of(work: Work) -> Question | None:

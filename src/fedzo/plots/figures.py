@@ -33,6 +33,8 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
     for spot, panel in zip(spots, axes, strict=False):
         for i, (curve, under) in enumerate(zip(panel["series"], covered(panel), strict=True)):
             _draw_curve(spot, curve, i, under)
+        if "names" in panel:
+            _name_points(spot, panel["names"])
         for axis in ("x", "y"):
             if panel[f"log_{axis}"]:
                 _make_logarithmic(spot, axis)
@@ -59,6 +61,14 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         content = io.BytesIO()
         picture.savefig(content, format=path.suffix[1:] or "png")
         write_atomic(path, content.getvalue())
+
+
+def _name_points(spot: Any, names: Sequence[str]) -> None:
+    """Write names at 0, 1, 2 ... of the x axis; between them there is nothing to join."""
+    for line in spot.lines:
+        line.set_linestyle("none")
+    spot.set_xticks(range(len(names)), names, fontsize=8)
+    spot.margins(x=0.1)
 
 
 def _labels(panel: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,8 +16,9 @@ from fedzo.core.objective import Best, Objective
 from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
-from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
+from fedzo.errors import InvalidValue, UsageError, check_count, require
 from fedzo.problems.scratch import Piece, Scratch
+from fedzo.problems.trainable import chosen
 
 Array = NDArray[Any]
 Module = Any  # torch.nn.Module: torch is imported where it is used
@@ -50,8 +50,10 @@ class TorchProblem(Objective):
         a torch data set or other sequence of samples, or a loader, whose data set and way to
         put samples together are taken.
     trainable : str or sequence of str, optional
-        Names of parameters, or patterns of them such as ``"*norm*"``. By default those that
-        require a gradient: as torch, and peft for its adapters, mark what is to be trained.
+        Names of parameters or layers, patterns such as ``"*.bias"``, or a group: ``all``,
+        ``norms``, ``biases``, ``head`` (:func:`fedzo.problems.trainable.chosen`). By default the
+        parameters that require a gradient: as torch, and peft for its adapters, mark what is to be
+        trained.
     metrics : callable, optional
         ``metrics(module)`` returns further numbers for the history, such as a test accuracy.
     evaluation_batch : int
@@ -282,31 +284,6 @@ class Samples:
         if self.collate is not None:
             return self.collate([self.items[int(i)] for i in which])
         return tuple(part[_torch().from_numpy(which).to(part.device)] for part in self.items)
-
-
-def chosen(module: Module, trainable: str | Sequence[str] | None) -> Iterable[tuple[str, Tensor]]:
-    """Return the parameters that patterns name, or that require a gradient.
-
-    >>> import torch
-    >>> module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
-    >>> [name for name, _ in chosen(module, ["1.*", "*.bias"])]
-    ['0.bias', '1.weight', '1.bias']
-    >>> chosen(module, "1.weigth")
-    Traceback (most recent call last):
-    fedzo.errors.InvalidValue: trainable = '1.weigth': must be the name of a parameter or a
-    pattern that one has (did you mean '1.weight'?)
-    """
-    named = {name: one for name, one in module.named_parameters() if one.is_floating_point()}
-    if trainable is None:
-        found = [(name, one) for name, one in named.items() if one.requires_grad]
-        require(bool(found), "trainable", None, "given: no parameter requires a gradient")
-        return found
-    patterns = [trainable] if isinstance(trainable, str) else list(trainable)
-    for pattern in patterns:
-        allowed = f"the name of a parameter or a pattern that one has{nearest(pattern, named)}"
-        fits = any(fnmatchcase(name, pattern) for name in named)
-        require(fits, "trainable", pattern, allowed)
-    return [pair for pair in named.items() if any(fnmatchcase(pair[0], p) for p in patterns)]
 
 
 def _pieces(parameters: Iterable[tuple[str, Tensor]]) -> list[Piece]:

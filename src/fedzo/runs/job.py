@@ -82,6 +82,7 @@ def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads)
             ),
         )
         objective.keep(result.best)
+        result.problem = objective
     if job.run_dir is not None:
         objective.write_files(job.run_dir, result.best)
     return result

@@ -40,6 +40,7 @@ RESERVED = {
     "uplink_bytes",
     "downlink_bytes",
     "channel_uses",
+    "energy",
     "seconds",
 }
 
@@ -53,6 +54,7 @@ class Position(NamedTuple):
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     channel_uses: int = 0
+    energy: float | None = None  # None where the uplink does not know
     idle: int = 0  # rounds in which no device took part
     last: RoundInfo = RoundInfo(participants=0, queries=0)
 
@@ -65,6 +67,7 @@ class Position(NamedTuple):
             self.uplink_bytes + info.uplink_bytes,
             self.downlink_bytes + info.downlink_bytes,
             self.channel_uses + info.channel_uses,
+            self.energy if info.energy is None else (self.energy or 0.0) + info.energy,
             self.idle + (info.participants == 0),
             info,
         )
@@ -290,6 +293,7 @@ class Loop:
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
             "channel_uses": at.channel_uses,
+            **({} if at.energy is None else {"energy": at.energy}),
             "seconds": round(self.seconds, 3),
         }
         if self.left_out:
@@ -308,8 +312,8 @@ class Loop:
         if self.files is None:
             return
         at = self.position
-        counters = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses", "idle")
-        totals = {key: getattr(at, key) for key in counters}
+        sums = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses", "energy", "idle")
+        totals = {key: getattr(at, key) for key in sums}
         self.files.save(
             Checkpoint(
                 round=at.round,

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
-from fedzo.core.objective import Best
+from fedzo.core.objective import Best, Objective
+from fedzo.errors import UsageError
 
 Array = NDArray[Any]
 
@@ -90,6 +91,8 @@ class Result:
         How long it took.
     history : list
         The records that ``history.jsonl`` holds.
+    problem : Objective
+        What was minimised, where this process holds it.
     """
 
     x: Array
@@ -108,11 +111,21 @@ class Result:
     channel_uses: int
     seconds: float
     history: list[dict[str, Any]]
+    problem: Objective | None = None
 
     @property
     def nfev(self) -> int:
         """The number of values asked for in all, by SciPy's name."""
         return self.queries + self.evaluation_queries
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of a trained torch module, with the parameters that x has.
+
+        As torch's own, it refers to the module's memory, which has x from now on.
+        """
+        if self.problem is None or not self.problem.offers("state_dict"):
+            raise UsageError("state_dict is for results of a TorchProblem: take result.x")
+        return self.problem.state_dict(self.x)
 
     def __repr__(self) -> str:
         """Return a block to read, a line for each attribute, as SciPy's results print."""
