@@ -93,24 +93,25 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_server_and_nodes_are_equal_to_the_bit(way, tmp_path):
-    """After 50 rounds with a node that joins late, one that forgets all, and a killed server."""
+    """A node joins late and leaves for a while, one forgets all, and the server is killed."""
     algorithm, uplink = WAYS[way]
     problem = Quadratic(dim=300 if way == "orthogonal" else 4000, devices=6)
+    rounds = 50 if way == "mean" else 10
 
     def away(node, round):
-        return node == 3 and (round < 10 or 20 <= round < 30)
+        return node == 3 and (round < rounds // 5 or 2 * rounds <= 5 * round < 3 * rounds)
 
     grid = Nodes(problem, away=away)
-    run(grid, algorithm, uplink, 33, tmp_path)
+    run(grid, algorithm, uplink, 2 * rounds // 3, tmp_path)
     grid.forget(2)
-    result = run(grid, algorithm, uplink, 50, tmp_path, resume=True)
-    assert result.nit == 50
+    result = run(grid, algorithm, uplink, rounds, tmp_path, resume=True)
+    assert result.nit == rounds
     for node in (1, 2, 3):
         round, x = held(grid.kept(node))
-        assert round == 50
+        assert round == rounds
         assert np.array_equal(x, result.last)
-    models = [arrays for *_, arrays in grid.followed() if arrays]
-    assert bool(models) == (way == "orthogonal")  # whose log is longer than its model
+    if way != "orthogonal":  # whose log is longer than its model
+        assert not any(arrays for *_, arrays in grid.followed())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
