@@ -85,6 +85,7 @@ WAYS = {
         fedzo.FedZO(**ALGORITHM, server=steps.Adam(rate=0.01), shared_directions=True),
         fedzo.Seeds(),
     ),
+    "hiso": (fedzo.FedZO(**ALGORITHM, server=steps.HiSo()), fedzo.Seeds()),
     "robust": (fedzo.FedZO(**ALGORITHM, shared_directions=True), fedzo.RobustSeeds("median")),
     "orthogonal": (fedzo.FedZO(**ALGORITHM, direction_kind="orthogonal"), fedzo.Seeds()),
     "signs": (fedzo.FedZO(**ALGORITHM, direction_kind="rademacher"), fedzo.Seeds()),

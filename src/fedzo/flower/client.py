@@ -52,11 +52,11 @@ def make_client_app(
     ----------
     problem : callable or mapping, optional
         A function that is given Flower's context and returns the objective; or the problems that
-        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. A node's own
-        configuration may allow more of them, and settle their settings otherwise; without
-        either, a node computes nothing. The function is called for each message, so it should
-        keep what is dear to make. The objective must be that of all N devices, but is only asked
-        about those that live on this node: of the others it needs no data.
+        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. Where a node's
+        own configuration has some, it computes those instead; without either, nothing. The
+        function is called for each message, so it should keep what is dear to make. The objective
+        must be that of all N devices, but is only asked about those that live on this node: of
+        the others it needs no data.
     algorithms : sequence of classes
         Algorithms of one's own that this node is willing to do the work of, besides fedzo's.
     own : sequence of str
@@ -162,7 +162,7 @@ class _Host:
         node, objective = self._open(context)
         if isinstance(work, Following):
             reached = self._reach(work, node, objective)
-            work = Work(reached.course.algorithm, reached.x, work.round, reached.course.seed)
+            work = reached.course.work(work.round, reached.state)
         limits = node.limits if self.guarded else Limits(dim=objective.dim)
         limits.check_start(work, objective)
         steps, _, batch = numbers_of(work)

@@ -15,7 +15,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.federation import LeftOutDevice, Replies, Update, Work
 from fedzo.core.random import check_seed
 from fedzo.core.signature import arguments_of
-from fedzo.errors import FedzoError
+from fedzo.errors import FedzoError, UsageError
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.flower.schema import take
 from fedzo.runs.parts import describe_parts, has_server
@@ -83,6 +83,14 @@ class Course:
         """Return the state before the first round."""
         return self.algorithm.init(x, _Heard(self, x.size), self.uplink)
 
+    def work(self, t: int, state: Any) -> Work:
+        """Return what the algorithm has the devices do in round t."""
+        try:
+            self.algorithm.round(t, state, _Asked(self, 0), self.uplink)
+        except _Asks as asks:
+            return asks.work
+        raise UsageError(f"{type(self.algorithm).__name__} asks its devices for nothing")
+
     def follow(self, state: Any, first: int, rounds: Sequence[list[Update]]) -> Any:
         """Return the state after these rounds, of which each is what the server heard in it."""
         dim = self.algorithm.model(state).size
@@ -131,3 +139,17 @@ class _Heard:
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         return {}
+
+
+class _Asks(Exception):  # noqa: N818 - no error: this is what the round would ask for
+    """What a round asks for."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+
+class _Asked(_Heard):
+    """A federation that only tells what it is asked for."""
+
+    def map(self, work: Work, devices: Any) -> Replies:
+        raise _Asks(work)

@@ -27,8 +27,8 @@ from fedzo.flower.following import Following
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
-from fedzo.runs.loop import RESERVED
 from fedzo.runs.options import FlowerSettings
+from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
 
 Array = NDArray[Any]
@@ -207,7 +207,7 @@ class FlowerFederation:
 
     def _updates(self, work: Work, devices: list[int]) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received = [], []
-        if self.coefficients and not hasattr(work.algorithm, "coefficients_shape"):
+        if self.coefficients and work.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
         if self._downlink is not None:
             self._downlink.aim(work.x, work)
@@ -225,7 +225,9 @@ class FlowerFederation:
             wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
         )
         sizes, streamed = self._registry.sizes, self.offers("values_streamed")
-        believed = Believed(work, self.dim, self.uplink, self.settings, sizes, streamed)
+        believed = Believed(
+            work, self.dim, self.uplink, self.settings, sizes, self.devices, streamed
+        )
         heard = list(believed.updates(found))
         self._nodes.leave_out(believed.refused)
         if self._downlink is not None:

@@ -29,7 +29,7 @@ from fedzo.problems import PROBLEMS
 
 Problems = Mapping[str, Mapping[str, Any]]
 _TABLES = ("limits", "privacy", "problem", "problems")
-_PLAIN = ("devices", "ledger", "models", "partition-id", "num-partitions", "node-file")
+_PLAIN = ("devices", "ledger", "models", "apps", "partition-id", "num-partitions", "node-file")
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,11 @@ class Node:
     privacy : Privacy, optional
         How much noise is added to what it answers, and when it answers no more.
     problems : mapping
-        The problems that it allows, by name, with their settings.
+        The problems that it allows, by name, with their settings; none: those of the app's code.
     own : mapping
         Settings of the problem that are this node's alone, such as where its data are.
+    apps : tuple of str
+        The apps that it runs, by the SHA-256 of their archives: see :mod:`fedzo.flower.pinned`.
     config : mapping
         The rest: ``devices``, or ``partition-id`` and ``num-partitions``.
     """
@@ -61,6 +63,7 @@ class Node:
     privacy: Privacy | None = None
     problems: Problems = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
+    apps: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -93,15 +96,16 @@ class Node:
             problems=tables.get("problems", {}),
             own=tables.get("problem", {}),
             shelf=Shelf(Path(tables.get("models") or _home() / "fedzo-models"), _owner(tables)),
+            apps=tuple(tables.get("apps", ())),
             config={k: tables[k] for k in _PLAIN if k in tables},
         )
 
     def problem(self, allowed: Problems, run_config: Mapping[str, Any]) -> Objective:
         """Return the problem that a run names, made with this node's settings.
 
-        ``allowed`` are those of the app's code; the node's own configuration goes before them.
+        ``allowed`` are those of the app's code; where the node has some of its own, only those.
         """
-        problems = {**allowed, **self.problems}
+        problems = self.problems or allowed
         name = _chosen(problems, run_config)
         return _made(name, json.dumps({**problems[name], **self.own}))
 

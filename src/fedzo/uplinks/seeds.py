@@ -87,7 +87,7 @@ class Seeds(Uplink):
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
-        shared = getattr(updates.work and updates.work.algorithm, "shared_directions", False)
+        shared = updates.work is not None and updates.work.algorithm.shared_directions
         mean, heard, sent, numbers, model, one = Mean(federation.dim), [], 0, 0, 0, 0
         devices, error = [], 0.0
         for summed in updates:
@@ -127,7 +127,7 @@ class Seeds(Uplink):
 
     def essence(self, updates: list[Update], work: Work) -> list[Update]:
         """Return the mean coefficients, as one update, where directions are shared."""
-        if not updates or not getattr(work.algorithm, "shared_directions", False):
+        if not updates or not work.algorithm.shared_directions:
             return updates
         total, shares = np.zeros(work.algorithm.coefficients_shape), 0.0
         for update in updates:
