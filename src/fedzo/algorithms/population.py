@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,32 +39,40 @@ class Evolution:
         # The library knows no single number: a second one is added, and not looked at.
         start = np.append(mean / scale, [0.0] * (account.dim == 1))
         seed = int(account.draw().words(1)[0])
-        self.run = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
+        self.strategy = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
 
     @property
     def size(self) -> int:
         """How many points a generation has."""
-        return int(self.run.population_size)
+        return int(self.strategy.population_size)
 
     @property
-    def mean(self) -> Array:
+    def x(self) -> Array:
         """The mean of the distribution."""
-        return np.asarray(self.run.mean[: self.account.dim] * self.scale)
+        return np.asarray(self.strategy.mean[: self.account.dim] * self.scale)
+
+    def run(self, limit: float) -> Generator[Question, Array, bool]:
+        """Ask for generations; return True when it has converged, False after ``limit`` queries."""
+        begun = self.account.asked
+        while self.account.asked - begun < limit:
+            if not (yield from self.generation()):
+                return True
+        return False
 
     def generation(self) -> Generator[Question, Array, bool]:
         """Ask for one generation; return False when the run has converged."""
-        asked = [self.run.ask() for _ in range(self.size)]
+        asked = [self.strategy.ask() for _ in range(self.size)]
         points = np.array(asked)[:, : self.account.dim] * self.scale
         values = yield from self.account.values(points)
         told = np.minimum(values, _WORST).tolist()
-        self.run.tell(list(zip(asked, told, strict=True)))
-        return not self.run.should_stop()
+        self.strategy.tell(list(zip(asked, told, strict=True)))
+        return not self.strategy.should_stop()
 
 
 def repeats_for(account: Account, budget: float) -> int:
     """Return how often each candidate is asked to be compared with others under noise."""
-    share = 0.015 * budget / account.devices
-    return max(2, min(30, int(share))) if math.isfinite(share) else 30
+    share = 0.008 * budget / account.devices
+    return max(2, min(100, int(share))) if math.isfinite(share) else 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +112,8 @@ class CMA(Search):
     array([1., 1.])
     """
 
+    settles: ClassVar[bool] = True
+
     sigma: float = 0.5
     population: int | None = None
 
@@ -126,7 +136,7 @@ class CMA(Search):
             while account.left >= kept and (yield from run.generation()):
                 pass
             if account.noise:
-                yield from account.compare([x0, account.x, run.mean], repeats)
+                yield from account.compare([x0, account.x, run.x], repeats)
             population = 2 * run.size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,16 +10,18 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from fedzo.algorithms import CMA, TPE, FedZO
+from fedzo.algorithms.automatic import SHARE
 from fedzo.algorithms.searching import Search
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, require
 from fedzo.problems.function import OnFailure
 from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Tuning
+from fedzo.runs.describe import describe_job
 from fedzo.runs.job import Job, choose_numbers, perform
-from fedzo.runs.loop import RESERVED
-from fedzo.runs.minimize import UNLIMITED, describe_job, split_options
+from fedzo.runs.minimize import UNLIMITED, split_options
 from fedzo.runs.options import RunKeywords, RunOptions
+from fedzo.runs.records import RESERVED
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal
 from fedzo.variables.space import Float, Int, Space, Value
@@ -149,7 +152,7 @@ def tune(
         "probed": probed,
         "python_only": "its training is a function that was given to fedzo.tune",
     }
-    tables = {**describe_job(job.algorithm, job.uplink, run, table), "space": described}
+    tables = {**describe_job(algorithm, job.uplink, run, table), "space": described}
     result = perform(replace(job, options=run, tables=tables), problem, problem.initial())
     best = result.best
     return Tuned(space.params(best.x), best.fun, problem.meter.queries, result.history, result)
@@ -172,6 +175,8 @@ def _rounds(
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
+    if algorithm.automatic:  # and for the looks by which it adapts
+        cost += math.ceil(cost / SHARE)
     rounds, evaluation = 0, problem.evaluation_cost
     while probed + _evaluations(rounds + 1, run) * evaluation + (rounds + 1) * cost <= budget:
         rounds += 1

@@ -72,8 +72,8 @@ class Experiment:
     def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
         """Read a file, or a configuration that ships, and apply ``table.key=value`` overrides.
 
-        An override that names another problem, algorithm or uplink leaves behind what the
-        file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
+        An override that names another problem, algorithm or uplink drops the settings that only
+        the old one has: after ``algorithm.name=fedavg`` there is no smoothing.
         """
         path = _find(source)
         tables = read_toml(path)
@@ -224,7 +224,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
     for table, keys in changes.items():
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
-            continue  # the file is wrong, which is said later
+            continue  # the file is wrong, which is reported later
         key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
         if key in keys:
             default = None if table == "problem" else PARTS[table].default
@@ -236,7 +236,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
 
 
 def _maker(table: str, name: Any) -> Any:
-    """Return what a name makes, None where it names nothing: that is said later."""
+    """Return what a name makes; None for an unknown name, which is reported later."""
     try:
         return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
     except FedzoError:

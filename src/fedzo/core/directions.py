@@ -34,7 +34,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.random import (
     Draws,
-    Stream,
     check_normals,
     check_room,
     fill_columns,

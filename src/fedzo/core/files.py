@@ -43,7 +43,7 @@ def unfinished(path: Path) -> list[Path]:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file in one step: whoever reads it finds the old content or the new."""
+    """Write a file in one step: a reader finds the old content or the new, never half of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         try:

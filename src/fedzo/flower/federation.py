@@ -21,8 +21,8 @@ from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
-from fedzo.runs.loop import RESERVED
 from fedzo.runs.options import FlowerSettings
+from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
 
 Array = NDArray[Any]
@@ -184,7 +184,7 @@ class FlowerFederation:
 
     def _updates(self, work: Work, devices: list[int]) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received = [], []
-        if self.coefficients and not hasattr(work.algorithm, "coefficients_shape"):
+        if self.coefficients and work.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
         packed = wire.pack(work) if work.rows is None else None  # once for all nodes
 

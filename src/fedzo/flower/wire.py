@@ -99,7 +99,10 @@ def pack(work: Work) -> Packed:
     }
     if work.rows is not None:
         plain["rows"] = list(work.rows)
-    return Packed(ConfigRecord(plain), vector(work.x))
+    arrays = {"x": work.x}
+    if work.stretch is not None:
+        arrays["stretch"] = work.stretch
+    return Packed(ConfigRecord(plain), _arrays(arrays))
 
 
 def describe_algorithm(algorithm: Algorithm) -> str:
@@ -135,12 +138,14 @@ def read_task(content: RecordDict, known: Mapping[str, Any]) -> tuple[Work, list
     coefficients = take(asked, "coefficients", bool)
     rows = take(plain, "rows", list[int] | None)
     arrays = dict(array_record(content))
+    x = _points(numpy_of(arrays, "x"), rows, devices)
     work = Work(
         algorithm=_algorithm(take(plain, "algorithm", str), known),
-        x=_points(numpy_of(arrays, "x"), rows, devices),
+        x=x,
         round=_whole_number("round", take(plain, "round", int), bits=32),
         seed=_seed(take(plain, "seed", str)),
         rows=None if rows is None else tuple(rows),
+        stretch=_stretch(numpy_of(arrays, "stretch"), x) if "stretch" in arrays else None,
     )
     if plain or arrays:
         raise Malformed(f"the message has unknown fields: {[*plain, *arrays]}")
@@ -154,6 +159,13 @@ def _points(x: Array, rows: list[int] | None, devices: list[int]) -> Array:
     if x.ndim not in (1, 2) or x.size == 0 or not np.isfinite(x).all():
         raise Malformed("the model is not one of finite numbers")
     return x
+
+
+def _stretch(factors: Array, x: Array) -> Array:
+    """Return what directions are multiplied by, a positive factor for each number of x."""
+    if factors.shape != x.shape or x.ndim != 1 or not np.all((factors > 0) & np.isfinite(factors)):
+        raise Malformed("directions cannot be stretched by these factors")
+    return factors
 
 
 def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:
@@ -414,7 +426,11 @@ def _metrics(reported: Mapping[str, Any]) -> dict[str, float]:
 
 def vector(x: Array) -> ArrayRecord:
     """Return one vector as a record."""
-    return ArrayRecord({"x": FlowerArray(np.ascontiguousarray(x))})
+    return _arrays({"x": x})
+
+
+def _arrays(arrays: Mapping[str, Array]) -> ArrayRecord:
+    return ArrayRecord({k: FlowerArray(np.ascontiguousarray(a)) for k, a in arrays.items()})
 
 
 def read_vector(content: RecordDict, dim: int | None = None) -> Array:

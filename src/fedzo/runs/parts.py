@@ -1,6 +1,6 @@
 """Algorithms, server steps and uplinks by name: made from tables, and described as tables.
 
-A name is one of ours, or ``module:Class`` for a part of one's own. What is described can be made
+A name is one of ours, or ``module:Class`` for the user's own. What is described can be made
 again, so ``config.toml`` and a saved ask-and-tell run hold parts in this form.
 """
 
@@ -23,7 +23,7 @@ Table = dict[str, Any]
 
 
 class Part(NamedTuple):
-    """A table that makes one of several things: which key says what, and what it may say."""
+    """A table that makes one of several things: its key for the name, and the known names."""
 
     key: str
     known: Mapping[str, type]

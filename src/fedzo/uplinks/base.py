@@ -27,6 +27,9 @@ class UplinkInfo(NamedTuple):
     channel_uses : int
         How many symbols, of a number each, the devices took the channel for: the unit in which
         sending one after another and sending at once can be compared.
+    energy : float or None
+        What all devices sent with, in units of what one may spend in a round; None where the
+        uplink has no notion of it.
     metrics : mapping
         Further numbers for the history.
     """
@@ -34,6 +37,7 @@ class UplinkInfo(NamedTuple):
     uplink_bytes: int
     downlink_bytes: int
     channel_uses: int
+    energy: float | None = None
     metrics: Mapping[str, Any] = {}
 
 

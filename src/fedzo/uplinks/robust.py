@@ -146,7 +146,7 @@ class RobustSeeds(Robust):
         heard, work = list(updates), updates.work
         if not heard:
             return np.zeros(federation.dim), UplinkInfo(0, 0, 0)
-        if work is None or not getattr(work.algorithm, "shared_directions", False):
+        if work is None or not work.algorithm.shared_directions:
             raise UsageError(
                 "uplink.kind = 'robust_seeds': coefficients can only be compared along the same "
                 "directions; set algorithm.shared_directions = true"

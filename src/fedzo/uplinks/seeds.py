@@ -11,9 +11,10 @@ used, in the model's precision, and both sum by the same kernel in the same orde
 * between unlike machines single products may be rounded differently (fused or not), and the
   two agree to the rounding of the model's precision.
 
-In one process the device's own sum is at hand, and is taken; nothing is drawn twice. Where all
-devices share their directions, their coefficients are averaged before anything is drawn: one update
-is rebuilt in place of M, and agrees with the mean of M updates to rounding.
+In one process the device's own sum is at hand, and is taken; nothing is drawn twice unless
+``verify`` asks for it. Where all devices share their directions, their coefficients are averaged
+before anything is drawn: one update is rebuilt in place of M, and agrees with the mean of M updates
+to rounding.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class Seeds(Uplink):
         ``log``: whichever of log and model is fewer bytes, device by device; ``model``:
         always the model.
     verify : bool
-        Rebuild every update from its coefficients, as a remote server would, and end the run where
-        one is not what the device summed: for those who change local steps or kernels.
+        Hear every update as a remote server does, rebuilt from its coefficients, and tell the
+        largest difference from what the devices summed: ``rebuild_error`` in the history, 0 where
+        all is well. More than rounding ends the run. For those who change local steps or kernels.
 
     Examples
     --------
@@ -85,17 +87,18 @@ class Seeds(Uplink):
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
-        shared = getattr(updates.work and updates.work.algorithm, "shared_directions", False)
+        shared = updates.work is not None and updates.work.algorithm.shared_directions
         mean, heard, sent, numbers, model, one = Mean(federation.dim), [], 0, 0, 0, 0
-        devices = []
-        for update in updates:
-            own = update.coefficients
+        devices, error = [], 0.0
+        for summed in updates:
+            update, own = summed, summed.coefficients
             if own is None:
                 if not sends_updates(federation, update.device):
                     raise UsageError(_NO_COEFFICIENTS)
                 own = update.delta
-            elif self.verify:
-                _verify(t, update, updates.work)
+            elif self.verify and updates.work is not None:
+                update, difference = _verify(t, summed, updates.work)
+                error = max(error, difference)
             if shared and update.coefficients is not None:
                 heard.append(update)
             else:
@@ -111,7 +114,9 @@ class Seeds(Uplink):
             mean.add(centre._replace(weight=sum(update.weight for update in heard)))
         log = one if heard and len(heard) == len(devices) else sent
         down, caught_up = self._downlink(t, devices, log, model, federation)
-        metrics = {"caught_up": caught_up}
+        metrics: dict[str, float] = {"caught_up": caught_up}
+        if self.verify:
+            metrics["rebuild_error"] = error
         info = UplinkInfo(
             uplink_bytes=sent, downlink_bytes=down, channel_uses=numbers, metrics=metrics
         )
@@ -119,7 +124,7 @@ class Seeds(Uplink):
 
     def essence(self, updates: list[Update], work: Work) -> list[Update]:
         """Return the mean coefficients, as one update, where directions are shared."""
-        if not updates or not getattr(work.algorithm, "shared_directions", False):
+        if not updates or not work.algorithm.shared_directions:
             return updates
         total, shares = np.zeros(work.algorithm.coefficients_shape), 0.0
         for update in updates:
@@ -182,13 +187,21 @@ _NO_COEFFICIENTS = (
 )
 
 
-def _verify(t: int, update: Update, work: Work | None) -> None:
-    """Raise unless the update is what its coefficients make."""
-    if work is not None and not np.array_equal(work.rebuild(update), update.delta):
+def _verify(t: int, summed: Update, work: Work) -> tuple[Update, float]:
+    """Return the update as its coefficients make it, and how far that is from the device's sum.
+
+    More than rounding means that the algorithm's updates are not combinations of its directions.
+    """
+    if not isinstance(summed.delta, np.ndarray):  # nothing but its coefficients
+        return summed, 0.0
+    update = summed._replace(delta=work.rebuild(summed))
+    difference = float(np.abs(update.delta - summed.delta).max())
+    if difference > 1e-3 * float(np.abs(summed.delta).max()):
         raise UsageError(
-            f"uplink.verify: the update of device {update.device} in round {t + 1} is not the "
+            f"uplink.verify: the update of device {summed.device} in round {t + 1} is not the "
             "combination of directions that its coefficients make"
         )
+    return update, difference
 
 
 def encode(t: int, update: Update) -> bytes:
