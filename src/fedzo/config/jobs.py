@@ -59,7 +59,7 @@ class Run:
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
         value = _VALUE.get(tables["problem"]["name"], _ELSE)
-        value = _VALUE_OF_MODEL.get(tables["problem"].get("model"), value)
+        value = _VALUE_OF_MODEL.get(tables["problem"].get("model", ""), value)
         return float(_AROUND + self.experiment.options.rounds * each * value)
 
     def history(self) -> list[dict[str, Any]]:
