@@ -51,6 +51,11 @@ class Points:
         """How many numbers a device answers with."""
         return len(self.points)
 
+    @property
+    def told_by_all(self) -> NDArray[np.bool_]:
+        """Which of these numbers all devices answer, so that they can be compared."""
+        return np.ones(self.size, bool)
+
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's values, and how many it asked for."""
         values = _values(objective, self.points, batch)
@@ -107,6 +112,12 @@ class Stencil:
     def size(self) -> int:
         """How many numbers a device answers with."""
         return 1 + (2 + self.everyone) * self.x.size
+
+    @property
+    def told_by_all(self) -> NDArray[np.bool_]:
+        """Which of these numbers all devices answer: not the slopes of a device's own."""
+        numbers = np.arange(self.size)
+        return np.asarray((numbers == 0) | (numbers > 2 * self.x.size))
 
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's answer, and how many values it asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any, Literal, Unpack, get_args
 import numpy as np
 
 from fedzo.algorithms import CMA, TPE, FedZO
+from fedzo.algorithms.automatic import SHARE
 from fedzo.algorithms.searching import Search
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
@@ -19,10 +21,11 @@ from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 from fedzo.plots.trials import draw_trials
 from fedzo.problems.function import OnFailure
 from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Training, Tuning
+from fedzo.runs.describe import describe_job
 from fedzo.runs.job import Job, choose_numbers, perform
-from fedzo.runs.loop import RESERVED
-from fedzo.runs.minimize import UNLIMITED, describe_job, split_options
+from fedzo.runs.minimize import UNLIMITED, split_options
 from fedzo.runs.options import RunKeywords, RunOptions
+from fedzo.runs.records import RESERVED
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal
 from fedzo.variables.space import Kind, Space, Value
@@ -174,7 +177,7 @@ def tune(
         "probed": probed,
         "python_only": "its training is a function that was given to fedzo.tune",
     }
-    tables = {**describe_job(job.algorithm, job.uplink, run, table), "space": described}
+    tables = {**describe_job(algorithm, job.uplink, run, table), "space": described}
     result = perform(replace(job, options=run, tables=tables), problem, problem.initial())
     best, trials = result.best, _trials(problem.trainings)
     found, start_at = space.params(best.x), space.params(problem.initial())
@@ -241,6 +244,8 @@ def _rounds(
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
+    if algorithm.automatic:  # and for the looks by which it adapts
+        cost += math.ceil(cost / SHARE)
     rounds, evaluation = 0, problem.evaluation_cost
     while probed + _evaluations(rounds + 1, run) * evaluation + (rounds + 1) * cost <= budget:
         rounds += 1
