@@ -106,6 +106,16 @@ class FedZO(ZerothOrder):
         allowed = "a server step such as fedzo.algorithms.server.Mean()"
         require(isinstance(self.server, ServerStep), "server", self.server, allowed)
 
+    @property
+    def coefficients_shape(self) -> tuple[int, int]:
+        """(H, b2)."""
+        return self.local_steps, self.directions
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a number has still to be chosen."""
+        return "auto" in (self.learning_rate, self.smoothing)
+
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
         """Return the state before round 0."""
         self.check(federation)
@@ -127,10 +137,10 @@ class FedZO(ZerothOrder):
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
         stretch = self.server.stretch(state.server)
-        work = Work(self, state.x, t, federation.seed, stretch=stretch)
+        work = Work(self, state.x, t, federation.seed, state=state, stretch=stretch)
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
         delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
-        x, server = self.server.apply(t, state.server, state.x, delta)  # x^{t+1}
+        x, server = self.server.take(t, state.server, state.x, delta)  # x^{t+1}
         return State(x, server), RoundInfo.of(updates, sent)
 
     def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:

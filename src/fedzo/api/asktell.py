@@ -26,10 +26,11 @@ from fedzo.core.files import write_atomic
 from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.auto import automatic, choose, stand_in
+from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start
 from fedzo.runs.job import Job
 from fedzo.runs.loop import Loop
-from fedzo.runs.minimize import describe_job, split_options
+from fedzo.runs.minimize import split_options
 from fedzo.runs.options import RunKeywords
 from fedzo.runs.parts import make_parts
 from fedzo.runs.result import Result, Status
@@ -47,7 +48,7 @@ class Query(NamedTuple):
 
 
 class AskTell:
-    """A run that asks for values in batches and goes on when it is told them.
+    """A run that asks for values in batches and continues when it gets them.
 
     Parameters are those of :func:`fedzo.minimize`, and so is what comes out: the same seed and
     the same values give the same run, to the bit. Evaluations are asked for like anything
@@ -112,13 +113,13 @@ class AskTell:
     def ask(self) -> list[Query]:
         """Return what is wanted now: points and devices, none when the run has ended.
 
-        It is the same batch until its values are told. The values may be taken in any order
+        It is the same batch until :meth:`tell` gives its values. They may be measured in any order
         or all at once.
         """
         return [Query(x.copy(), device) for x, device in self._wanted]
 
     def tell(self, values: Sequence[float]) -> None:
-        """Tell the values of the batch, in its order; nan for one that is missing.
+        """Give the values of the batch, in its order; nan for one that is missing.
 
         A device with a missing value is left out of the round.
         """
@@ -136,7 +137,7 @@ class AskTell:
         return self._loop.shown(self._loop.x)
 
     def result(self) -> Result:
-        """Return what came of the run; of one that waits for values, what came of it so far."""
+        """Return the result of the run, or the result so far if it waits for values."""
         at = self._loop.position.round
         waiting = Status.INTERRUPTED, f"waiting for {len(self._wanted)} values after round {at}"
         return self._loop.close(*(self._end or waiting))
@@ -163,10 +164,10 @@ class AskTell:
             opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except InvalidValue as error:  # such as a part of one's own that is not found here
+        except InvalidValue as error:  # such as the user's own part, if it is not found here
             raise UsageError(f"{path} cannot be resumed: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-            raise UsageError(f"{path} holds no run to resume: {error!r}") from error
+            raise UsageError(f"{path} does not contain a run to resume: {error!r}") from error
         return opt
 
     def __getstate__(self) -> dict[str, Any]:
@@ -219,7 +220,7 @@ class _Notes:
         return self.values[device][self.read[device] - 1]
 
     def write(self, queries: Sequence[Query], values: Sequence[float]) -> None:
-        """Take down the values of a batch, in which a device's queries lie side by side."""
+        """Note the values of a batch, in which a device's queries lie side by side."""
         pairs = zip(queries, values, strict=True)
         for device, block in groupby(pairs, key=lambda pair: pair[0].device):
             self.values[device].append(np.array([value for _, value in block]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.errors import require
@@ -26,6 +27,10 @@ class ServerStep:
     def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
         """Return x^{t+1} and what is kept after round t, from the mean update Δ^t."""
         raise NotImplementedError
+
+    def take(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
+        """Do the same from a mean update that may not have been built yet."""
+        return self.apply(t, kept, x, np.asarray(delta))
 
     def stretch(self, kept: Kept) -> Array | None:
         """Return what each number of this round's directions is multiplied by; None: nothing.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedzo.algorithms.server.base import Array, Kept, ServerStep
+from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
 
 
@@ -20,8 +21,12 @@ class Mean(ServerStep):
     (array([1.5, 1. ]), ())
     """
 
-    def apply(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
+    def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
         """Add the mean update, in the precision that it is summed in."""
-        if isinstance(delta, Combination):
-            return delta.moved(x), kept
         return (x + delta).astype(x.dtype), kept
+
+    def take(self, t: int, kept: Kept, x: Array, delta: Any) -> tuple[Array, Kept]:
+        """Add it as it is drawn, where it is known by its coefficients: it is never built."""
+        if isinstance(delta, Combination | Rebuilt):
+            return delta.moved(x), kept
+        return self.apply(t, kept, x, delta)
