@@ -1,6 +1,7 @@
 r"""``learning_rate = "auto"`` and ``smoothing = "auto"``: for a problem nobody has tried yet.
 
-**Smoothing** is the corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
+**Smoothing** is what the problem says suits it (an attack within a budget does), or else the
+corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
 :func:`fedzo.theory.corollary`). It supposes that f changes over lengths of about 1. Where the rate
 is measured too, and a round would best go less far than μ, or f does not fall at
 all, x has smaller units: the measurement is made again with a sixteenth of that length, or of
@@ -105,12 +106,15 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
         local_steps=algorithm.local_steps,
     )
     in_theory, tries = corollary(setting), 1
-    if algorithm.smoothing == "auto":
-        algorithm, tries = replace(algorithm, smoothing=in_theory.smoothing), _TRIES
-    if algorithm.learning_rate != "auto":
-        return Chosen(algorithm, 0)
     meter = federation.meter or Meter()
     before = meter.queries
+    if algorithm.smoothing == "auto":
+        at = Draws(federation.seed, Stream.DIRECTIONS, _ROUND)
+        known = federation.objective.smoothing(at)
+        tries = _TRIES if known is None else 1
+        algorithm = replace(algorithm, smoothing=known or in_theory.smoothing)
+    if algorithm.learning_rate != "auto":
+        return Chosen(algorithm, meter.queries - before)
     try:
         return _measured(algorithm, federation, x0, tries)
     except BudgetSpent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -232,7 +233,10 @@ class Loop:
         return True in [bool(watcher(progress)) for watcher in self.job.watchers]  # call each
 
     def _halted(self, error: Halted) -> tuple[Status, str]:
-        """Keep the last whole round, and count what was asked for after it."""
+        """Keep the last whole round, evaluated if it can be; count what was asked for after it."""
+        if isinstance(error, BudgetSpent):
+            with suppress(Halted):  # where nothing is left for that
+                self.evaluate()
         self._count_unfinished_queries()
         self.save()
         status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
