@@ -1,6 +1,11 @@
-"""What pytest leaves alone: examples whose library is an extra that is not installed."""
+"""For all tests: Ctrl-C works, and examples whose library is not installed are left alone."""
 
+import signal
 from importlib.util import find_spec
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would all that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NEEDS = {"onnx": "onnxruntime", "sklearn": "sklearn", "torch": "torch"}
 collect_ignore = [

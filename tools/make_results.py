@@ -2,20 +2,26 @@
 
     fedzo reproduce fig3 fig4 fig5 --scale paper --out paper
     fedzo reproduce all --scale quick --out quick
-    python tools/make_results.py paper quick
+    python tools/make_results.py paper quick --sweeps sweeps
 
-A figure is taken from the first folder that has it.
+A figure is taken from the first folder that has it. What is missing of the sweeps is done first;
+those that take hours are shown only if they have been begun by hand, by the command in SWEEPS.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
+from fedzo.cli import main as fedzo
 from fedzo.paper import FIGURES
 from fedzo.paper.claims import Verdict
 from fedzo.paper.reproduce import HEADINGS, cells, figures_in, table
@@ -43,16 +49,106 @@ Curves are means over seeds, bands go from the least to the greatest of them. Un
 what was run, made of the runs' own configurations; under a picture the scale: `paper` is the
 paper's setting, `quick` takes minutes, and what differs is listed, the paper's value in brackets.
 
-Made by
+Made by `make results`, which does
 
 ```sh
 fedzo reproduce fig3 fig4 fig5 --scale paper --out paper
 fedzo reproduce all --scale quick --out quick
-python tools/make_results.py paper quick
+python tools/make_results.py paper quick --sweeps sweeps
 ```
 
 with {environment}. `fedzo report quick` makes one page of it, with curves to hover and zoom.
 """
+
+
+GRID = "attack --set run.rounds=30 --set run.evaluate_every=6 --set algorithm.batch_size=2"
+GRID += " --set algorithm.directions=8 --set algorithm.smoothing=0.001 --seeds 3"
+
+
+class Sweep(NamedTuple):
+    """A sweep that is shown: its folder, what it is about, and what comes after ``fedzo sweep``."""
+
+    name: str
+    title: str
+    about: str
+    command: str
+    hours: bool = False  # too long to be done here
+
+
+SWEEPS = (
+    Sweep(
+        "grid-fedzo",
+        "FedZO's step sizes",
+        "η, with H = 5. The paper prints 0.001.",
+        f"{GRID} --set algorithm.local_steps=5 --grid algorithm.learning_rate=0.001,0.002,0.005",
+    ),
+    Sweep(
+        "grid-dzopa",
+        "DZOPA's step sizes",
+        "η. The paper prints 0.005.",
+        f"{GRID} --set algorithm.name=dzopa --grid algorithm.learning_rate=0.002,0.005,0.01,0.02",
+    ),
+    Sweep(
+        "grid-zone_s",
+        "ZONE-S's step sizes",
+        "1/ρ, as its authors read ρ. The paper prints ρ = 500.",
+        f"{GRID} --set algorithm.name=zone_s --set algorithm.normalisation=sum "
+        "--grid algorithm.penalty=50,100,200,500",
+    ),
+    Sweep(
+        "paper-setting",
+        "The attack in the paper's own setting",
+        "All deer of CIFAR-10 that the victim gets right, b1 = 25 and b2 = 20, every H, for 20 "
+        "rounds and one seed.",
+        "attack-cifar10 --set run.rounds=20 --set run.evaluate_every=5 "
+        "--grid algorithm.local_steps=5,10,20,50",
+        hours=True,
+    ),
+)
+
+
+def sweeps_in(folder: Path) -> list[str]:
+    """Do what is missing of the sweeps, and return their parts of the page."""
+    parts = []
+    for sweep in SWEEPS:
+        out = folder / sweep.name
+        if sweep.hours and not (out / "sweep.csv").exists():
+            continue
+        if fedzo(["sweep", *shlex.split(sweep.command), "--out", str(out)]):
+            sys.exit(f"fedzo sweep {sweep.command}: failed")
+        parts.append(sweep_section(sweep, out))
+    return parts
+
+
+def sweep_section(sweep: Sweep, out: Path) -> str:
+    """Return a sweep's part of the page."""
+    place = f"images/results/{sweep.name}.png"
+    copy_picture(out / "sweep.png", DOCS / place)
+    with (out / "sweep.csv").open(encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    ends = [json.loads(p.read_text().splitlines()[-1]) for p in out.rglob("history.jsonl")]
+    hours = sum(end["seconds"] for end in ends) / 3600
+    queries = sum(end["queries"] for end in ends)
+    command = f"fedzo sweep {sweep.command} --out sweeps/{sweep.name}".replace(" --", " \\\n    --")
+    return "\n".join(
+        [
+            f"### {sweep.title}",
+            "",
+            f"{sweep.about} {queries:,} queries and {hours:.2f} hours of one core.",
+            "",
+            f"```sh\n{command}\n```",
+            "",
+            f"![{sweep.title}]({place})",
+            "",
+            table(head, rows),
+            "",
+        ]
+    )
+
+
+def copy_picture(picture: Path, to: Path) -> None:
+    """Copy a picture at a third of its bytes; with fewer colours curves would change theirs."""
+    Image.open(picture).convert("RGB").quantize(128).save(to, optimize=True)
 
 
 def section(figure: dict[str, Any], picture: str) -> str:
@@ -98,17 +194,19 @@ def main() -> None:
     """Take each figure from the first folder that has it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
-    folders = parser.parse_args().folders
+    parser.add_argument("--sweeps", type=Path, default=Path("sweeps"))
+    arguments = parser.parse_args()
+    folders = arguments.folders
     found = {f["name"]: (f, folder) for folder in reversed(folders) for f in figures_in(folder)}
     (DOCS / "images" / "results").mkdir(parents=True, exist_ok=True)
     shown = [found[name] for name in FIGURES if name in found]
-    parts = []
+    sweeps, parts = sweeps_in(arguments.sweeps), []
     for figure, folder in shown:
         place = f"images/results/{figure['name']}.png"
-        # A third of the bytes; with fewer colours the curves' own would not stay what they are.
-        picture = Image.open(folder / f"{figure['name']}.png").convert("RGB").quantize(128)
-        picture.save(DOCS / place, optimize=True)
+        copy_picture(folder / f"{figure['name']}.png", DOCS / place)
         parts.append(section(figure, place))
+        if figure["name"] == "baselines":
+            parts += sweeps
     figures = [figure for figure, _ in shown]
     head = HEAD.format(
         count=count(figures),

@@ -1,7 +1,7 @@
 """Train the CIFAR-10 classifiers that attacks are shown on, and write them as ONNX files.
 
     python tools/train_victim.py resnet8       # ships with fedzo
-    python tools/train_victim.py carlini       # the paper's own victim, not shipped
+    python tools/train_victim.py carlini       # the paper's own kind of victim
     python tools/train_victim.py plain --out victims   # and mixer: victims that nothing is tuned on
 
 A training that was stopped resumes after its last whole epoch, by the same command: all of its
@@ -35,6 +35,7 @@ from torch.nn import functional
 
 from fedzo import data
 
+SMALL = 1000  # weights: so few are not worth a cast
 MEAN = (0.4914, 0.4822, 0.4465)  # of the training pixels, by colour
 DEVIATION = (0.2470, 0.2435, 0.2616)
 
@@ -47,6 +48,7 @@ class Recipe(NamedTuple):
     weight_decay: float
     batch_size: int = 128
     momentum: float = 0.9
+    products: str = "float32"  # the numbers that are multiplied; sums and weights are float32
 
 
 class Scale(nn.Module):
@@ -99,7 +101,7 @@ def resnet8() -> nn.Module:
 
 def carlini() -> nn.Module:
     """Return the network of Carlini and Wagner (2017), table I, for CIFAR."""
-    return nn.Sequential(
+    network = nn.Sequential(
         Scale(),
         *(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(64, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3), nn.ReLU(), nn.MaxPool2d(2)),
@@ -107,6 +109,11 @@ def carlini() -> nn.Module:
         *(nn.Linear(128 * 5 * 5, 256), nn.ReLU(), nn.Dropout(0.5)),
         *(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)),
     )
+    for layer in network:  # nothing normalises between the layers, so they must begin at scale
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return network
 
 
 def plain() -> nn.Module:
@@ -154,8 +161,11 @@ RECIPES = {
     "plain": Recipe(epochs=5, learning_rate=0.2, weight_decay=5e-4),
     "mixer": Recipe(epochs=5, learning_rate=0.1, weight_decay=1e-4),
     "resnet8": Recipe(epochs=40, learning_rate=0.2, weight_decay=3e-4),
-    "carlini": Recipe(epochs=15, learning_rate=0.05, weight_decay=5e-4),
+    "carlini": Recipe(epochs=12, learning_rate=0.03, weight_decay=5e-4, products="bfloat16"),
 }
+
+
+IN_HALF = ("carlini",)  # networks whose weights are rounded to float16, for half the file
 
 
 def augmented(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -210,7 +220,9 @@ def train(
         order = torch.randperm(len(images), generator=generator)
         for chosen in order[: batches * recipe.batch_size].split(recipe.batch_size):
             batch = augmented(images[chosen].float() / 255, generator)
-            loss = functional.cross_entropy(network(batch), labels[chosen])
+            batch = batch.contiguous(memory_format=torch.channels_last)
+            with torch.autocast("cpu", torch.bfloat16, enabled=recipe.products == "bfloat16"):
+                loss = functional.cross_entropy(network(batch), labels[chosen])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -277,6 +289,29 @@ def write_onnx(network: nn.Module, path: Path) -> None:
     onnx.save(model, path)
 
 
+def halve(path: Path) -> None:
+    """Store the weights of a file as float16, from which it makes float32 again when it is loaded.
+
+    Nothing is lost where they have been rounded to float16 before.
+    """
+    model = onnx.load(path)
+    graph = model.graph
+    casts = []
+    for weight in [w for w in graph.initializer if w.data_type == onnx.TensorProto.FLOAT]:
+        values = onnx.numpy_helper.to_array(weight)
+        if values.size < SMALL:
+            continue
+        name, half = weight.name, f"{weight.name}.half"
+        graph.initializer.remove(weight)
+        graph.initializer.append(onnx.numpy_helper.from_array(values.astype("float16"), half))
+        casts.append(onnx.helper.make_node("Cast", [half], [name], to=onnx.TensorProto.FLOAT))
+    nodes = [*casts, *graph.node]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
 def main() -> None:
     """Train one network and write it, with what it can do."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -306,7 +341,13 @@ def main() -> None:
         kept.unlink()
     else:
         network.load_state_dict(torch.load(arguments.weights, weights_only=True))
+    if arguments.network in IN_HALF:
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight.copy_(weight.half().float())
     write_onnx(network, path)
+    if arguments.network in IN_HALF:
+        halve(path)
     right = (predictions(network, tests) == answers).numpy()
     deer = cifar.classes.index("deer")
     train_right = (predictions(network, images) == labels).numpy()

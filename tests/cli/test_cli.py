@@ -43,7 +43,7 @@ class Slow(fedzo.Objective):
     def losses(self, x, devices):
         if self.stuck:
             print("evaluating", file=sys.stderr, flush=True)
-            time.sleep(600)
+            time.sleep(60)
         return np.array([np.sum((x - i) ** 2) for i in devices])
 '''
 SLOW_TOML = """
@@ -214,12 +214,9 @@ def test_an_interrupt_that_is_swallowed_counts_all_the_same(here, capsys, monkey
     monkeypatch.setattr(sys, "path", sys.path.copy())
     Path("deaf.py").write_text(DEAF)
     Path("deaf.toml").write_text('[problem]\nname = "deaf:make"\n[run]\nworkers = 1\n')
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        assert main(["run", "deaf.toml", "--out", "run", "--quiet"]) == 130
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["run", "deaf.toml", "--out", "run", "--quiet"]) == 130
+    assert signal.getsignal(signal.SIGINT) is before
     out, err = capsys.readouterr()
     assert "interrupted after round 1\n" in out
     assert err == "to resume: fedzo run run/config.toml --resume\n"
@@ -523,4 +520,4 @@ def test_says_who_was_left_out(here, capsys):
     # Once in each of two rounds and of two evaluations.
     out = capsys.readouterr().out.splitlines()
     assert "left out      4 times, device 2: see history.jsonl for the reasons" in out
-    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 was never heard of"
+    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 never answered"

@@ -84,3 +84,16 @@ def test_every_member_has_its_file():
             if isinstance(origin, PypiPackage):
                 names = [member.rpartition("/")[2] for member in origin.members]
                 assert names == [file.name for file in source.files]
+
+
+def test_texts_and_models_are_listed_and_fetched_by_name(tmp_path, monkeypatch):
+    from fedzo import data
+
+    monkeypatch.setenv("FEDZO_CACHE", str(tmp_path))
+    here = {entry.name: entry.folder for entry in data.catalogue()}
+    assert {*text.TEXTS, *text.MODELS} <= here.keys()
+    assert here["imdb"] is None
+    monkeypatch.setattr(data, "obtain", lambda source: (tmp_path / source.name, []))
+    assert data.get("smollm2-135m") == tmp_path / "smollm2-135m"
+    with pytest.raises(InvalidValue, match="data = 'imdb'"):
+        data.load("imdb")  # texts, which fedzo.data.text.load knows

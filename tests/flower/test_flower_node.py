@@ -1,5 +1,6 @@
 """A node protects itself: what it computes, how much of it, and what leaves it."""
 
+import hashlib
 import json
 import logging
 import os
@@ -14,6 +15,8 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 import fedzo
+from fedzo.algorithms import ALGORITHMS
+from fedzo.algorithms.asking import Stencil
 from fedzo.core.federation import Work
 from fedzo.errors import Halted, NoAnswer, UsageError
 from fedzo.flower import (
@@ -22,6 +25,7 @@ from fedzo.flower import (
     InProcessGrid,
     make_client_app,
     make_server_app,
+    pinned,
     reasons,
     wire,
 )
@@ -30,8 +34,11 @@ from fedzo.flower.node import Node
 from fedzo.flower.reasons import Reason
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
+from fedzo.problems.softmax import softmax
 
 PROBLEM = Quadratic(dim=8, devices=6)
+SEARCH = ALGORITHMS["adaptive"]()
+STENCIL = Stencil(np.zeros(8), np.ones(8), everyone=True, central=False).pack()  # 9 points
 QUICK = FlowerSettings(grace=0.02, patience=0.1)
 
 
@@ -50,14 +57,14 @@ def limited(problem=PROBLEM, **limits):
     return node(problem, dotted={f"limits.{k}": v for k, v in limits.items()})
 
 
-def ask(grid, algorithm=None, devices=(0,), x=None, kind=wire.TRAIN):
+def ask(grid, algorithm=None, devices=(0,), x=None, kind=wire.TRAIN, metrics=False):
     """Send one message; return the reply's content."""
     algorithm = algorithm or fedzo.FedZO(directions=4, local_steps=2, batch_size=3)
     x = np.zeros(8) if x is None else x
     content = (
         wire.task(wire.pack(Work(algorithm, x, round=0, seed=0)), devices, False)
         if kind == wire.TRAIN
-        else wire.model(x, devices)
+        else wire.model(x, devices, metrics)
     )
     (reply,) = grid.send_and_receive([Message(content, 1, kind)])
     assert not reply.has_error()
@@ -85,8 +92,17 @@ def refusal(content):
         ({"local_steps": 1}, {}, "steps"),
         ({"directions": 3}, {}, "directions"),
         ({"devices": 1}, {"devices": [0, 1]}, "devices"),
-        ({"memory": 4 * 8 * 8 - 1}, {}, "memory"),
-        ({"memory": 4 * 8 * 8}, {}, None),
+        ({"memory": 4 * (8 + 3) * 8 - 1}, {}, "memory"),  # b2 rows of d numbers and b1 values
+        ({"memory": 4 * (8 + 3) * 8}, {}, None),
+        ({"records": 4}, {}, "records"),  # b1 = 3
+        ({"directions": 2}, {"algorithm": SEARCH, "x": np.zeros((3, 8))}, "directions"),
+        ({"queries": 3 * 25 - 1}, {"algorithm": SEARCH, "x": np.zeros((3, 8))}, "queries"),
+        ({"queries": 3 * 25}, {"algorithm": SEARCH, "x": np.zeros((3, 8))}, None),
+        ({"directions": 8}, {"algorithm": SEARCH, "x": STENCIL}, "directions"),
+        ({"queries": 9 * 25 - 1}, {"algorithm": SEARCH, "x": STENCIL}, "queries"),
+        ({}, {"algorithm": SEARCH, "x": STENCIL}, None),
+        ({}, {"algorithm": SEARCH, "x": STENCIL[2:]}, "dimension"),
+        ({}, {"algorithm": SEARCH, "x": STENCIL[1:]}, "malformed"),
         ({"queries": 2 * 5 * 3 - 1}, {}, "queries"),  # H = 2, b2 + 1 = 5 points, b1 = 3
         ({"queries": 2 * 5 * 3}, {}, None),
         ({"queries_per_day": 29}, {}, "queries"),
@@ -156,6 +172,63 @@ def test_time_is_limited():
     assert {i: why.split()[0] for i, why in told.failures.items()}[1] == "seconds"
 
 
+def test_time_of_an_evaluation_and_its_metrics_is_limited():
+    go_on = threading.Event()
+
+    class Slow(Quadratic):
+        def metrics(self, x):
+            go_on.wait(60)
+            return {"secret": 1.0}
+
+    grid = limited(Slow(dim=8, devices=6), seconds=1)
+    content = ask(grid, devices=[0, 1], kind=wire.EVALUATE, metrics=True)
+    losses, failures, metrics = wire.read_losses(content, asked=2)
+    go_on.set()
+    assert (set(losses), metrics) == ({1}, {})
+    assert failures[0].startswith("seconds ")
+
+
+def test_metrics_are_paid_for():
+    class Telling(Quadratic):
+        def metrics(self, x):
+            return {"told": 1.0}
+
+    grid = limited(Telling(dim=8, devices=6), queries=2)
+    told = [
+        wire.read_losses(ask(grid, devices=devices, kind=wire.EVALUATE, metrics=True), asked=1)[2]
+        for devices in ([], [0])
+    ]
+    assert told == [{}, {"told": 1.0}]
+    assert Ledger(grid.contexts[1].node_config["ledger"]).spent("1").total == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the system sees to it")
+def test_memory_of_the_problem_is_limited():
+    class Greedy(Quadratic):
+        def values(self, points, batch):
+            return np.ones((2**33, 1))  # 64 GiB
+
+    told = wire.read_answer(ask(limited(Greedy(dim=8, devices=6))), asked=1)
+    assert told.failures[0].startswith("memory ")
+
+
+def test_device_with_few_records_answers_nothing():
+    problem = softmax(devices=20)
+    grid = limited(problem, records=problem.size(0) + 1)
+    content = ask(grid, kind=wire.EVALUATE, x=problem.initial(), metrics=True)
+    losses, failures, metrics = wire.read_losses(content, asked=1)
+    assert (losses, metrics) == ({}, {})
+    assert failures[0].startswith("records ")
+
+
+def test_clock_that_was_put_back_frees_nothing(tmp_path, monkeypatch):
+    ledger = Ledger(str(tmp_path / "ledger.sqlite"))
+    ledger.reserve("1", 8, Spent(100, 10, 100))
+    monkeypatch.setattr("fedzo.flower.ledger._today", lambda: "2001-01-01")
+    with pytest.raises(reasons.Refused, match="11 of 10 of today"):
+        ledger.reserve("2", 3, Spent(100, 10, 100))
+
+
 def test_ledger_survives_a_kill(tmp_path):
     path = str(tmp_path / "ledger.sqlite")
     script = (
@@ -194,11 +267,19 @@ def test_ledger_is_one_for_all_who_charge_it(tmp_path):
     assert len(taken) == ledger.spent("1").total == 12
 
 
-@pytest.mark.parametrize("damage", ["a folder", "no database"])
+@pytest.mark.parametrize("damage", ["a folder", "no database", "cut short", "overwritten"])
 def test_no_answer_without_a_ledger(tmp_path, damage):
     path = tmp_path / "ledger.sqlite"
-    path.mkdir() if damage == "a folder" else path.write_text("not a database" * 100)
+    if damage == "a folder":
+        path.mkdir()
+    elif damage == "no database":
+        path.write_text("not a database" * 100)
+    else:
+        Ledger(str(path)).reserve("1", 1, Spent(10, 10, 10))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:5000] if damage == "cut short" else whole[:4096] + b"\0" * 9000)
     assert refusal(ask(node(ledger=str(path)))) == "ledger"
+    assert refusal(ask(node(ledger=str(path)), kind=wire.EVALUATE)) == "ledger"
 
 
 # ------------------------------------------------------------------------- what it computes
@@ -224,9 +305,9 @@ def test_run_cannot_have_a_file_opened(tmp_path):
 
 def test_algorithm_that_a_node_does_not_know():
     content = wire.task(wire.pack(Work(fedzo.FedZO(), np.zeros(8), 0, 0)), [0], False)
-    work = dict(content["work"])
-    work["algorithm"] = json.dumps({**json.loads(work["algorithm"]), "name": "os:abort"})
-    content["work"] = type(content["work"])(work)
+    task = dict(content["task"])
+    task["algorithm"] = json.dumps({**json.loads(task["algorithm"]), "name": "os:abort"})
+    content["task"] = type(content["task"])(task)
     (reply,) = node().send_and_receive([Message(content, 1, wire.TRAIN)])
     assert refusal(reply.content) == "unknown-algorithm"
 
@@ -282,6 +363,36 @@ def test_node_settles_the_settings_of_its_problem(tmp_path):
     assert (made.dim, made.devices) == (6, 4)
 
 
+def test_node_with_problems_of_its_own_computes_no_others():
+    config = {"devices": "0", "problems.quadratic": {"dim": 5, "devices": 6}}
+    with pytest.raises(reasons.Refused, match="this node allows quadratic"):
+        Node.read(config).problem({"softmax": {}}, {"problem.name": "softmax"})
+
+
+def test_only_listed_apps_are_run(monkeypatch):
+    """In Flower's own client process: an app that is not listed is not even unpacked."""
+    from flwr.supernode.runtime import run_clientapp as flower
+
+    unpacked = []
+
+    def install(archive):
+        *_, fab = flower.pull_task_input(archive)
+        flower.install_from_fab(fab, skip_prompt=True)
+
+    def process():
+        install(b"ours")
+        with pytest.raises(UsageError, match="does not run the app with the SHA-256"):
+            install(b"theirs")
+
+    config = {"apps": [hashlib.sha256(b"ours").hexdigest()]}
+    context = Context(1, 1, config, RecordDict(), {})
+    monkeypatch.setattr(flower, "pull_task_input", lambda client: (None, context, None, client))
+    monkeypatch.setattr(flower, "install_from_fab", lambda fab, **how: unpacked.append(fab))
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", process)
+    pinned.main()
+    assert unpacked == [b"ours"]
+
+
 @pytest.mark.parametrize(
     ("config", "line"),
     [
@@ -312,12 +423,13 @@ SECRET = "database of ward 7 patient SMITH is offline"
 
 
 @pytest.mark.parametrize("kind", [wire.TRAIN, wire.EVALUATE, wire.HELLO, wire.INITIAL])
-def test_text_of_an_exception_stays_here(kind, caplog):
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_text_of_an_exception_stays_here(kind, error, caplog):
     def fails(x, device):
-        raise OSError(SECRET)
+        raise error(SECRET)
 
     def cannot_begin(context):
-        raise OSError(SECRET)
+        raise error(SECRET)
 
     objective = FunctionObjective(fails, 8, devices=6)
     grid = node(objective if kind in (wire.TRAIN, wire.EVALUATE) else cannot_begin)

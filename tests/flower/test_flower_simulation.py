@@ -58,8 +58,6 @@ def test_interrupted_simulation_leaves_a_checkpoint(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # who starts the tests in the background has them ignore this
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     until(lambda: rounds_done(out) >= 2)
     strangers = open_to_others(process.pid)

@@ -10,6 +10,7 @@ from matplotlib.image import imread
 from fedzo.cli import main
 from fedzo.errors import FedzoError, UsageError
 from fedzo.plots.curves import draw_curves
+from fedzo.plots.series import covered
 from fedzo.plots.style import COLOURS
 from fedzo.runs.history import read_runs
 
@@ -288,3 +289,16 @@ def test_command_gone_wrong(arguments, line, tmp_path, capsys, monkeypatch):
     assert err.startswith(f"fedzo: error: {line}")
     assert err.count("\n") == 1
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_curves_that_only_begin_alike_hide_nothing():
+    """By queries all begin at zero, where a log axis has no place: that is not to coincide."""
+    cheap = {"x": [0.0, 10.0, 20.0], "mean": [2.0, 1.9, 1.8]}
+    dear = {"x": [0.0, 500.0, 1000.0], "mean": [2.0, 1.5, 1.0]}
+    for log_x in (False, True):
+        assert covered({"log_x": log_x, "log_y": False, "series": [dear, cheap]}) == [0, 0]
+    panel = {"log_x": True, "log_y": False, "series": [cheap, dear]}
+    assert covered(panel) == [0, 0]  # though both are near 2 at 20 queries, interpolated
+    assert covered(panel | {"series": [dear, cheap, dear]}) == [1, 0, 0]
+    two = [{"x": [0.0, end], "mean": [2.0, 1.0]} for end in (8000.0, 4000.0)]
+    assert covered({"log_x": False, "log_y": False, "series": two}) == [0, 0]

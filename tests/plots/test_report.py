@@ -277,11 +277,11 @@ def write_run(folder, losses, problem="softmax", **metrics):
 
 
 def test_runs_over_the_air_show_the_channel(tmp_path):
-    names = {"noise_to_update": [0.1, 0.2], "energy_max": [0.5, 0.9], "channel_uses": [0, 10]}
+    names = {"noise_to_update": [0.1, 0.2], "energy": [0.5, 0.9], "channel_uses": [0, 10]}
     write_run(tmp_path / "air", [3.0, 2.0], **names, participants=[0, 5])
     (figure,) = figures_of_runs(tmp_path)
     shown = [axes["keys"][1] for axes in figure["axes"]]
-    assert shown == ["train_loss", "noise_to_update", "energy_max", "participants", "channel_uses"]
+    assert shown == ["train_loss", "noise_to_update", "energy", "participants", "channel_uses"]
 
 
 def test_report_and_plot_have_the_same_scales(tmp_path):

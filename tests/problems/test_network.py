@@ -181,10 +181,47 @@ def test_the_folder_has_the_whole_module(tmp_path):
     algorithm = fedzo.FedZO(learning_rate=0.05)
     result = fedzo.minimize(problem, algorithm=algorithm, rounds=2, run_dir=tmp_path)
     written = safetensors.load_file(tmp_path / "model.safetensors")
-    state = problem.state_dict(result.x)
+    state = result.state_dict()
     assert written.keys() == state.keys()
     assert all(torch.equal(written[name], state[name]) for name in state)
     assert RunFolder(tmp_path).model.exists()
+
+
+def test_a_result_has_the_state_of_its_own_module():
+    module = network()
+    problem = TorchProblem(module, loss, samples(), trainable="4")
+    algorithm = fedzo.FedZO(learning_rate=0.05)
+    first = fedzo.minimize(problem, algorithm=algorithm, rounds=2)
+    fedzo.minimize(problem, algorithm=algorithm, rounds=2, seed=1)  # moves the module on
+    state = first.state_dict()
+    assert state.keys() == module.state_dict().keys()
+    assert np.array_equal(state["4.weight"].flatten(), first.x[: state["4.weight"].numel()])
+    with pytest.raises(UsageError, match=r"take result\.x"):
+        fedzo.minimize(lambda x, device: float(x @ x), np.ones(2), devices=1).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("trainable", "expected"),
+    [
+        ("head", {"4.weight", "4.bias"}),
+        ("norms", {"1.weight", "1.bias"}),
+        ("biases", {"0.bias", "1.bias", "4.bias"}),
+        ("0", {"0.weight", "0.bias"}),
+        (["norms", "4.weight"], {"1.weight", "1.bias", "4.weight"}),
+    ],
+)
+def test_what_is_trained_can_be_named(trainable, expected):
+    problem = TorchProblem(network(), loss, samples(), trainable=trainable)
+    assert {piece.name for piece in problem.pieces} == expected
+
+
+def test_a_layer_called_head_comes_before_the_group_and_tied_layers_are_found():
+    module = torch.nn.ModuleDict({"head": torch.nn.Linear(4, 3), "last": torch.nn.Linear(4, 3)})
+    module["last"].weight = module["head"].weight
+    problem = TorchProblem(module, loss, samples(), trainable="head")
+    assert {piece.name for piece in problem.pieces} == {"head.weight", "head.bias"}
+    problem = TorchProblem(module, loss, samples(), trainable="last")
+    assert {piece.name for piece in problem.pieces} == {"head.weight", "last.bias"}
 
 
 def test_data_in_all_its_forms():

@@ -125,6 +125,7 @@ def test_a_round_in_the_complex_baseband():
     delta, info = uplink.aggregate(t, Replies(updates), here)
     np.testing.assert_allclose(delta, scaled.real, rtol=1e-10)
     assert info.metrics["energies"] == pytest.approx(energies)
+    assert info.energy == pytest.approx(sum(energies.values()))
     assert max(energies.values()) <= 1  # the energy constraint, for every device
     mean = np.mean([u.delta for u in updates], axis=0)
     ratio = np.linalg.norm(delta - mean) / np.linalg.norm(mean)
@@ -139,6 +140,28 @@ def test_the_energy_constraint_holds_in_every_round():
         for t in range(20):
             _, _, info = hear(uplink, t)
             assert all(0 < energy <= 1 for energy in info.metrics["energies"].values())
+
+
+def test_energy_adds_up_over_rounds_and_over_a_resume(tmp_path):
+    """The history's energy is the sum of what each round's devices sent with."""
+    told = []
+
+    class Noted(fedzo.AirComp):
+        def aggregate(self, t, updates, federation):
+            delta, info = super().aggregate(t, updates, federation)
+            told.append(sum(info.metrics["energies"].values()))
+            return delta, info
+
+    problem, algorithm = Quadratic(dim=4, devices=6), fedzo.FedZO(directions=2)
+    whole = fedzo.minimize(problem, algorithm=algorithm, uplink=Noted(), rounds=6, evaluate_every=1)
+    assert "energy" not in whole.history[0]
+    seen = [record["energy"] for record in whole.history[1:]]
+    np.testing.assert_allclose(seen, np.cumsum(told), rtol=1e-12)
+    run = {"algorithm": algorithm, "uplink": fedzo.AirComp(), "run_dir": tmp_path}
+    fedzo.minimize(problem, rounds=3, **run)
+    resumed = fedzo.minimize(problem, rounds=6, resume=True, **run)
+    assert resumed.history[-1]["energy"] == seen[-1]
+    assert "energy" not in fedzo.minimize(problem, algorithm=algorithm, rounds=1).history[-1]
 
 
 def test_imperfect_channel_knowledge():

@@ -51,6 +51,11 @@ class Points:
         """How many numbers a device answers with."""
         return len(self.points)
 
+    @property
+    def told_by_all(self) -> NDArray[np.bool_]:
+        """Which of these numbers all devices answer, so that they can be compared."""
+        return np.ones(self.size, bool)
+
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's values, and how many it asked for."""
         values = _values(objective, self.points, batch)
@@ -73,11 +78,15 @@ class Stencil:
         Every device measures every coordinate.
     central : bool
         :math:`(F_i(x + h_j e_j) - F_i(x - h_j e_j)) / 2 h_j` instead.
+    turn : int
+        By how many places the shares are passed on: in N turns every device has every coordinate.
 
     Examples
     --------
     >>> owners(device=1, devices=2, dim=5)
     array([False,  True, False,  True, False])
+    >>> owners(device=1, devices=2, dim=5, turn=1)
+    array([ True, False,  True, False,  True])
     >>> owners(device=4, devices=6, dim=3)  # more devices than coordinates
     array([False,  True, False])
     """
@@ -86,10 +95,12 @@ class Stencil:
     steps: Array
     everyone: bool
     central: bool
+    turn: int = 0
 
     def pack(self) -> Array:
         """Return the question as the array that is sent: flat, so that it is not points."""
-        return np.concatenate([self.x, self.steps, [float(self.everyone), float(self.central)]])
+        kind = [float(self.everyone), float(self.central), float(self.turn)]
+        return np.concatenate([self.x, self.steps, kind])
 
     def queries(self, devices: int) -> int:
         """Return how many values the whole federation is asked for."""
@@ -102,9 +113,15 @@ class Stencil:
         """How many numbers a device answers with."""
         return 1 + (2 + self.everyone) * self.x.size
 
+    @property
+    def told_by_all(self) -> NDArray[np.bool_]:
+        """Which of these numbers all devices answer: not the slopes of a device's own."""
+        numbers = np.arange(self.size)
+        return np.asarray((numbers == 0) | (numbers > 2 * self.x.size))
+
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's answer, and how many values it asked for."""
-        own = owners(device, objective.devices, self.x.size)
+        own = owners(device, objective.devices, self.x.size, self.turn)
         asked = np.arange(self.x.size) if self.everyone else np.flatnonzero(own)
         moves = np.zeros((len(asked), self.x.size))
         moves[np.arange(len(asked)), asked] = self.steps[asked]
@@ -123,12 +140,12 @@ Question = Points | Stencil
 Asking = Generator[Question, Array, Any]
 
 
-def owners(device: int, devices: int, dim: int) -> NDArray[np.bool_]:
+def owners(device: int, devices: int, dim: int, turn: int = 0) -> NDArray[np.bool_]:
     """Return which coordinates are a device's own: every N-th, or one where N > d."""
     coordinates = np.arange(dim)
     if devices > dim:
-        return np.asarray(coordinates == device % dim)
-    return np.asarray(coordinates % devices == device)
+        return np.asarray(coordinates == (device + turn) % dim)
+    return np.asarray((coordinates + turn) % devices == device)
 
 
 def unpack(packed: Array) -> Question:
@@ -140,8 +157,9 @@ def unpack(packed: Array) -> Question:
     """
     if packed.ndim == 2:
         return Points(packed)
-    dim = (packed.size - 2) // 2
-    return Stencil(packed[:dim], packed[dim : 2 * dim], bool(packed[-2]), bool(packed[-1]))
+    dim = (packed.size - 3) // 2
+    everyone, central, turn = packed[2 * dim :]
+    return Stencil(packed[:dim], packed[dim : 2 * dim], bool(everyone), bool(central), int(turn))
 
 
 def _values(objective: Objective, points: Array, batch: Any) -> Array:
@@ -176,6 +194,7 @@ class Account:
     def __init__(self, x0: Array, devices: int, left: float, draws: Draws) -> None:
         self.x, self.fun = x0.astype(np.float64), math.inf
         self.devices, self.dim, self.left, self.asked = devices, x0.size, left, 0
+        self.kept = 0.0  # of what is left, for what must still be asked at the end
         self.noise = 0.0  # the standard deviation of a mean value
         self._floor = TINY  # what counts as nothing: of a value that is exactly zero
         self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
@@ -196,7 +215,7 @@ class Account:
     def ask(self, question: Question) -> Generator[Question, Array, Array]:
         """Put a question, if it can be paid for."""
         cost = question.queries(self.devices)
-        if cost > self.left:
+        if cost > self.left - self.kept:
             raise Spent
         self.asked += cost
         self.left -= cost
@@ -217,22 +236,30 @@ class Account:
         return values
 
     def slopes(
-        self, x: Array, steps: Array, *, everyone: bool, central: bool
+        self, x: Array, steps: Array, *, everyone: bool, central: bool, turn: int = 0
     ) -> Generator[Question, Array, Slopes]:
         """Return f and its slopes at x; those that nobody measured are not numbers."""
         d = self.dim
-        told = yield from self.ask(Stencil(x, steps, everyone, central))
+        told = yield from self.ask(Stencil(x, steps, everyone, central, turn))
         with np.errstate(divide="ignore", invalid="ignore"):
             own = told[1 : 1 + d] / told[1 + d : 1 + 2 * d]
         return Slopes(float(told[0]), own, told[1 + 2 * d :] if everyone else own)
 
-    def compare(self, candidates: list[Array], repeats: int) -> Generator[Question, Array, None]:
-        """Take for the best the candidate of the lowest mean over some repeats."""
+    def compare(self, candidates: list[Array], repeats: int) -> Generator[Question, Array, Array]:
+        """Take for the best the candidate of the lowest mean over some repeats; return the means.
+
+        The first is given up only for one that is lower beyond the noise: by two and a half times
+        the error of the difference.
+        """
         points = np.repeat(np.array(candidates), repeats, axis=0)
         values = yield from self.values(points)
-        means = values.reshape(len(candidates), repeats).mean(axis=1)
+        repeated = values.reshape(len(candidates), repeats)
+        means, errors = repeated.mean(axis=1), repeated.std(axis=1, ddof=1) / math.sqrt(repeats)
         lowest = int(np.argmin(means))
+        if not means[lowest] < means[0] - 2.5 * math.hypot(errors[0], errors[lowest]):
+            lowest = 0
         self.x, self.fun = candidates[lowest].copy(), float(means[lowest])
+        return np.asarray(means)
 
     def start(self) -> Generator[Question, Array, None]:
         """Measure f at x0 and the noise of its values: a few repeats, more where they differ."""

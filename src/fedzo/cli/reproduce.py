@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import check_seeds
-from fedzo.paper import FIGURES
+from fedzo.errors import UsageError
+from fedzo.paper import ALL, FIGURES
 
 if TYPE_CHECKING:
     from fedzo.paper.figure import Figure
 
 SCALES = ("quick", "paper")
 MINUTE = 60.0
-LEAST = 2  # seeds: with one nothing can be told of a claim
+LEAST = 2  # seeds: one alone cannot decide a claim
 
 
 def add_command(commands: Any) -> None:
@@ -27,7 +28,7 @@ def add_command(commands: Any) -> None:
         "of the runs is not done again, so an interrupted reproduction resumes where it stopped.",
     )
     parser.add_argument(
-        "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all"
+        "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all (but victim)"
     )
     parser.add_argument(
         "--scale",
@@ -58,8 +59,10 @@ def reproduce(arguments: argparse.Namespace) -> int:
     from fedzo.runs.signals import Interrupts
 
     check_seeds(arguments.seeds)
-    names = FIGURES if "all" in arguments.figures else tuple(dict.fromkeys(arguments.figures))
+    asked = (ALL if name == "all" else (name,) for name in arguments.figures)
+    names = dict.fromkeys(name for each in asked for name in each)
     figures = [find_figure(name) for name in names]
+    _check_models(figures, arguments.scale)
     _tell_time(figures, arguments)
     line = Overall(sys.stderr)
     try:
@@ -78,6 +81,20 @@ def reproduce(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_models(figures: list[Figure], scale: str) -> None:
+    """Raise where a figure attacks a network that is not there."""
+    from fedzo.models.loading import shipped
+
+    for figure in figures:
+        for tables in figure.tables(scale).values():
+            model = tables["problem"].get("model")
+            if model is not None and model not in shipped():
+                made = f"python tools/train_victim.py {model.rpartition('-')[2]}"
+                raise UsageError(
+                    f"{figure.name}: the network {model} is not there; {made} makes it"
+                )
+
+
 def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     """Say how long it will take, and what would be a smaller start."""
     from fedzo.core.federation import cores
@@ -91,10 +108,10 @@ def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     seconds = left(figures, scale, seeds)
     if seconds < MINUTE:
         return
-    told = f"about {duration(seconds)} on {cores()} cores, if nothing else runs"
+    text = f"about {duration(seconds)} on {cores()} cores, if nothing else runs"
     least = min(figures, key=lambda each: left([each], SCALES[0], LEAST))
     less = left([least], SCALES[0], LEAST)
     if less < seconds / 2:
         command = f"fedzo reproduce {least.name} --seeds {LEAST}"
-        told += f"; for a first look, about {duration(less)}: {command}"
-    print(told, file=sys.stderr, flush=True)
+        text += f"; for a first look, about {duration(less)}: {command}"
+    print(text, file=sys.stderr, flush=True)

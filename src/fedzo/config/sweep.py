@@ -1,7 +1,7 @@
 """Sweeps: one configuration with every combination of some settings, and which is the best.
 
 Runs go side by side in processes and are kept as run folders, so a sweep that was stopped resumes
-where it was, and one with more values or seeds takes what is there.
+where it was, and one with more values or seeds keeps the runs that are there.
 """
 
 from __future__ import annotations
@@ -210,7 +210,11 @@ def _draw(settings: Sequence[Setting], out: Path) -> None:
     # Where the minimum is known, the distance from it shows more than the loss does.
     key = "optimality_gap" if "optimality_gap" in metrics(histories) else "train_loss"
     axes = [_ends(settings, key), *axes_of_runs(histories, y=[key])]
-    draw(axes, out, title="What the settings come to")
+    asked = [seeds[0][-1].get("queries", 0) for seeds in histories.values()]
+    if max(asked) > min(asked):  # what is ahead by rounds may not be so by queries
+        log_x = min(q for q in asked if q) * 10 <= max(asked)
+        axes += axes_of_runs(histories, x="queries", y=[key], log_x=log_x)
+    draw(axes, out, title="Where the settings end")
 
 
 def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:
@@ -232,10 +236,15 @@ def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:
         x = np.array([point[0] for point in points])
         seeds = np.array([point[1] for point in points]).T
         drawn.append(series_of(line or "at the end", x, seeds, i % len(COLOURS), False))
-    label = "setting, in the order of the table" if key is None else key.partition(".")[2]
+    if key is None:  # words: a point for each of them, and no line between
+        names = ["\n".join(map(str, setting.values.values())) for setting in settings]
+        label = ", ".join(k.partition(".")[2] for k in swept)
+        log_y = logarithmic(shown, drawn)
+        return labelled_axes(label, f"last {name(shown)}", drawn, log_y=log_y) | {"names": names}
     every = [x for curve in drawn for x in curve["x"]]
     log_x = bool(every) and min(every) > 0 and max(every) >= 10 * min(every)
     log_y = logarithmic(shown, drawn)
+    label = key.partition(".")[2]
     return labelled_axes(label, f"last {name(shown)}", drawn, log_x=log_x, log_y=log_y)
 
 

@@ -32,7 +32,16 @@ import numpy as np
 from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo.core.random import Draws, check_room, fill_normals, philox, unsigned, with_high
+from fedzo.core.random import (
+    Draws,
+    check_normals,
+    check_room,
+    fill_columns,
+    fill_normals,
+    philox,
+    unsigned,
+    with_high,
+)
 from fedzo.core.simd import use_wide_vectors
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 
@@ -99,7 +108,7 @@ def _gaussian(rows: Array, draws: Draws) -> NDArray[np.float64]:
 
 def _rademacher(rows: Array, draws: Draws) -> NDArray[np.float64]:
     check_signs(draws, *rows.shape)
-    _fill_signs(rows, draws.address())
+    _fill_signs(rows, rows.shape[1], 0, draws.address())
     return np.full(len(rows), 1 / math.sqrt(rows.shape[1]))
 
 
@@ -127,8 +136,29 @@ KINDS: dict[str, Callable[[Array, Draws], NDArray[np.float64]]] = {
     "coordinate": _coordinate,
 }
 WITHOUT_REPLACEMENT = ("orthogonal", "coordinate")
+BY_COLUMNS = ("sphere", "gaussian", "rademacher")  # each number is drawn by itself
 
 BITS = 128  # signs that a block of Philox makes
+
+
+def draw_columns(kind: str, rows: Array, draws: Draws, dim: int, first: int) -> None:
+    """Fill rows with the columns from ``first`` on of the rows that a frame would draw, (b2, dim).
+
+    ``first`` is a multiple of 256.
+
+    >>> frame, part = Frame("rademacher", 3, 1000, np.float64), np.empty((3, 300))
+    >>> draws = Draws(seed=1, stream=Stream.DIRECTIONS)
+    >>> frame.draw(draws)
+    >>> draw_columns("rademacher", part, draws, dim=1000, first=512)
+    >>> bool((part == frame.rows[:, 512:812]).all())
+    True
+    """
+    if kind == "rademacher":
+        check_signs(draws, len(rows), dim)
+        _fill_signs(rows, dim, first // BITS, draws.address())
+    else:
+        check_normals(draws, len(rows), dim)
+        fill_columns(rows, draws, dim, first)
 
 
 def check_signs(draws: Draws, count: int, dim: int) -> None:
@@ -145,17 +175,17 @@ def sign_words(block: Any, unsigned_address: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _fill_signs(rows: Any, address: Any) -> None:
-    """Fill with ±1, a bit of a Philox block for each entry."""
-    count, dim = rows.shape
+def _fill_signs(rows: Any, dim: Any, skipped: Any, address: Any) -> None:
+    """Fill with ±1, a bit of a Philox block for each entry, from a block of each row on."""
+    count, width = rows.shape
     blocks = -(-dim // BITS)
     here, flat = unsigned(address), rows.reshape(-1)
     for n in range(count):
-        for block in range(blocks):
-            words = sign_words(n * blocks + block, here)
+        for block in range(-(-width // BITS)):
+            words = sign_words(n * blocks + skipped + block, here)
             for i in range(4):
                 first = block * BITS + i * 32
-                out = flat[n * dim + first : n * dim + min(first + 32, dim)]
+                out = flat[n * width + first : n * width + min(first + 32, width)]
                 word = uint32(words[i])
                 for j in range(out.size):
                     out[j] = 1 - 2 * int((word >> uint32(j)) & uint32(1))

@@ -142,15 +142,6 @@ class Estimator:
         at = at.on(Stream.DIRECTIONS)
         return at._replace(device=EVERY_DEVICE) if self.shared else at
 
-    def rebuild(self, coefficients: Array, dim: int, at: Draws) -> Array:
-        """Return the sum that (H, b2) coefficients make with the directions of H steps."""
-        frame = self.frame(dim, coefficients.dtype)
-        start, delta = np.zeros((2, dim), coefficients.dtype)
-        for k, moves in enumerate(coefficients):
-            frame.draw(self.address(at._replace(step=k)))
-            frame.advance(moves, delta, start)
-        return delta
-
     def _values(
         self, objective: Objective, x: Array, batch_size: int, frame: Frame, at: Draws
     ) -> NDArray[np.float64]:

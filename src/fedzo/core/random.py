@@ -11,7 +11,7 @@ A draw of more than 2^32 blocks, as a network's directions may need, has a block
 bits, whose upper 12 lie in the upper half of ``step``'s 24; its step is then below 2^12.
 
 So two addresses never share a draw, nothing has to be stored for a run to resume exactly,
-any worker may do any part of the work, and whoever knows the seed can rebuild any vector.
+any worker may do any part of the work, and anybody who knows the seed can rebuild any vector.
 No global generator is read or written.
 """
 
@@ -291,9 +291,6 @@ def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
         squares[n] = square
 
 
-COLUMNS = 16 * TILE  # how many columns are worth drawing by themselves
-
-
 def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None:
     """Fill rows with the columns from ``first`` on of what :func:`fill_normals` draws, (b2, dim).
 
@@ -314,25 +311,15 @@ def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None
 def columns_kernel(rows: Any, dim: Any, first: Any, address: Any) -> None:
     """Fill rows from a tile on: the work of :func:`fill_columns`."""
     use_wide_vectors()
-    k0, k1, c1, c2, c3 = unsigned(address)
-    words = np.empty(2 * _BLOCKS, np.uint64)
-    some, others = words[:_BLOCKS], words[_BLOCKS:]
-    lengths = words.view(np.uint32)[: TILE // 2]
-    angles = words.view(np.int16)[TILE:]
-    rest = np.empty(TILE, rows.dtype)
+    here = unsigned(address)
+    words, rest = np.empty(WORDS, np.uint64), np.empty(TILE, rows.dtype)
     count, width = rows.shape
     flat = rows.reshape(-1)
     for n in range(count):
-        for tile in range(tiles(width)):
-            block = uint64((n * tiles(dim) + first + tile) * _BLOCKS)
-            for j in range(_BLOCKS):
-                a, b, c, d = philox(block + uint64(j), c1, c2, c3, k0, k1)
-                some[j] = (a & _LOW) | (c << _HALF)
-                others[j] = (b & _LOW) | (d << _HALF)
-            start = n * width + tile * TILE
-            left = width - tile * TILE
+        for i in range(tiles(width)):
+            start, left, tile = n * width + i * TILE, width - i * TILE, n * tiles(dim) + first + i
             if left >= TILE:
-                _box_muller(flat[start : start + TILE], lengths, angles)
+                make_tile(flat[start : start + TILE], tile, words, here)
             else:
-                _box_muller(rest, lengths, angles)
+                make_tile(rest, tile, words, here)
                 flat[start : start + left] = rest[:left]

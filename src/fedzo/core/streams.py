@@ -124,20 +124,27 @@ class Combination:
         """Return a multiple."""
         return replace(self, coefficients=factor * self.coefficients)
 
+    def divided(self, shares: float) -> Combination:
+        """Return a fraction."""
+        return self.scaled(1 / shares)
+
     def add_to(self, out: Array, start: int = 0, base: Array | None = None) -> None:
         """Write ``base`` plus numbers ``start``, ... of the sum into ``out``: flat, float32 or 64.
 
         Without a base it is added to what is there.
         """
-        kernel = _add_signs if self.kind == "rademacher" else _add_normals
         base = out if base is None else base
-        c = self.coefficients.astype(out.dtype)
 
         def work(first: int, last: int) -> None:
-            piece = slice(first, last)
-            kernel(out[piece], base[piece], start + first, self.dim, self.addresses, self.rows, c)
+            self.add_part(out[first:last], start + first, base[first:last])
 
         share_out(work, out.size, start)
+
+    def add_part(self, out: Array, start: int, base: Array | None = None) -> None:
+        """Do the same on this core alone."""
+        kernel = _add_signs if self.kind == "rademacher" else _add_normals
+        base, c = out if base is None else base, self.coefficients.astype(out.dtype)
+        kernel(out, base, start, self.dim, self.addresses, self.rows, c)
 
     def moved(self, x: Array) -> Array:
         """Return x plus the sum, in x's own memory if it is to be moved in place."""

@@ -6,10 +6,11 @@ How the samples are split among devices is in :mod:`fedzo.data.partition`. May i
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedzo.data import cifar10, fashion_mnist
+from fedzo.data import cifar10, fashion_mnist, text
 from fedzo.data.dataset import Dataset
 from fedzo.data.fetching import Source, find, obtain
 from fedzo.errors import InvalidValue, nearest, one_of
@@ -20,6 +21,7 @@ _SOURCES = {
     source.name: source
     for source in (fashion_mnist.MINI, fashion_mnist.WHOLE, cifar10.MINI, cifar10.WHOLE)
 }
+_KNOWN = {**_SOURCES, **text.TEXTS, **text.MODELS}  # what can be fetched: texts and models too
 
 
 class Entry(NamedTuple):
@@ -42,7 +44,7 @@ def names() -> tuple[str, ...]:
 
 
 def catalogue() -> list[Entry]:
-    """Return what each data set is, and the folder it is in.
+    """Return what each data set, and each model to be trained, is, and the folder it is in.
 
     Files are looked for by their names; their content is checked when they are loaded.
 
@@ -52,7 +54,7 @@ def catalogue() -> list[Entry]:
     >>> mini.name, mini.folder.name
     ('fashion-mnist-mini', 'files')
     """
-    return [Entry(name, source.about, find(source)) for name, source in _SOURCES.items()]
+    return [Entry(name, source.about, find(source)) for name, source in _KNOWN.items()]
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
@@ -81,14 +83,14 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     >>> mini.classes[mini.train_labels[0]]
     'Ankle boot'
     """
-    source = _source(name)
+    source = _source(name, _SOURCES)
     _, contents = obtain(source, folder)
     data: Dataset = source.decode(*contents)
     return data
 
 
 def get(name: str) -> Path:
-    """Make sure that a data set is on this machine, whole; return the folder it is in.
+    """Make sure that a data set or a model is on this machine, whole; return the folder it is in.
 
     What is not found is downloaded into the cache, with a progress bar on standard error if
     that is a terminal.
@@ -98,11 +100,11 @@ def get(name: str) -> Path:
     >>> get("fashion-mnist-mini").name
     'files'
     """
-    folder, _ = obtain(_source(name))
+    folder, _ = obtain(_source(name, _KNOWN))
     return folder
 
 
-def _source(name: str) -> Source:
-    if name not in _SOURCES:
-        raise InvalidValue("data", name, one_of(_SOURCES) + nearest(name, _SOURCES))
-    return _SOURCES[name]
+def _source(name: str, known: Mapping[str, Source]) -> Source:
+    if name not in known:
+        raise InvalidValue("data", name, one_of(known) + nearest(name, known))
+    return known[name]

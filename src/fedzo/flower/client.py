@@ -8,9 +8,7 @@ and :mod:`fedzo.flower.limits`. Whatever goes wrong here leaves as a code, see
 from __future__ import annotations
 
 import functools
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +19,25 @@ from numpy.typing import NDArray
 
 from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
-from fedzo.core.federation import LocalFederation, Update
+from fedzo.core.federation import Update, Work
 from fedzo.core.objective import Objective, check_objective, name_of
-from fedzo.errors import NoAnswer, UsageError, require
+from fedzo.errors import UsageError, require
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import span
+from fedzo.flower.course import Course
 from fedzo.flower.fingerprint import agreed_settings, directions_checksum, fingerprint
+from fedzo.flower.following import Behind, Following, Reached, behind, reach
+from fedzo.flower.gate import Cost, Gate
 from fedzo.flower.limits import Limits, evaluation_queries, numbers_of, queries_of
 from fedzo.flower.node import Node, Problems, check_settings
 from fedzo.flower.privacy import Private
 from fedzo.flower.reasons import Reason, Refused
+from fedzo.problems.function import FunctionObjective
 
 Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
 
-OPTIONAL = ("gradient", "metrics", "initial", "size")
+OPTIONAL = ("gradient", "metrics", "initial", "size", "values_streamed")
 
 
 def make_client_app(
@@ -50,11 +52,11 @@ def make_client_app(
     ----------
     problem : callable or mapping, optional
         A function that is given Flower's context and returns the objective; or the problems that
-        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. A node's own
-        configuration may allow more of them, and settle their settings otherwise; without
-        either, a node computes nothing. The function is called for each message, so it should
-        keep what is dear to make. The objective must be that of all N devices, but is only asked
-        about those that live on this node: of the others it needs no data.
+        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. Where a node's
+        own configuration has some, it computes those instead; without either, nothing. The
+        function is called for each message, so it should keep what is dear to make. The objective
+        must be that of all N devices, but is only asked about those that live on this node: of
+        the others it needs no data.
     algorithms : sequence of classes
         Algorithms of one's own that this node is willing to do the work of, besides fedzo's.
     own : sequence of str
@@ -100,7 +102,11 @@ def _careful(answer: Callable[[Message, Context], RecordDict], host: _Host) -> A
     def reply(message: Message, context: Context) -> Message:
         try:
             content = answer(message, context)
-        except Exception as error:
+        except Behind as error:
+            content = behind(error.where)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: it may say anything
             content = wire.refusal(host.reason(error))
         return wire.reply(content, message)
 
@@ -151,71 +157,78 @@ class _Host:
         node = Node.read(context.node_config)
         if self.guarded:
             node.limits.check_devices(devices)
-            node.limits.check_work(work)
+            if isinstance(work, Work):
+                node.limits.check_work(work)
         node, objective = self._open(context)
+        if isinstance(work, Following):
+            reached = self._reach(work, node, objective)
+            work = reached.course.work(work.round, reached.state)
         limits = node.limits if self.guarded else Limits(dim=objective.dim)
         limits.check_start(work, objective)
-        held = set(held_devices(node.config, objective.devices))
-        found = _Found(work.round)
+        steps, _, batch = numbers_of(work)
+        if not isinstance(objective, FunctionObjective):  # which has no batches
+            limits.check_records(batch, "a batch")
+        held = self._held(node, objective)
+        costs = {i: Cost(queries_of(work, objective, i), steps) for i in devices if i in held}
 
-        def careful(objective: Objective, device: int) -> Update:
-            try:
-                _require_held(device, held)
-                found.require_time()
-                update: Update = work(objective, device)
-            except Exception as error:
-                found.failures[device] = self.reason(error)
-                raise NoAnswer from error
+        def ask(objective: Objective, device: int) -> Update:
+            held.check(objective, device)
+            update: Update = work(objective, device)
             return update
 
-        def work_on() -> None:
-            with LocalFederation(objective, seed=0) as here:
-                for update in here.map(careful, devices):
-                    found.updates.append(update)
-
-        cost = {i: queries_of(work, objective, i) for i in devices if i in held}
-        objective = self._private(node, objective, cost, numbers_of(work)[0])
-        with _Charge(self, node, context, objective, sum(cost.values())) as charge:
-            found.within(node.limits.seconds if self.guarded else None, work_on)
-            done = {u.device: u.queries for u in found.updates}
-            charge.asked = sum(done.get(i, cost[i]) for i in cost)
-        late = self.reason(Refused(Reason.SECONDS)) if found.late else ""
-        return wire.answer(found.answer(devices, late), coefficients)
+        found = self._gate(node, context).answer(objective, devices, costs, ask)
+        failures = {i: self.reason(error) for i, error in found.failures.items()}
+        updates = tuple(found.answers[i] for i in devices if i in found.answers)
+        return wire.answer(wire.Answer(work.round, updates, failures), coefficients)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
-        """Tell the losses of devices, and the problem's metrics."""
+        """Tell the losses of devices, and the problem's metrics, which cost a loss at least."""
         x, devices, wanted = wire.read_model(message.content)
         if self.guarded:
             Node.read(context.node_config).limits.check_devices(devices)
-        node, objective = self._open(context, x)
-        held = set(held_devices(node.config, objective.devices))
-        losses: dict[int, float] = {}
-        failures: dict[int, str] = {}
-        cost = {i: evaluation_queries(objective, i) for i in devices if i in held}
-        objective = self._private(node, objective, cost, 1)
-        with (
-            _Charge(self, node, context, objective, sum(cost.values())),
-            LocalFederation(objective, seed=0, workers=1),  # as fedzo evaluates elsewhere
-        ):
-            for device in devices:
-                try:
-                    _require_held(device, held)
-                    losses[device] = float(objective.losses(x, np.array([device]))[0])
-                except Exception as error:
-                    failures[device] = self.reason(error)
-            metrics = objective.metrics(x) if wanted else {}
-        return wire.losses(losses, failures, metrics)
+        node, objective = self._open(context, None if isinstance(x, Following) else x)
+        if isinstance(x, Following):
+            x = self._reach(x, node, objective).x
+        held = self._held(node, objective)
+        costs = {i: Cost(evaluation_queries(objective, i), 1) for i in devices if i in held}
+        first = next(iter(costs), None)
+        metrics: Mapping[str, float] = {}
 
-    def _private(
-        self, node: Node, objective: Objective, devices: Iterable[int], answers: int
-    ) -> Objective:
-        """Return the objective as it is answered about, each device so many times."""
-        if node.privacy is None:
-            return objective
-        node.ledger.reserve_answers(devices, answers, node.privacy.check)
-        return Private(objective, node.privacy)
+        def ask(objective: Objective, device: int) -> float:
+            nonlocal metrics
+            held.check(objective, device)
+            loss = float(objective.losses(x, np.array([device]))[0])
+            if wanted and device == first:
+                metrics = objective.metrics(x)
+            return loss
 
-    def reason(self, error: Exception) -> str:
+        found = self._gate(node, context).answer(objective, devices, costs, ask)
+        losses = {i: found.answers[i] for i in devices if i in found.answers}
+        failures = {i: self.reason(error) for i, error in found.failures.items()}
+        return wire.losses(losses, failures, metrics if first in losses else {})
+
+    def _reach(self, following: Following, node: Node, objective: Objective) -> Reached:
+        """Come to a model by what is kept here and what is told, and keep where that has led."""
+
+        def check(course: Course, x: Array) -> None:
+            if self.guarded:
+                node.limits.check_dimension(x, objective)
+                node.limits.check_work(Work(course.algorithm, x, following.round, course.seed))
+
+        kept = node.shelf.get(following.run)
+        reached = reach(following, kept, objective.initial, self.algorithms, check)
+        if reached.moved:
+            node.shelf.put(following.run, reached.round, reached.text, reached.state)
+        return reached
+
+    def _gate(self, node: Node, context: Context) -> Gate:
+        return Gate(node, str(context.run_id), self.guarded)
+
+    def _held(self, node: Node, objective: Objective) -> Held:
+        limits = node.limits if self.guarded else Limits()
+        return Held(frozenset(held_devices(node.config, objective.devices)), limits)
+
+    def reason(self, error: BaseException) -> str:
         """Return what is sent of an error: a code; in a simulation, what it says."""
         if self.guarded:
             return reasons.sent(error)
@@ -241,78 +254,21 @@ class _Host:
         return node, made
 
 
-class _Charge:
-    """Queries of one message: charged before they are asked, and settled afterwards.
+@dataclass(frozen=True)
+class Held:
+    """The devices that live on a node, and what they answer about."""
 
-    What was asked is what the problem's own meter says, if it has one, else ``asked``, else all.
-    """
+    devices: frozenset[int]
+    limits: Limits
 
-    def __init__(
-        self, host: _Host, node: Node, context: Context, objective: Objective, most: int
-    ) -> None:
-        self._ledger = node.ledger if host.guarded else None
-        self._limits, self._run = node.limits.of_queries(objective), str(context.run_id)
-        self._meter, self._most, self.asked = objective.meter, most, most
+    def __contains__(self, device: int) -> bool:
+        return device in self.devices
 
-    def __enter__(self) -> _Charge:
-        if self._ledger is not None:
-            self._ledger.reserve(self._run, self._most, self._limits)
-        self._before = 0 if self._meter is None else self._meter.queries
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        asked = self.asked if self._meter is None else self._meter.queries - self._before
-        if self._ledger is not None and asked != self._most:
-            self._ledger.settle(self._run, asked - self._most)
-
-
-class _Found:
-    """What the devices of one message have come to, also if it is cut short."""
-
-    def __init__(self, round: int) -> None:
-        self.round, self.late = round, False
-        self.updates: list[Update] = []
-        self.failures: dict[int, str] = {}
-        self._deadline = float("inf")
-
-    def within(self, seconds: float | None, work: Callable[[], None]) -> None:
-        """Work, for so many seconds at most; what cannot be interrupted is left to itself."""
-        if seconds is None:
-            work()
-            return
-        self._deadline = time.monotonic() + seconds
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, name="fedzo", daemon=True)
-        thread.start()
-        thread.join(seconds)
-        if errors:
-            raise errors[0]
-        self.late = thread.is_alive()
-
-    def require_time(self) -> None:
-        """Raise if a device would begin too late."""
-        if time.monotonic() > self._deadline:
-            raise Refused(Reason.SECONDS)
-
-    def answer(self, devices: Sequence[int], late: str) -> wire.Answer:
-        """Return what there is; who is not done yet is late."""
-        updates, failures = tuple(self.updates), dict(self.failures)
-        done = {update.device for update in updates} | failures.keys()
-        return wire.Answer(
-            self.round, updates, failures | {i: late for i in devices if i not in done}
-        )
-
-
-def _require_held(device: int, held: set[int]) -> None:
-    if device not in held:
-        raise Refused(Reason.NOT_HELD, f"device {device} does not live on this node")
+    def check(self, objective: Objective, device: int) -> None:
+        """Raise unless a device lives here and has records enough."""
+        if device not in self:
+            raise Refused(Reason.NOT_HELD, f"device {device} does not live on this node")
+        self.limits.check_records(objective.size(device), f"device {device}")
 
 
 def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.core.random import Draws, Stream
+from fedzo.core.rebuilt import Rebuilt, Term
 
 
 def agreed_settings(objective: Objective, own: Collection[str] = ()) -> dict[str, Any]:
@@ -66,6 +67,9 @@ def directions_checksum() -> str:
     for dtype in (np.float32, np.float64):
         coefficients = np.linspace(-1, 1, 14, dtype=dtype).reshape(2, 7)
         for kind in ("sphere", "rademacher"):
-            rebuilt = Estimator(1e-3, 7, kind).rebuild(coefficients, 2500, at)
-            total.update(np.ascontiguousarray(rebuilt, rebuilt.dtype.newbyteorder("<")).tobytes())
+            for streamed in (False, True):
+                made = Rebuilt(
+                    Estimator(1e-3, 7, kind), 2500, (Term(at, coefficients),), streamed=streamed
+                )
+                total.update(np.asarray(made, np.dtype(dtype).newbyteorder("<")).tobytes())
     return total.hexdigest()[:16]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from fedzo.flower.privacy import Privacy
 from fedzo.flower.reasons import Reason, Refused
 
 _TABLES = (
     "create table if not exists spent"
     " (run text, day text, queries integer not null, primary key (run, day))",
-    "create table if not exists answers (device integer primary key, answers integer not null)",
+    "create table if not exists privacy (device integer primary key, spent real not null)",
 )
 
 
@@ -77,19 +78,31 @@ class Ledger:
         with self._open() as database:
             return _spent(database, run)
 
-    def reserve_answers(
-        self, devices: Iterable[int], count: int, check: Callable[[int], None]
-    ) -> None:
-        """Count so many private answers of each device, unless ``check`` refuses the total."""
+    def reserve_answers(self, answers: Mapping[int, int], privacy: Privacy) -> None:
+        """Count so many private answers of each device, or refuse: then none is counted.
+
+        What is kept is the sum of 1/z^2 over all answers, so that a node may change its noise.
+        """
         with self._open() as database:
-            for device in devices:
+            for device, count in answers.items():
+                cost = count / privacy.noise**2
                 database.execute(
-                    "insert into answers values (?, ?) on conflict (device) do update"
-                    " set answers = answers + excluded.answers",
-                    (device, count),
+                    "insert into privacy values (?, ?) on conflict (device) do update"
+                    " set spent = spent + excluded.spent",
+                    (device, cost),
                 )
-            (most,) = database.execute("select coalesce(max(answers), 0) from answers").fetchone()
-            check(most)
+                (spent,) = database.execute(
+                    "select spent from privacy where device = ?", (device,)
+                ).fetchone()
+                privacy.check(spent)
+
+    def epsilon(self, device: int, privacy: Privacy) -> float:
+        """Return the ε that all answers about a device have come to so far."""
+        with self._open() as database:
+            row = database.execute(
+                "select spent from privacy where device = ?", (device,)
+            ).fetchone()
+        return privacy.epsilon_of(row[0] if row else 0.0)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -120,8 +133,8 @@ def _today() -> str:
 def _spent(database: sqlite3.Connection, run: str) -> Spent:
     row = database.execute(
         "select coalesce(sum(case when run = ? then queries end), 0),"
-        " coalesce(sum(case when day = ? then queries end), 0), coalesce(sum(queries), 0)"
-        " from spent",
+        " coalesce(sum(case when day >= ? then queries end), 0), coalesce(sum(queries), 0)"
+        " from spent",  # a day to come is today: a clock may have been put back
         (run, _today()),
     ).fetchone()
     return Spent(*row)

@@ -17,6 +17,7 @@ from fedzo.core.objective import Objective
 from fedzo.errors import check_counts
 from fedzo.flower.ledger import Spent
 from fedzo.flower.reasons import Reason, Refused
+from fedzo.flower.schema import Malformed
 from fedzo.problems.function import FunctionObjective
 
 
@@ -36,9 +37,13 @@ class Limits:
     dim : int
         The largest dimension.
     memory : int
-        Bytes that the directions of one device may take.
+        Bytes that a message may take: what its numbers say is refused beforehand, and on Linux
+        no more is given to whatever else the problem needs.
     seconds : int
         How long a message may be worked on; devices that are not done by then are left out.
+    records : int
+        A device with fewer records than this answers nothing, nor does anybody about a batch of
+        fewer.
 
     Examples
     --------
@@ -57,6 +62,7 @@ class Limits:
     dim: int = 10**9
     memory: int = 4 * 2**30
     seconds: int = 3600
+    records: int = 1
 
     def __post_init__(self) -> None:
         check_counts(self, *(field.name for field in fields(self)))
@@ -86,27 +92,35 @@ class Limits:
     def check_start(self, work: Work, objective: Objective) -> None:
         """Refuse work that starts at, or asks about, points of another dimension."""
         question = question_of(work)
-        if question is not None and work.x.ndim == 1 and work.x.size != 2 * objective.dim + 2:
-            raise Refused(Reason.DIMENSION, f"a stencil of {work.x.size} numbers")
         self.check_dimension(question.x if isinstance(question, Stencil) else work.x, objective)
 
     def check_work(self, work: Work) -> None:
         """Refuse work that is too much for one message, by its numbers alone."""
         steps, directions, batch = numbers_of(work)
+        memory = directions * (work.x.shape[-1] * work.x.itemsize + batch * 8)
         for reason, value, limit in (
             (Reason.STEPS, steps, self.local_steps),
             (Reason.DIRECTIONS, directions, self.directions),
             (Reason.BATCH, batch, self.batch_size),
-            (Reason.MEMORY, directions * work.x.shape[-1] * work.x.itemsize, self.memory),
+            (Reason.MEMORY, memory, self.memory),
         ):
             if value > limit:
                 raise Refused(reason, f"{reason.value} = {value}, more than {limit}")
 
+    def check_records(self, records: int, whose: str) -> None:
+        """Refuse to answer about too few records."""
+        if records < self.records:
+            raise Refused(Reason.RECORDS, f"{whose} has {records} records, not {self.records}")
+
 
 def question_of(work: Work) -> Question | None:
     """Return what devices are asked the values of, where they are not asked to move x."""
-    asks = isinstance(work.algorithm, Search) or (work.rows is None and work.x.ndim == 2)
-    return unpack(work.x) if asks else None
+    if not (isinstance(work.algorithm, Search) or (work.rows is None and work.x.ndim == 2)):
+        return None
+    try:
+        return unpack(work.x)
+    except (ValueError, OverflowError) as error:
+        raise Malformed(f"the question makes no sense: {error}") from error
 
 
 def numbers_of(work: Work) -> tuple[int, int, int]:

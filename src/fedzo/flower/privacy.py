@@ -7,14 +7,16 @@ that is where noise goes, on b2 numbers rather than on the d numbers of an updat
 * a record that a batch has twice counts once, so one record moves the mean over b of them, of
   which :math:`b' = n (1 - (1 - 1/n)^b)` are different on average, by at most 2C/b';
 * normal noise of standard deviation z 2C/b' is added to each of the b2 means;
-* of an evaluated loss, each record's is clipped to [-B, B], and the noise is z 2B/b'.
+* of an evaluated loss, each record's is clipped to [-B, B], and the noise is z 2B/b';
+* what is not finite counts as zero: one record must not turn a mean into NaN.
 
 Every step and every evaluated loss is then a Gaussian mechanism with the noise multiplier z, for
-data sets that differ in the values of one record. T of them on a device, whatever was asked
-in between, are exactly as private as one with z / sqrt(T) (Dong, Roth & Su, "Gaussian Differential
-Privacy", 2022), whose ε at δ is known in closed form (Balle & Wang 2018): nothing is lost to a
-bound. The node's ledger counts them over all runs, and a node that has spent its ε answers no more.
-Nothing is claimed for sampling: batches are drawn by a seed that the server knows.
+data sets that differ in the values of one record. Several of them on a device, whatever was asked
+in between, are exactly as private as one with 1 / z^2 = sum of all 1 / z^2 (Dong, Roth & Su,
+"Gaussian Differential Privacy", 2022), of which dp-accounting knows the least ε at δ (Balle & Wang
+2018): nothing is lost to a bound. The node's ledger keeps that sum over all runs, and a node that
+has spent its ε answers no more. Nothing is claimed for sampling: batches are drawn by a seed that
+the server knows.
 
 Metrics and gradients are not answered at all, nor values at points that are not a difference.
 """
@@ -23,17 +25,21 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import check_count, check_positive, require
+from fedzo.errors import check_positive, require
 from fedzo.flower.reasons import Reason, Refused
+
+if TYPE_CHECKING:
+    from fedzo.core.streams import Combination
 
 Array = NDArray[Any]
 
@@ -54,8 +60,6 @@ class Privacy:
         C, how long the differences of one record may be.
     loss_clip : float
         B, how large the loss of one record may be.
-    records : int
-        A device with fewer records answers nothing.
 
     Examples
     --------
@@ -69,63 +73,35 @@ class Privacy:
     difference_clip: float
     loss_clip: float
     delta: float = 1e-5
-    records: int = 1
 
     def __post_init__(self) -> None:
         check_positive(self, "epsilon", "noise", "difference_clip", "loss_clip", "delta")
         require(self.delta < 1, "delta", self.delta, "a number in (0, 1)")
-        check_count("records", self.records)
 
     def spent(self, answers: int) -> float:
         """Return the ε that so many answers about a record come to."""
-        return gaussian_epsilon(math.sqrt(answers) / self.noise, self.delta) if answers else 0.0
+        return self.epsilon_of(answers / self.noise**2)
 
-    def check(self, answers: int) -> None:
-        """Refuse to answer so many times in all, where that is more than ε allows."""
-        if self.spent(answers) > self.epsilon:
-            text = f"{answers} answers would be more than epsilon = {self.epsilon:g}"
+    def epsilon_of(self, spent: float) -> float:
+        """Return the ε of answers whose 1/z^2 sum up to ``spent``, by Google's accountant.
+
+        Together they are one Gaussian mechanism with z = 1 / sqrt(spent), exactly.
+        """
+        from dp_accounting import get_epsilon_gaussian
+
+        return float(get_epsilon_gaussian(1 / math.sqrt(spent), self.delta)) if spent else 0.0
+
+    def check(self, spent: float) -> None:
+        """Refuse answers whose 1/z^2 would sum up to more than ε allows."""
+        if self.epsilon_of(spent) > self.epsilon:
+            text = f"epsilon would be {self.epsilon_of(spent):.4g}, more than {self.epsilon:g}"
             raise Refused(Reason.PRIVACY, text)
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    r"""Return the least ε at which a Gaussian mechanism is (ε, δ)-private.
-
-    ``mu`` is what a record can change over the noise's standard deviation. It solves
-
-    .. math:: \delta = \Phi(\mu/2 - \varepsilon/\mu)
-              - e^\varepsilon\, \Phi(-\mu/2 - \varepsilon/\mu)
-
-    (B. Balle and Y.-X. Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML
-    2018, Theorem 5), whose right-hand side falls with ε.
-
-    >>> round(gaussian_epsilon(1.0, 1e-5), 6)
-    4.377178
-    """
-
-    def excess(epsilon: float) -> float:
-        tail = math.exp(min(epsilon + _log_normal(-mu / 2 - epsilon / mu), 0.0))
-        return math.exp(_log_normal(mu / 2 - epsilon / mu)) - tail - delta
-
-    low, high = 0.0, 1.0
-    if excess(0.0) <= 0:
-        return 0.0
-    while excess(high) > 0:
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return high
-
-
-def _log_normal(z: float) -> float:
-    """Return log Φ(z), also where Φ is too small for a number."""
-    if z > -30:
-        return math.log(0.5 * math.erfc(-z / math.sqrt(2)))
-    return -z * z / 2 - math.log(-z * math.sqrt(2 * math.pi)) + math.log1p(-1 / (z * z))
 
 
 class Private(Objective):
     """An objective whose differences and losses are clipped and noised.
+
+    ``answers`` is how many of them each device may give: those that were paid for. None: any.
 
     Examples
     --------
@@ -140,10 +116,18 @@ class Private(Objective):
     3.0
     """
 
-    def __init__(self, objective: Objective, privacy: Privacy) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        privacy: Privacy,
+        answers: Mapping[int, int] | None = None,
+    ) -> None:
         self.inner, self.privacy = objective, privacy
         self.dim, self.devices = objective.dim, objective.devices
         self.meter, self.scale, self.reach = objective.meter, objective.scale, objective.reach
+        self.own_threads, self.in_place = objective.own_threads, objective.in_place
+        self._left = None if answers is None else dict(answers)
+        self._lock = threading.Lock()
 
     def offers(self, name: str) -> bool:
         """Tell whether it has one of the optional methods: the inner ones that tell no data."""
@@ -158,10 +142,7 @@ class Private(Objective):
         return self.inner.size(device)
 
     def batch(self, device: int, size: int, draws: Draws) -> tuple[int, int, Any]:
-        """Return a batch of a device, if it has records enough to answer about."""
-        if self.inner.size(device) < self.privacy.records:
-            text = f"device {device} has fewer than {self.privacy.records} records"
-            raise Refused(Reason.RECORDS, text)
+        """Return a batch of a device."""
         return device, size, self.inner.batch(device, size, draws)
 
     def values(self, points: Array, batch: Any) -> Array:
@@ -173,16 +154,32 @@ class Private(Objective):
     ) -> Array:
         """Return values whose differences are clipped, averaged over records and noised."""
         device, size, inner = batch
-        values = np.asarray(self.inner.values_along(x, directions, rows, steps, inner), np.float64)
-        forward = steps[0] == 0  # the base comes first, else the other side is the second half
+        values = self.inner.values_along(x, directions, rows, steps, inner)
+        return self._differences(values, bool(steps[0] == 0), device, size)
+
+    def values_streamed(
+        self,
+        x: Array,
+        walked: Combination | None,
+        steps: Sequence[Combination | None],
+        batch: Any,
+    ) -> Array:
+        """Return the same of a model whose directions are never held."""
+        device, size, inner = batch
+        values = self.inner.values_streamed(x, walked, steps, inner)
+        return self._differences(values, steps[0] is None, device, size)
+
+    def _differences(self, values: Array, forward: bool, device: int, size: int) -> Array:
+        """Return values of the same shape whose differences may be told.
+
+        Of forward differences the base comes first, of others the second half is the other side.
+        """
+        values = np.asarray(values, np.float64)
         half = 1 if forward else len(values) // 2
-        changes = values[1:] - values[:1] if forward else values[:half] - values[half:]
-        lengths = np.maximum(np.linalg.norm(changes, axis=0), self.privacy.difference_clip)
-        means = self._released(
-            changes * (self.privacy.difference_clip / lengths),
-            self.deviation(device, size, self.privacy.difference_clip),
-            self._distinct(device, size),
-        )
+        changes = _finite(values[1:] - values[:1] if forward else values[:half] - values[half:])
+        clip = self.privacy.difference_clip
+        lengths = np.maximum(np.linalg.norm(changes, axis=0), clip)
+        means = self._released(changes * (clip / lengths), clip, device, size)
         zero = np.zeros(half)
         column = np.concatenate((zero, means) if forward else (means, zero))
         return np.repeat(column[:, None], values.shape[1], axis=1)  # as many as were asked for
@@ -195,9 +192,8 @@ class Private(Objective):
         size, bound = max(self.inner.size(device), 1), self.privacy.loss_clip
         draws = Draws(secrets.randbits(64), Stream.BATCHES, device=device)
         _, _, inner = self.batch(device, size, draws)
-        values = np.clip(np.asarray(self.inner.values(x[None], inner), np.float64), -bound, bound)
-        noise = self.deviation(device, size, bound)
-        return float(self._released(values, noise, self._distinct(device, size))[0])
+        values = _finite(np.asarray(self.inner.values(x[None], inner), np.float64))
+        return float(self._released(np.clip(values, -bound, bound), bound, device, size)[0])
 
     def deviation(self, device: int, size: int, bound: float) -> float:
         """Return the noise of a mean over a batch in which one record has such a bound."""
@@ -208,15 +204,30 @@ class Private(Objective):
         records = max(self.inner.size(device), 1)
         return -records * math.expm1(size * math.log1p(-1 / records)) if records > 1 else 1.0
 
-    def _released(self, columns: Array, deviation: float, count: float) -> Array:
-        """Return the noised sum over different columns, a record each, over their count.
+    def _released(self, columns: Array, bound: float, device: int, size: int) -> Array:
+        """Return the noised sum over different columns, a record each, over their number.
 
         The noise is the system's, not of an address: whoever knows the run's seed must not know it.
         """
-        random = secrets.SystemRandom()
-        total = np.unique(columns, axis=1).sum(axis=1) / count
+        self._pay(device)
+        random, deviation = secrets.SystemRandom(), self.deviation(device, size, bound)
+        total = np.unique(columns, axis=1).sum(axis=1) / self._distinct(device, size)
         return np.asarray(total + [random.gauss(0.0, deviation) for _ in total])
+
+    def _pay(self, device: int) -> None:
+        """Count an answer; no algorithm gets one that was not paid for."""
+        if self._left is None:
+            return
+        with self._lock:
+            if self._left.get(device, 0) < 1:
+                raise Refused(Reason.PRIVACY, f"device {device}: more answers than were paid for")
+            self._left[device] -= 1
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return nothing: a metric has no bound."""
         return {}
+
+
+def _finite(values: Array) -> Array:
+    """Return values with zero in place of what is not finite."""
+    return np.where(np.isfinite(values), values, 0.0)

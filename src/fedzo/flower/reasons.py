@@ -44,12 +44,12 @@ class Reason(StrEnum):
     STEPS = "steps", "more local steps than its node allows"
     DIRECTIONS = "directions", "more directions or points than its node allows"
     BATCH = "batch", "a larger batch than its node allows"
-    MEMORY = "memory", "the directions would take more memory than its node allows"
+    MEMORY = "memory", "it would take more memory than its node allows"
     SECONDS = "seconds", "it took more seconds than its node allows"
     QUERIES = "queries", "its node's limit of queries is reached"
     LEDGER = "ledger", "its node cannot keep its ledger"
     PRIVACY = "privacy", "its node's privacy budget is spent"
-    RECORDS = "records", "it has fewer records than its node answers about"
+    RECORDS = "records", "it has, or a batch has, fewer records than its node answers about"
 
 
 class Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints
@@ -79,6 +79,7 @@ def reason_of(error: BaseException) -> Reason:
         (Malformed, Reason.MALFORMED),
         (NonFinite, Reason.NOT_FINITE),
         (BudgetSpent, Reason.QUERIES),
+        (MemoryError, Reason.MEMORY),
         (NoAnswer, Reason.NO_ANSWER),
     ):
         if isinstance(error, kind):

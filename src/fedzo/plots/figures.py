@@ -30,9 +30,11 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
     spots = list(picture.subplots(rows, columns, squeeze=False).flat)
     for empty in spots[len(axes) :]:
         empty.remove()
-    for spot, panel in zip(spots, axes, strict=False):
+    for spot, panel, after in zip(spots, axes, [*axes[1:], None], strict=False):
         for i, (curve, under) in enumerate(zip(panel["series"], covered(panel), strict=True)):
             _draw_curve(spot, curve, i, under)
+        if "names" in panel:
+            _name_points(spot, panel["names"])
         for axis in ("x", "y"):
             if panel[f"log_{axis}"]:
                 _make_logarithmic(spot, axis)
@@ -41,7 +43,7 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         spot.grid(color="0.9")
         spot.set_axisbelow(True)  # lines over bands would look like gaps
         spot.spines[["top", "right"]].set_visible(False)
-        if not shared and panel["series"]:
+        if not shared and len(panel["series"]) > 1 and not _same_labels(panel, after):
             aside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
             spot.legend(**LEGEND, **(aside if len(panel["series"]) > MANY else {}))
     if shared and (title or _need_legend(axes[0])):  # one for all, where it hides no curve
@@ -61,8 +63,20 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         write_atomic(path, content.getvalue())
 
 
+def _name_points(spot: Any, names: Sequence[str]) -> None:
+    """Write names at 0, 1, 2 ... of the x axis; between them there is nothing to join."""
+    for line in spot.lines:
+        line.set_linestyle("none")
+    spot.set_xticks(range(len(names)), names, fontsize=8)
+    spot.margins(x=0.1)
+
+
 def _labels(panel: Mapping[str, Any]) -> list[str]:
     return [curve["label"] for curve in panel["series"]]
+
+
+def _same_labels(panel: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
+    return other is not None and _labels(panel) == _labels(other)
 
 
 def _need_legend(panel: Mapping[str, Any]) -> bool:
@@ -71,7 +85,7 @@ def _need_legend(panel: Mapping[str, Any]) -> bool:
 
 def _make_logarithmic(spot: Any, axis: str) -> None:
     """Set a log scale; where it has few decades, with numbers at 2 and 5 too, written plainly."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
     # Masked: a run begins at zero queries or bytes, which a log axis has no place for.
     getattr(spot, f"set_{axis}scale")("log", nonpositive="mask")
@@ -79,7 +93,9 @@ def _make_logarithmic(spot: Any, axis: str) -> None:
     if high < 1000 * low:
         ticks = getattr(spot, f"{axis}axis")
         ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        thousands = EngFormatter(sep="")  # 20k: longer words would run into each other
+        plain = FuncFormatter(lambda value, _: f"{value:g}")
+        ticks.set_major_formatter(thousands if high > 10_000 else plain)
         ticks.set_minor_formatter(NullFormatter())
 
 

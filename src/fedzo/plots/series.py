@@ -22,7 +22,7 @@ Runs = Mapping[str, Sequence[History]]  # the records of one seed after another,
 
 COSTS = ("round", "queries", "uplink_bytes", "channel_uses", "seconds")  # what an x axis may be
 METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
-WIRELESS = ("noise_to_update", "energy_max", "participants", "channel_uses")
+WIRELESS = ("noise_to_update", "energy", "participants", "channel_uses")
 DISTANCES = ("optimality_gap", "gradient_norm_squared")  # which go to zero
 
 
@@ -48,7 +48,7 @@ def labelled_axes(
 
 
 def logarithmic(key: str, series: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether a linear axis would show the ends of curves as one flat line.
+    """Return whether a linear axis would show the ends of curves as one flat line.
 
     >>> logarithmic("train_loss", [{"mean": [500.0, 1.0]}]), logarithmic("train_loss", [])
     (True, False)
@@ -98,7 +98,7 @@ def axes_of_runs(
     """
     keys = metrics(runs)
     if y is None:
-        wireless = WIRELESS if "energy_max" in keys else ()
+        wireless = WIRELESS if "energy" in keys else ()
         y = [key for key in (*METRICS, *wireless) if key in keys]
     return [axes(x, key, _curves(runs, x, key), log_x=log_x) for key in y]
 
@@ -158,28 +158,32 @@ def finals(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
 def covered(panel: Mapping[str, Any]) -> list[int]:
     """Return for each curve of a panel how many of the later ones lie on it and would hide it.
 
-    Two curves coincide where they differ by less than a hundredth of the panel's height.
+    Two curves coincide where they differ by less than a hundredth of the panel's height; one hides
+    another where that is so for more than half of the other's points.
 
     Examples
     --------
     >>> curve = {"x": [0.0, 1.0], "mean": [0.0, 1.0]}
-    >>> covered({"log_y": False, "series": [curve, curve, curve | {"mean": [1.0, 0.0]}]})
+    >>> other = curve | {"mean": [1.0, 0.0]}
+    >>> covered({"log_x": False, "log_y": False, "series": [curve, curve, other]})
     [1, 0, 0]
     """
     curves = [(np.array(c["x"]), np.array(c["mean"])) for c in panel["series"]]
     if panel["log_y"]:
         curves = [(x[y > 0], np.log(y[y > 0])) for x, y in curves]
+    if panel["log_x"]:  # which has no place for a start at zero queries
+        curves = [(np.log(x[x > 0]), y[x > 0]) for x, y in curves]
     every = np.concatenate([y for _, y in curves]) if curves else np.zeros(0)
     near = 0.01 * np.ptp(every) if len(every) else 0.0
 
     def on(upper: tuple[Array, Array], lower: tuple[Array, Array]) -> bool:
         (x, y), (its_x, its_y) = upper, lower
-        if not len(its_x):
+        if not len(x):
             return False
-        shared = (x >= its_x[0]) & (x <= its_x[-1])
-        if not shared.any():
+        shared = (its_x >= x[0]) & (its_x <= x[-1])
+        if shared.sum() <= len(its_x) / 2:
             return False
-        return bool(np.max(np.abs(np.interp(x[shared], its_x, its_y) - y[shared])) <= near)
+        return bool(np.max(np.abs(np.interp(its_x[shared], x, y) - its_y[shared])) <= near)
 
     return [sum(on(upper, c) for upper in curves[i + 1 :]) for i, c in enumerate(curves)]
 

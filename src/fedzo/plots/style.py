@@ -19,6 +19,7 @@ _NAMES = {
     "optimality_gap": "f(x) - f*",
     "gradient_norm_squared": "|∇f(x)|²",
     "noise_to_update": "receiver's noise over the update",
+    "energy": "energy so far, in budgets of a round",
     "energy_max": "largest energy of a device, of its budget",
     "participants": "devices in the round",
 }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,11 @@ from fedzo.core.objective import Best, Objective
 from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
-from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
+from fedzo.errors import InvalidValue, UsageError, check_count, require
+from fedzo.problems.batched import Batched
+from fedzo.problems.frozen import Frozen
 from fedzo.problems.scratch import Piece, Scratch
+from fedzo.problems.trainable import chosen
 
 Array = NDArray[Any]
 Module = Any  # torch.nn.Module: torch is imported where it is used
@@ -50,8 +52,10 @@ class TorchProblem(Objective):
         a torch data set or other sequence of samples, or a loader, whose data set and way to
         put samples together are taken.
     trainable : str or sequence of str, optional
-        Names of parameters, or patterns of them such as ``"*norm*"``. By default those that
-        require a gradient: as torch, and peft for its adapters, mark what is to be trained.
+        Names of parameters or layers, patterns such as ``"*.bias"``, or a group: ``all``,
+        ``norms``, ``biases``, ``head`` (:func:`fedzo.problems.trainable.chosen`). By default the
+        parameters that require a gradient: as torch, and peft for its adapters, mark what is to be
+        trained.
     metrics : callable, optional
         ``metrics(module)`` returns further numbers for the history, such as a test accuracy.
     evaluation_batch : int
@@ -64,6 +68,13 @@ class TorchProblem(Objective):
         b2, H, M and N are. The best parameters are kept in a temporary file. A local step k > 1
         draws the k - 1 before it again, so H = 1 is the quickest. Server steps other than the
         mean, and over-the-air uplinks, build vectors of x's size.
+    frozen_memory : int
+        Bytes in which to keep what layers make of a sample that are run before the first trained
+        parameter is read, so that they are run once for each sample: for data that are the same
+        each time they are looked at. What has no room is computed each time.
+    batched_memory : int
+        Bytes that running several points in one batched pass may take (``torch.func.vmap``): for
+        adapters, norms or a head, whose points differ in little. 0: one point after another.
 
     Examples
     --------
@@ -94,6 +105,8 @@ class TorchProblem(Objective):
         metrics: Callable[[Module], Mapping[str, float]] | None = None,
         evaluation_batch: int = 64,
         in_place: bool = False,
+        frozen_memory: int = 0,
+        batched_memory: int = 0,
     ) -> None:
         torch = _torch()
         if not isinstance(module, torch.nn.Module):
@@ -113,6 +126,14 @@ class TorchProblem(Objective):
         self._base = np.empty(0, self.dtype)
         self.in_place = in_place
         self._scratch = Scratch(module, self.pieces, self.dtype) if in_place else None
+        for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
+            require(size >= 0, key, size, "a number of bytes")
+        allowed = "0 with in_place, which is there so that no second point exists"
+        require(not (in_place and batched_memory), "batched_memory", batched_memory, allowed)
+        self._frozen = Frozen(module, self.pieces, frozen_memory) if frozen_memory else None
+        self._batched = None
+        if batched_memory:
+            self._batched = Batched(module, loss, self.pieces, batched_memory)
 
     # ------------------------------------------------------------------------------ the contract
 
@@ -131,8 +152,14 @@ class TorchProblem(Objective):
 
     def batch(self, device: int, size: int, draws: Draws) -> Any:
         """Return samples of a device, drawn independently (with replacement)."""
-        samples = self.data[device]
-        return samples.batch(draws.integers(len(samples), size))
+        return self._batch(device, draws.integers(self.size(device), size))
+
+    def _batch(self, device: int, which: Array) -> Any:
+        """Return some samples of a device, with their names where something is kept of them."""
+        content = self.data[device].batch(which)
+        if self._frozen is None:
+            return content
+        return NamedBatch(content, [(device, int(i)) for i in which])
 
     def values(self, points: Array, batch: Any) -> Array:
         """Return the loss of each sample at each point."""
@@ -159,6 +186,8 @@ class TorchProblem(Objective):
             self._base = self._base if self._base.size else np.empty_like(x)
             walked.add_to(self._base, 0, x)
             base = self._base
+        if (batched := self._batched) is not None:
+            return self._run(batch, lambda content: batched.values(base, steps, content))
         values = []
         for step in steps:
             self._write(base, step)
@@ -168,7 +197,7 @@ class TorchProblem(Objective):
     def losses(self, x: Array, devices: Array) -> Array:
         """Return the mean loss over all samples of each device."""
         self.place(x)
-        return np.array([self._mean_loss(self.data[int(device)]) for device in devices])
+        return np.array([self._mean_loss(int(device)) for device in devices])
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return the caller's own metrics of the module with these parameters."""
@@ -234,23 +263,43 @@ class TorchProblem(Objective):
 
     def _losses(self, batch: Any) -> NDArray[np.float64]:
         """Return the loss of each sample with the parameters that the module has."""
-        torch = _torch()
+        return self._run(batch, self._losses_of)
+
+    def _run(self, batch: Any, values: Callable[[Any], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Return the values of a batch's content, in evaluation mode and without gradients.
+
+        Frozen layers answer from what is kept.
+        """
         if self.module.training:
             self.module.eval()
-        with torch.inference_mode():
-            losses = self.loss(self.module, batch)
-        if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
+        with _torch().inference_mode():
+            if self._frozen is None or not isinstance(batch, NamedBatch):
+                return values(batch)
+            self._frozen.watch(lambda: self._losses_of(batch.content))
+            with self._frozen.answering(batch.names):
+                return values(batch.content)
+
+    def _losses_of(self, content: Any) -> NDArray[np.float64]:
+        losses = self.loss(self.module, content)
+        if not isinstance(losses, _torch().Tensor) or losses.ndim != 1:
             shape = getattr(losses, "shape", type(losses).__name__)
             raise UsageError(f"loss returned {shape}, not a tensor with a loss for each sample")
         values: NDArray[np.float64] = losses.double().cpu().numpy()
         return values
 
-    def _mean_loss(self, samples: Samples) -> float:
-        total, count = 0.0, len(samples)
+    def _mean_loss(self, device: int) -> float:
+        total, count = 0.0, self.size(device)
         for first in range(0, count, self.evaluation_batch):
             some = np.arange(first, min(first + self.evaluation_batch, count))
-            total += float(self._losses(samples.batch(some)).sum())
+            total += float(self._losses(self._batch(device, some)).sum())
         return total / count
+
+
+class NamedBatch(NamedTuple):
+    """A batch, and what tells its samples from all others."""
+
+    content: Any
+    names: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -282,31 +331,6 @@ class Samples:
         if self.collate is not None:
             return self.collate([self.items[int(i)] for i in which])
         return tuple(part[_torch().from_numpy(which).to(part.device)] for part in self.items)
-
-
-def chosen(module: Module, trainable: str | Sequence[str] | None) -> Iterable[tuple[str, Tensor]]:
-    """Return the parameters that patterns name, or that require a gradient.
-
-    >>> import torch
-    >>> module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
-    >>> [name for name, _ in chosen(module, ["1.*", "*.bias"])]
-    ['0.bias', '1.weight', '1.bias']
-    >>> chosen(module, "1.weigth")
-    Traceback (most recent call last):
-    fedzo.errors.InvalidValue: trainable = '1.weigth': must be the name of a parameter or a
-    pattern that one has (did you mean '1.weight'?)
-    """
-    named = {name: one for name, one in module.named_parameters() if one.is_floating_point()}
-    if trainable is None:
-        found = [(name, one) for name, one in named.items() if one.requires_grad]
-        require(bool(found), "trainable", None, "given: no parameter requires a gradient")
-        return found
-    patterns = [trainable] if isinstance(trainable, str) else list(trainable)
-    for pattern in patterns:
-        allowed = f"the name of a parameter or a pattern that one has{nearest(pattern, named)}"
-        fits = any(fnmatchcase(name, pattern) for name in named)
-        require(fits, "trainable", pattern, allowed)
-    return [pair for pair in named.items() if any(fnmatchcase(pair[0], p) for p in patterns)]
 
 
 def _pieces(parameters: Iterable[tuple[str, Tensor]]) -> list[Piece]:

@@ -13,11 +13,13 @@ from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import partition as deal_out
 from fedzo.data.text import load, model_folder
 from fedzo.errors import check_count, require
-from fedzo.models.language import UpperLayers, pad
+from fedzo.models.language import Batch, Prepared, UpperLayers, together
+from fedzo.models.prepared import prepare
 from fedzo.problems.network import TorchProblem
 
 Array = NDArray[Any]
 Tensor = Any
+Sample = tuple[Prepared, int]
 
 WORDS = (" negative", " positive")
 
@@ -31,10 +33,12 @@ def text(
     partition: str = "dirichlet",
     shards_per_device: int = 2,
     concentration: float = 0.5,
-    train_samples: int = 800,
+    train_samples: int = 400,
+    validation_samples: int = 350,
     test_samples: int = 1500,
     layers: int = 12,
-    trainable: str = "*norm*",
+    trainable: str = "norms",
+    read: int = 1,
     prompt: str = "Review: {}\nSentiment:",
     longest: int = 96,
     seed: int = 0,
@@ -42,9 +46,10 @@ def text(
     """Return the problem of telling good reviews from bad by the word that follows a prompt.
 
     The loss is the cross-entropy between the scores of " negative" and " positive" after the
-    prompt. Lower layers are frozen: they are run once for each text, before the run, and what
-    they make is kept in memory (4 bytes times tokens times width), so a query takes the
-    upper layers only.
+    prompt. What is frozen is run once for each text, before the run, and what it makes is kept
+    in a file in the cache, for later runs too: the lower layers, and the upper ones on all tokens
+    but the last ``read`` (see :class:`~fedzo.models.language.UpperLayers`). The best model is that
+    of the highest accuracy on the validation texts; the test texts choose nothing.
 
     Parameters
     ----------
@@ -55,12 +60,16 @@ def text(
         ``movie-snippets`` or ``imdb``, and the folder with it if it is not to be fetched.
     devices, partition, shards_per_device, concentration
         N, and how labels are dealt: see :mod:`fedzo.data.partition`.
-    train_samples, test_samples
-        How many texts are dealt to devices, and how many are kept for the test accuracy.
+    train_samples, validation_samples, test_samples
+        How many texts are dealt to devices, and how many are kept to choose the best model by and
+        to test it.
     layers
         How many upper layers may be trained.
     trainable
-        Which of their parameters are: a pattern, by default the gains of all norms.
+        Which of their parameters are: a group or a pattern of :class:`TorchProblem`.
+    read
+        How many of a prompt's last tokens the trained layers read; those before are read by the
+        model as it came. 0: all, which takes as much longer as there are tokens.
     prompt
         What the model reads, with {} in the text's place.
     longest
@@ -68,13 +77,15 @@ def text(
     seed
         Of the choice of texts and of the split.
     """
-    for key, value in (("train_samples", train_samples), ("test_samples", test_samples)):
+    counts = {"train_samples": train_samples, "validation_samples": validation_samples}
+    for key, value in {**counts, "test_samples": test_samples, "longest": longest}.items():
         check_count(key, value)
-    check_count("longest", longest)
+    require(read >= 0, "read", read, "a number of tokens, or 0 for all")
     require("{}" in prompt, "prompt", prompt, "a text with {} in it")
     texts = load(data, data_dir or None)
-    wanted = train_samples + test_samples
-    allowed = f"at most {len(texts.texts) - test_samples}, what {data} has besides the test's"
+    wanted = train_samples + validation_samples + test_samples
+    allowed = f"at most {len(texts.texts) + train_samples - wanted}, what {data} has besides those "
+    allowed += "to validate and to test"
     require(wanted <= len(texts.texts), "train_samples", train_samples, allowed)
     which = Draws(seed, Stream.PROBLEM).permutation(len(texts.texts))[:wanted]
     labels = texts.labels[which]
@@ -86,40 +97,45 @@ def text(
         shards_per_device=shards_per_device,
         concentration=concentration,
     )
-    upper = UpperLayers(model_folder(model), layers, WORDS)
-    features = upper.features([prompt.format(texts.texts[i]) for i in which], longest)
-    return _problem(upper, features, labels, parts, trainable)
+    folder = model_folder(model)
+    upper = UpperLayers(folder, layers, WORDS)
+    prepared = prepare(upper, folder, [prompt.format(texts.texts[i]) for i in which], longest, read)
+    samples = list(zip(prepared, labels.tolist(), strict=True))
+    test = train_samples + validation_samples
+    return _problem(
+        upper,
+        [[samples[int(i)] for i in part] for part in parts],
+        {"validation": samples[train_samples:test], "test": samples[test:]},
+        trainable,
+    )
 
 
 def _problem(
     upper: UpperLayers,
-    features: Sequence[Tensor],
-    labels: Array,
-    parts: Sequence[Array],
+    data: Sequence[Sequence[Sample]],
+    others: Mapping[str, Sequence[Sample]],
     trainable: str,
 ) -> TorchProblem:
     import torch
 
-    samples = list(zip(features, labels.tolist(), strict=True))
-    test = samples[sum(len(part) for part in parts) :]
+    def collate(some: Sequence[Sample]) -> tuple[Batch, Tensor]:
+        return together([text for text, _ in some]), torch.tensor([label for _, label in some])
 
-    def together(some: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor, Tensor]:
-        return *pad([hidden for hidden, _ in some]), torch.tensor([label for _, label in some])
+    def loss(module: Any, batch: tuple[Batch, Tensor]) -> Tensor:
+        scores = upper.scores(batch[0])
+        return torch.nn.functional.cross_entropy(scores.double(), batch[1], reduction="none")
 
-    def loss(module: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        hidden, lengths, label = batch
-        scores = upper.scores(hidden, lengths)
-        return torch.nn.functional.cross_entropy(scores.double(), label, reduction="none")
-
-    def accuracy(module: Any) -> Mapping[str, float]:
+    def accuracy(samples: Sequence[Sample]) -> float:
         right = []
-        for first in range(0, len(test), 64):
-            hidden, lengths, label = together(test[first : first + 64])
-            right += (upper.scores(hidden, lengths).argmax(1) == label).tolist()
-        return {"test_accuracy": float(np.mean(right))}
+        for first in range(0, len(samples), 64):
+            batch, labels = collate(samples[first : first + 64])
+            right += (upper.scores(batch).argmax(1) == labels).tolist()
+        return float(np.mean(right))
 
-    data = [
-        torch.utils.data.DataLoader([samples[int(i)] for i in part], collate_fn=together)
-        for part in parts
-    ]
-    return TorchProblem(upper.module, loss, data, trainable, metrics=accuracy)
+    def accuracies(module: Any) -> Mapping[str, float]:
+        return {f"{name}_accuracy": accuracy(samples) for name, samples in others.items()}
+
+    loaders = [torch.utils.data.DataLoader(own, collate_fn=collate) for own in data]
+    problem = TorchProblem(upper.module, loss, loaders, trainable, metrics=accuracies)
+    problem.chosen_by = "validation_accuracy"
+    return problem

@@ -27,7 +27,7 @@ class Checkpoint(NamedTuple):
 
     round: int
     state: tuple[Array, ...]
-    totals: Mapping[str, int]  # queries and bytes so far
+    totals: Mapping[str, Any]  # queries, bytes and the like so far
     spent: int  # queries that the problem's own meter had counted
     best: Best
     last: Mapping[str, Any]  # what the last round told of itself

@@ -169,6 +169,7 @@ class AirComp(Uplink):
             uplink_bytes=4 * count,
             downlink_bytes=model_bytes + 12 * count,
             channel_uses=self._uses(dim) if count else 0,
+            energy=math.fsum(energies.values()),
             metrics=metrics,
         )
         return self._numbers(heard + noise, dim) / (shares or 1.0), info

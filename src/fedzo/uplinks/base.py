@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies, Update
+from fedzo.core.federation import Federation, Replies, Update, Work
 from fedzo.core.random import Draws, Stream
+from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
 from fedzo.errors import InvalidValue
 
@@ -26,6 +27,9 @@ class UplinkInfo(NamedTuple):
     channel_uses : int
         How many symbols, of a number each, the devices took the channel for: the unit in which
         sending one after another and sending at once can be compared.
+    energy : float or None
+        What all devices sent with, in units of what one may spend in a round; None where the
+        uplink has no notion of it.
     metrics : mapping
         Further numbers for the history.
     """
@@ -33,6 +37,7 @@ class UplinkInfo(NamedTuple):
     uplink_bytes: int
     downlink_bytes: int
     channel_uses: int
+    energy: float | None = None
     metrics: Mapping[str, Any] = {}
 
 
@@ -57,6 +62,14 @@ class Uplink:
         """Return Δ^t, the server's view of the mean update."""
         raise NotImplementedError
 
+    def essence(self, updates: list[Update], work: Work) -> list[Update]:
+        """Return the coefficients that :meth:`aggregate` makes the same of as of these updates.
+
+        They are what others must be told to follow the server. Here it is all updates; where
+        directions are shared, one update of their centre is enough.
+        """
+        return updates
+
     def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
         """Return the mean of the values that devices answered to points, and what was sent."""
         kind = type(self).__name__
@@ -73,32 +86,33 @@ class Mean:
     """The mean of a stream of updates, uniform or by their weights.
 
     The sum runs in the order of the stream, which is that of the devices, and in float64, so
-    it does not depend on who was quick. Of combinations of directions the mean is another one:
-    it is never built.
+    it does not depend on who was quick. Of updates that are known by their coefficients the mean is
+    too: it is not built here.
     """
 
     def __init__(self, dim: int) -> None:
         self._dim, self._shares = dim, 0.0
-        self._total: Any = None  # an array or a Combination, as the updates are
+        self._total: Any = None  # an array, a Combination or a Rebuilt, as the updates are
 
     def add(self, update: Update) -> None:
         """Count an update in."""
         delta, weight = update.delta, update.weight
         self._shares += weight
-        if isinstance(delta, Combination):
+        if isinstance(delta, Combination | Rebuilt) and not isinstance(self._total, np.ndarray):
             share = delta.scaled(weight)
             self._total = share if self._total is None else self._total + share
             return
-        if self._total is None:
-            self._total = np.zeros(self._dim)
+        if not isinstance(self._total, np.ndarray):  # nothing yet, or what this is not made of
+            self._total = np.zeros(self._dim) if self._total is None else np.array(self._total)
+        delta = np.asarray(delta)
         self._total += delta if weight == 1 else weight * delta.astype(np.float64)
 
     def value(self) -> Any:
         """Return the mean; nothing, where nobody sent anything."""
         if self._total is None or not self._shares:
             return np.zeros(self._dim)
-        if isinstance(self._total, Combination):
-            return self._total.scaled(1 / self._shares)
+        if isinstance(self._total, Combination | Rebuilt):
+            return self._total.divided(self._shares)
         return self._total / self._shares
 
 

@@ -30,9 +30,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies
+from fedzo.core.federation import Federation, Replies, Update, Work
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
 from fedzo.uplinks.base import Uplink, UplinkInfo
+from fedzo.uplinks.seeds import centred
 
 Array = NDArray[Any]
 
@@ -86,13 +87,21 @@ class Robust(Uplink):
         return self._centre(np.stack(rows)), _info(rows, down=sum(row.nbytes for row in rows))
 
     def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
-        """Return the centre of the values that devices answered to points."""
-        assert updates.work is not None
+        """Return the centre of the values that devices answered to points.
+
+        What only one device was asked for has no centre: of that it is the mean.
+        """
+        work = updates.work
+        assert work is not None
         rows = [update.values for update in updates if update.values is not None]
-        down = updates.count * updates.work.x.nbytes
+        down = updates.count * work.x.nbytes
         if not rows:
-            return np.full(len(updates.work.x), np.nan), UplinkInfo(0, 0, 0)
-        return self._centre(np.stack(rows)), _info(rows, down)
+            return np.full(len(work.x), np.nan), UplinkInfo(0, 0, 0)
+        told = np.stack(rows)
+        centre = told.mean(axis=0)
+        everyone = getattr(work.algorithm, "told_by_all", lambda x: slice(None))(work.x)
+        centre[everyone] = self._centre(told[:, everyone])
+        return centre, _info(rows, down)
 
     def _centre(self, rows: Array) -> Array:
         """Return the centre of (M, k) numbers, a block of columns at a time."""
@@ -134,11 +143,10 @@ class RobustSeeds(Robust):
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
         """Return what the centre of the round's coefficients makes."""
-        heard = list(updates)
+        heard, work = list(updates), updates.work
         if not heard:
             return np.zeros(federation.dim), UplinkInfo(0, 0, 0)
-        work = updates.work
-        if work is None or not getattr(work.algorithm, "shared_directions", False):
+        if work is None or not work.algorithm.shared_directions:
             raise UsageError(
                 "uplink.kind = 'robust_seeds': coefficients can only be compared along the same "
                 "directions; set algorithm.shared_directions = true"
@@ -146,11 +154,16 @@ class RobustSeeds(Robust):
         rows = [update.coefficients for update in heard if update.coefficients is not None]
         if len(rows) < len(heard):
             raise UsageError("uplink.kind = 'robust_seeds': an update came without coefficients")
-        shape, dtype = rows[0].shape, rows[0].dtype
-        centre = self._centre(np.stack([row.reshape(-1) for row in rows])).reshape(shape)
-        delta = work.rebuild(heard[0]._replace(coefficients=centre.astype(dtype)))
-        model = work.x.nbytes
-        return np.asarray(delta, np.float64), _info(rows, down=len(rows) * model)
+        (centre,) = self.essence(heard, work)
+        return centre.delta, _info(rows, down=len(rows) * work.x.nbytes)
+
+    def essence(self, updates: list[Update], work: Work) -> list[Update]:
+        """Return the centre of the coefficients, as one update."""
+        if not updates:
+            return []
+        rows = np.stack([np.asarray(update.coefficients) for update in updates])
+        centre = self._centre(rows.reshape(len(rows), -1)).reshape(rows.shape[1:])
+        return [centred(updates[0], centre.astype(rows.dtype), work)]
 
 
 def clipped(rows: Array, clip: float) -> Array:

@@ -11,19 +11,24 @@ used, in the model's precision, and both sum by the same kernel in the same orde
 * between unlike machines single products may be rounded differently (fused or not), and the
   two agree to the rounding of the model's precision.
 
-In one process the device's own sum is at hand, and is taken; nothing is drawn twice.
+In one process the device's own sum is at hand, and is taken; nothing is drawn twice unless
+``verify`` asks for it. Where all devices share their directions, their coefficients are averaged
+before anything is drawn: one update is rebuilt in place of M, and agrees with the mean of M updates
+to rounding.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.federation import Federation, Replies, Update, Work
+from fedzo.core.rebuilt import Rebuilt
+from fedzo.core.streams import Combination
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of
 from fedzo.uplinks.base import Mean, Uplink, UplinkInfo, mean_values
 
@@ -40,8 +45,9 @@ class Seeds(Uplink):
     """Uniform sampling of M devices that send coefficients; the server hears their mean update.
 
     On the way down a device that took part a few rounds ago can catch up from the log, all
-    coefficients sent in the rounds since: M H b2 numbers a round. A device that was away for
-    longer, or never there, takes the model's d numbers, as soon as those are fewer.
+    coefficients sent in the rounds since: M H b2 numbers a round, or H b2 where directions are
+    shared. A device that was away for longer, or never there, takes the model's d numbers, as
+    soon as those are fewer.
 
     Parameters
     ----------
@@ -49,8 +55,9 @@ class Seeds(Uplink):
         ``log``: whichever of log and model is fewer bytes, device by device; ``model``:
         always the model.
     verify : bool
-        Rebuild every update from its coefficients, as a remote server would, and end the run where
-        one is not what the device summed: for those who change local steps or kernels.
+        Hear every update as a remote server does, rebuilt from its coefficients, and tell the
+        largest difference from what the devices summed: ``rebuild_error`` in the history, 0 where
+        all is well. More than rounding ends the run. For those who change local steps or kernels.
 
     Examples
     --------
@@ -80,26 +87,56 @@ class Seeds(Uplink):
         self, t: int, updates: Replies, federation: Federation
     ) -> tuple[Array, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
-        mean, sent, numbers, model, devices = Mean(federation.dim), 0, 0, 0, []
-        for update in updates:
-            own = update.coefficients
+        shared = updates.work is not None and updates.work.algorithm.shared_directions
+        mean, heard, sent, numbers, model, one = Mean(federation.dim), [], 0, 0, 0, 0
+        devices, error = [], 0.0
+        for summed in updates:
+            update, own = summed, summed.coefficients
             if own is None:
                 if not sends_updates(federation, update.device):
                     raise UsageError(_NO_COEFFICIENTS)
                 own = update.delta
-            elif self.verify:
-                _verify(t, update, updates.work)
-            mean.add(update)
-            sent += _HEADER.size + own.nbytes
+            elif self.verify and updates.work is not None:
+                update, difference = _verify(t, summed, updates.work)
+                error = max(error, difference)
+            if shared and update.coefficients is not None:
+                heard.append(update)
+            else:
+                mean.add(update)
+            one = _HEADER.size + own.nbytes
+            sent += one
             numbers += own.size
             model = update.delta.nbytes
             devices.append(update.device)
-        down, caught_up = self._downlink(t, devices, sent, model, federation)
-        metrics = {"caught_up": caught_up}
+        log, delta = sent, None
+        if heard:
+            assert updates.work is not None
+            (centre,) = self.essence(heard, updates.work)
+            if len(heard) == len(devices):
+                log, delta = one, centre.delta
+            else:  # besides the updates of devices that draw other directions
+                mean.add(centre._replace(weight=sum(update.weight for update in heard)))
+        down, caught_up = self._downlink(t, devices, log, model, federation)
+        metrics: dict[str, float] = {"caught_up": caught_up}
+        if self.verify:
+            metrics["rebuild_error"] = error
         info = UplinkInfo(
             uplink_bytes=sent, downlink_bytes=down, channel_uses=numbers, metrics=metrics
         )
-        return mean.value(), info
+        return mean.value() if delta is None else delta, info
+
+    def essence(self, updates: list[Update], work: Work) -> list[Update]:
+        """Return the mean coefficients, as one update, where directions are shared."""
+        if not updates or not work.algorithm.shared_directions:
+            return updates
+        total, shares = np.zeros(work.algorithm.coefficients_shape), 0.0
+        for update in updates:
+            assert update.coefficients is not None
+            total += update.weight * update.coefficients.astype(np.float64)
+            shares += update.weight
+        first = updates[0]
+        assert first.coefficients is not None
+        return [centred(first, (total / shares).astype(first.coefficients.dtype), work)]
 
     def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
         """Return the mean of the values: they are scalars already."""
@@ -124,8 +161,23 @@ class Seeds(Uplink):
         return total + len(missing) * model, caught_up
 
 
+def centred(like: Update, coefficients: Array, work: Work) -> Update:
+    """Return one update of all devices, of coefficients along the directions that they share.
+
+    It is built as the devices build theirs.
+    """
+    delta: Any = like.delta
+    if isinstance(delta, Combination):
+        delta = replace(delta, coefficients=coefficients.reshape(-1).astype(np.float64))
+    else:
+        streamed = isinstance(delta, Rebuilt) and delta.streamed
+        whole = like._replace(coefficients=coefficients)
+        delta = work.rebuilt(whole, streamed)
+    return like._replace(delta=delta, weight=1, coefficients=coefficients)
+
+
 def sends_updates(federation: Federation, device: int) -> bool:
-    """Tell whether a device sends whole updates, since its generator draws other directions.
+    """Return whether a device sends whole updates, since its generator draws other directions.
 
     Only a federation of several machines has such devices.
     """
@@ -138,13 +190,21 @@ _NO_COEFFICIENTS = (
 )
 
 
-def _verify(t: int, update: Update, work: Work | None) -> None:
-    """Raise unless the update is what its coefficients make."""
-    if work is not None and not np.array_equal(work.rebuild(update), update.delta):
+def _verify(t: int, summed: Update, work: Work) -> tuple[Update, float]:
+    """Return the update as its coefficients make it, and how far that is from the device's sum.
+
+    More than rounding means that the algorithm's updates are not combinations of its directions.
+    """
+    if not isinstance(summed.delta, np.ndarray):  # nothing but its coefficients
+        return summed, 0.0
+    update = summed._replace(delta=work.rebuild(summed))
+    difference = float(np.abs(update.delta - summed.delta).max())
+    if difference > 1e-3 * float(np.abs(summed.delta).max()):
         raise UsageError(
-            f"uplink.verify: the update of device {update.device} in round {t + 1} is not the "
+            f"uplink.verify: the update of device {summed.device} in round {t + 1} is not the "
             "combination of directions that its coefficients make"
         )
+    return update, difference
 
 
 def encode(t: int, update: Update) -> bytes:

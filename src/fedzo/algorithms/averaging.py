@@ -1,0 +1,149 @@
+r"""Averaged descent: for slopes that noise, or devices which differ, make uncertain.
+
+The coordinates are shared out as in :mod:`~fedzo.algorithms.quasi_newton`, but the shares are
+passed on from round to round, so that in N rounds every device has measured every slope. Each
+number in x moves by the mean of its past slopes over the root of their mean square (Adam with
+Nesterov's momentum: Kingma & Ba 2015, Dozat 2016),
+
+.. math:: m^t = \beta_1 m^{t-1} + (1 - \beta_1) g^t, \qquad
+          v^t = \beta_2 v^{t-1} + (1 - \beta_2) (g^t)^2, \qquad
+          x^{t+1} = x^t - r_t \frac{\beta_1 \hat m^{t} + (1 - \beta_1) \hat g^t}{\sqrt{\hat v^t}}
+
+and r_t is looked for: f at three lengths takes 3 N values of the federation, little beside the
+d of a gradient. The best of them is the next r_t; where f has not fallen beyond the noise in some
+rounds, it is halved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.asking import EPS, Account, Question
+from fedzo.algorithms.quasi_newton import difference_step
+
+Array = NDArray[Any]
+
+BETA_1 = (0.5, 0.8)  # for few rounds, and for many: an average over 2 rounds, or over 5
+BETA_2 = 0.99
+LENGTHS = np.array([0.4, 1.0, 2.5])  # of r_t, that f is looked at
+FIRST_LENGTHS = 10.0 ** np.arange(-4, 2.1, 0.5)  # in units of the scale
+PATIENCE = 8  # rounds in which f must fall
+
+
+class AveragedDescent:
+    """A descent along averaged slopes that can be paused and resumed, in units of ``scale``."""
+
+    def __init__(self, account: Account, scale: Array, curved: float) -> None:
+        self.account, self.scale, self.curved = account, scale, curved
+        self.x, self.fun = account.x, account.fun
+        self.mean = np.zeros(account.dim)  # m
+        self.square = np.zeros(account.dim)  # v
+        self.rounds, self.rate = 0, 0.0  # t, and r
+        ahead = account.left / ((1 + (account.noise > 0)) * max(account.dim, account.devices))
+        self.beta = min(max(1 - 20 / ahead, BETA_1[0]), BETA_1[1]) if ahead > 0 else BETA_1[0]
+        self.seen: list[float] = []  # f(x) of the last rounds, as it was measured
+
+    def run(
+        self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0
+    ) -> Generator[Question, Array, bool]:
+        """Descend; return True when the steps have become as nothing.
+
+        Returns False after ``limit`` queries, or where the last ``window`` queries have brought
+        less than a share ``slow`` of the descent so far.
+        """
+        begun, trail = self.account.asked, [(self.account.asked, self.fun)]
+        while self.account.asked - begun + self.cost <= limit:
+            yield from self._step()
+            if self.rate < EPS:
+                return True
+            trail.append((self.account.asked, self.fun))
+            before = [fun for asked, fun in trail if asked <= self.account.asked - window]
+            if before and before[-1] - self.fun < slow * (trail[0][1] - self.fun):
+                return False
+        return False
+
+    def _step(self) -> Generator[Question, Array, None]:
+        """Measure the slopes, and go along their average as far as f falls."""
+        p = yield from self._direction()
+        first = not self.rate
+        lengths = FIRST_LENGTHS if first else self.rate * LENGTHS
+        here, there = yield from self._look(p, lengths)
+        error = self._error() if self.account.noise else 0.0
+        best = int(np.argmin(there))
+        if not there[best] <= here + 2 * error:  # a rise beyond noise
+            self.rate = lengths[0] if first else self.rate / 4
+            self.mean = np.zeros_like(self.mean)
+            self._keep(here)
+            return
+        # Lengths that noise does not let us tell apart are no reason for another one.
+        if not first and there[1] - there[best] <= 2 * error:
+            best = 1
+        self.rate = float(lengths[best])
+        self.x = self.x + self.rate * p * self.scale
+        self._keep(here if self.account.noise else float(there[best]))
+
+    def _direction(self) -> Generator[Question, Array, Array]:
+        """Return the direction of the averages, with the slopes at x in them."""
+        account = self.account
+        noisy = account.noise > 0
+        h = difference_step(account, self.fun, self.curved, central=noisy)
+        steps = np.maximum(h * self.scale, 8 * EPS * np.abs(self.x))
+        told = yield from account.slopes(
+            self.x, steps, everyone=False, central=noisy, turn=self.rounds
+        )
+        slopes = told.own * self.scale
+        slopes = np.where(np.isfinite(slopes), slopes, self.mean)  # nobody could measure them
+        self.rounds += 1
+        beta = self.beta
+        self.mean = beta * self.mean + (1 - beta) * slopes
+        self.square = BETA_2 * self.square + (1 - BETA_2) * slopes**2
+        ahead = beta * self.mean / (1 - beta ** (self.rounds + 1))
+        ahead += (1 - beta) * slopes / (1 - beta**self.rounds)
+        size = np.sqrt(self.square / (1 - BETA_2**self.rounds))
+        return -np.divide(ahead, size, out=np.zeros_like(ahead), where=size > 0)
+
+    def _look(self, p: Array, lengths: Array) -> Generator[Question, Array, tuple[float, Array]]:
+        """Return f(x), and f at some lengths along p; under noise the means of repeats."""
+        points = self.x + lengths[:, None] * p * self.scale
+        if not self.account.noise:
+            values = yield from self.account.values(points)
+            return self.fun, values
+        points = np.concatenate([self.x[None], points])
+        values = yield from self.account.values(np.repeat(points, self.repeats, axis=0))
+        means = values.reshape(len(points), -1).mean(axis=1)
+        return float(means[0]), means[1:]
+
+    @property
+    def cost(self) -> int:
+        """How many queries a step takes."""
+        account, noisy = self.account, self.account.noise > 0
+        looks = len(LENGTHS if self.rate else FIRST_LENGTHS) + noisy
+        gradient = account.devices + (1 + noisy) * max(account.dim, account.devices)
+        return gradient + looks * (self.repeats if noisy else 1) * account.devices
+
+    @property
+    def repeats(self) -> int:
+        """How often a point is asked under noise: looks shall cost little beside a gradient."""
+        return max(1, min(4, round(self.account.dim / (16 * self.account.devices))))
+
+    def _error(self) -> float:
+        return self.account.noise / math.sqrt(self.repeats)
+
+    def _keep(self, fun: float) -> None:
+        """Keep f(x), and halve the rate where noise hides that f falls."""
+        self.fun = fun
+        if not self.account.noise:
+            return
+        self.seen.append(fun)
+        recent, before = self.seen[-PATIENCE:], self.seen[-2 * PATIENCE : -PATIENCE]
+        self.fun = float(np.mean(recent))
+        if len(before) == PATIENCE:
+            fallen = float(np.mean(before)) - self.fun
+            if not fallen > 2 * self._error() / math.sqrt(PATIENCE):
+                self.rate /= 2
+                self.seen = []
