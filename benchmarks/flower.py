@@ -59,7 +59,9 @@ def main() -> None:
             print(
                 f"  {nodes:>2} nodes, {type(uplink).__name__:<6}"
                 f" counted {last['uplink_bytes']:>9,} {last['downlink_bytes']:>9,}"
-                f"   measured {int(last['wire_up_bytes']):>9,} {int(last['wire_down_bytes']):>9,}"
+                f"   messages {last['message_up_bytes']:>9,.0f} {last['message_down_bytes']:>9,.0f}"
+                f"   with HTTP {last['transport_up_bytes']:>9,.0f}"
+                f" {last['transport_down_bytes']:>9,.0f}"
             )
 
 
