@@ -177,7 +177,7 @@ def centred(like: Update, coefficients: Array, work: Work) -> Update:
 
 
 def sends_updates(federation: Federation, device: int) -> bool:
-    """Tell whether a device sends whole updates, since its generator draws other directions.
+    """Return whether a device sends whole updates, since its generator draws other directions.
 
     Only a federation of several machines has such devices.
     """
