@@ -1,7 +1,7 @@
 """Train the CIFAR-10 classifiers that attacks are shown on, and write them as ONNX files.
 
     python tools/train_victim.py resnet8       # ships with fedzo
-    python tools/train_victim.py carlini       # the paper's own victim, not shipped
+    python tools/train_victim.py carlini       # the paper's own kind of victim
 
 A training that was stopped resumes after its last whole epoch, by the same command: all of its
 state is in ``cifar10-NETWORK.training`` beside the result, and goes when it is done.
@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from fedzo import data
 
+SMALL = 1000  # weights: so few are not worth a cast
 MEAN = (0.4914, 0.4822, 0.4465)  # of the training pixels, by colour
 DEVIATION = (0.2470, 0.2435, 0.2616)
 
@@ -115,6 +116,9 @@ RECIPES = {
     "resnet8": Recipe(epochs=40, learning_rate=0.2, weight_decay=3e-4),
     "carlini": Recipe(epochs=12, learning_rate=0.03, weight_decay=5e-4, products="bfloat16"),
 }
+
+
+IN_HALF = ("carlini",)  # networks whose weights are rounded to float16, for half the file
 
 
 def augmented(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -238,6 +242,29 @@ def write_onnx(network: nn.Module, path: Path) -> None:
     onnx.save(model, path)
 
 
+def halve(path: Path) -> None:
+    """Store the weights of a file as float16, from which it makes float32 again when it is loaded.
+
+    Nothing is lost where they have been rounded to float16 before.
+    """
+    model = onnx.load(path)
+    graph = model.graph
+    casts = []
+    for weight in [w for w in graph.initializer if w.data_type == onnx.TensorProto.FLOAT]:
+        values = onnx.numpy_helper.to_array(weight)
+        if values.size < SMALL:
+            continue
+        name, half = weight.name, f"{weight.name}.half"
+        graph.initializer.remove(weight)
+        graph.initializer.append(onnx.numpy_helper.from_array(values.astype("float16"), half))
+        casts.append(onnx.helper.make_node("Cast", [half], [name], to=onnx.TensorProto.FLOAT))
+    nodes = [*casts, *graph.node]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
 def main() -> None:
     """Train one network and write it, with what it can do."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -267,7 +294,13 @@ def main() -> None:
         kept.unlink()
     else:
         network.load_state_dict(torch.load(arguments.weights, weights_only=True))
+    if arguments.network in IN_HALF:
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight.copy_(weight.half().float())
     write_onnx(network, path)
+    if arguments.network in IN_HALF:
+        halve(path)
     right = (predictions(network, tests) == answers).numpy()
     deer = cifar.classes.index("deer")
     train_right = (predictions(network, images) == labels).numpy()

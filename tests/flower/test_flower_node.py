@@ -305,9 +305,9 @@ def test_run_cannot_have_a_file_opened(tmp_path):
 
 def test_algorithm_that_a_node_does_not_know():
     content = wire.task(wire.pack(Work(fedzo.FedZO(), np.zeros(8), 0, 0)), [0], False)
-    work = dict(content["work"])
-    work["algorithm"] = json.dumps({**json.loads(work["algorithm"]), "name": "os:abort"})
-    content["work"] = type(content["work"])(work)
+    task = dict(content["task"])
+    task["algorithm"] = json.dumps({**json.loads(task["algorithm"]), "name": "os:abort"})
+    content["task"] = type(content["task"])(task)
     (reply,) = node().send_and_receive([Message(content, 1, wire.TRAIN)])
     assert refusal(reply.content) == "unknown-algorithm"
 

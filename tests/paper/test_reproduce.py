@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from toys import FAST, LOST, SLOW, toy
 
 from fedzo.cli import main
-from fedzo.paper import FIGURES, find_figure
+from fedzo.paper import ALL, find_figure
 from fedzo.paper.claims import reached
 from fedzo.paper.figure import Points
 from fedzo.paper.picture import axes_of
@@ -230,7 +230,7 @@ def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
 def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypatch):
     """By what runs are estimated to take, with some to spare."""
     monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 2)
-    figures = [find_figure(name) for name in FIGURES]
+    figures = [find_figure(name) for name in ALL]
     assert seconds_left(figures, "quick", tmp_path) < 22 * 60
 
 
@@ -238,6 +238,7 @@ def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypat
     ("arguments", "message"),
     [
         (["fig9"], "no figure 'fig9'"),
+        (["victim"], "victim: the network cifar10-carlini is not there; python tools/train_victim"),
         (["table1", "--seeds", "0"], "--seeds 0: must be a whole number from 1 to 10,000"),
     ],
 )

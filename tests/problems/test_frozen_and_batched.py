@@ -1,5 +1,8 @@
 """What is kept of frozen layers, and several points in one run, change nothing but the time."""
 
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
@@ -128,6 +131,46 @@ def test_a_layer_that_mixes_samples_is_not_kept():
     assert module.left not in (*problem._frozen.layers, *problem._frozen.skipped)
     assert module.right in problem._frozen.layers
     assert np.isfinite(result.fun)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Named(OrderedDict):
+    """An output by name and by number, as Hugging Face's models have it."""
+
+    def __init__(self, **parts):
+        super().__init__(parts)
+
+    def __getitem__(self, key):
+        return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+
+@pytest.mark.parametrize("make", [Pair, Named, lambda left, right: [left, (right,)]])
+def test_outputs_keep_their_type(make):
+    class Two(torch.nn.Linear):
+        def forward(self, inputs):
+            out = super().forward(inputs)
+            return make(left=out, right=-out)
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.two, self.head = Two(4, 5), torch.nn.Linear(5, 3)
+
+        def forward(self, inputs):
+            return self.head(self.two(inputs)[0])
+
+    module = Whole().double()
+    problem = fedzo.TorchProblem(module, loss, data(), "head", frozen_memory=10**6)
+    plain = fedzo.TorchProblem(module, loss, data(), "head")
+    for _ in range(2):
+        found = problem.losses(problem.initial(), np.arange(2))
+    np.testing.assert_allclose(found, plain.losses(plain.initial(), np.arange(2)), rtol=1e-12)
+    assert problem._frozen.layers == [module.two]
 
 
 def test_nothing_to_keep_is_said():

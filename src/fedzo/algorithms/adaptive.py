@@ -215,7 +215,7 @@ def from_elsewhere(
 
 
 def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:
-    """Tell whether f turns more than three times along a random line through the best x.
+    """Return whether f turns more than three times along a random line through the best x.
 
     At a local minimum that a descent has found, waves are not hidden by a slope; a wide and a
     narrow line show long and short ones.

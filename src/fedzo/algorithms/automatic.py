@@ -166,7 +166,7 @@ def numbers_of(state: AutomaticState) -> Numbers:
 
 
 def went_far(before: AutomaticState, after: AutomaticState) -> tuple[bool, AutomaticState]:
-    """Tell whether a round went much further than rounds do, and note how far they do."""
+    """Return whether a round went much further than rounds do, and note how far they do."""
     numbers = numbers_of(after)
     length, usual = float(np.linalg.norm(after.x - before.x)), numbers.usual
     if math.isnan(usual):

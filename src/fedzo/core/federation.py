@@ -191,7 +191,7 @@ class Federation(Protocol):
     ) -> None: ...
 
     def offers(self, method: str) -> bool:
-        """Tell whether the devices' problem has one of an objective's optional methods."""
+        """Return whether the devices' problem has one of an objective's optional methods."""
         ...
 
     def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
@@ -265,7 +265,7 @@ class LocalFederation:
         self._open.close()
 
     def offers(self, method: str) -> bool:
-        """Tell whether the problem has one of an objective's optional methods."""
+        """Return whether the problem has one of an objective's optional methods."""
         return self.objective.offers(method)
 
     @cached_property

@@ -219,7 +219,7 @@ class Objective(_Made):
     # ----------------------------------------------------------------------------------------
 
     def offers(self, name: str) -> bool:
-        """Tell whether the problem has its own version of one of the optional methods."""
+        """Return whether the problem has its own version of one of the optional methods."""
         return getattr(type(self), name) is not getattr(Objective, name)
 
 
@@ -280,7 +280,7 @@ def _arguments(maker: Any, arguments: Any, keywords: Any) -> dict[str, Any]:
 
 
 def is_plain(value: object) -> bool:
-    """Tell whether a configuration can hold a value.
+    """Return whether a configuration can hold a value.
 
     >>> is_plain([1, "a", None]), is_plain(print)
     (True, False)

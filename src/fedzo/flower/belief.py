@@ -156,8 +156,6 @@ class Believed:
         if share < 1:
             shorter = (share * update.coefficients).astype(update.coefficients.dtype)
             update = update._replace(coefficients=shorter)
-        if not self.uplink.wants_updates:
-            return update
         return update._replace(delta=self.work.rebuilt(update, self.streamed))
 
 

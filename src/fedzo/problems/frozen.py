@@ -207,10 +207,8 @@ def _row(tree: Tree, place: int) -> Tree:
 
 
 def _map(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    if isinstance(tree, tuple | list):
-        return type(tree)(_map(function, part) for part in tree)
-    if isinstance(tree, dict):
-        return {key: _map(function, part) for key, part in tree.items()}
+    if isinstance(tree, tuple | list | dict):
+        return _like(tree, [_map(function, part) for part in _children(tree)])
     return function(tree)
 
 
@@ -218,8 +216,19 @@ def _stack(trees: Sequence[Tree]) -> Tree:
     import torch
 
     first = trees[0]
-    if isinstance(first, tuple | list):
-        return type(first)(_stack(parts) for parts in zip(*trees, strict=True))
-    if isinstance(first, dict):
-        return {key: _stack([tree[key] for tree in trees]) for key in first}
+    if isinstance(first, tuple | list | dict):
+        each = zip(*(_children(tree) for tree in trees), strict=True)
+        return _like(first, [_stack(parts) for parts in each])
     return torch.stack(list(trees))
+
+
+def _children(tree: Tree) -> list[Tree]:
+    return list(tree.values() if isinstance(tree, dict) else tree)
+
+
+def _like(tree: Tree, parts: list[Tree]) -> Tree:
+    """Return a container of the same type, be it named as Hugging Face's outputs are, or plain."""
+    if isinstance(tree, dict):
+        named = dict(zip(tree, parts, strict=True))
+        return type(tree)(**named) if type(tree) is not dict else named
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
