@@ -13,7 +13,7 @@ from fedzo.algorithms.asking import Points, Stencil
 from fedzo.core.federation import Work
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, wire
-from fedzo.flower.belief import Believed
+from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks import Robust
 
@@ -63,6 +63,12 @@ def test_vast_value_is_kept_within_bounds(question, lie):
     assert np.array_equal(kept[3][1:], told[3][1:])
     unclipped, _, _ = believed(question, {3: first}, dataclasses.replace(QUICK, clip=False))
     assert unclipped[3][0] == lie
+
+
+def test_most_losses_are_zero():
+    """The others' are not to be taken for lies."""
+    losses = np.array([0.0, 0.0, 0.0, 0.0, 3.0, 5.0])
+    assert np.array_equal(clipped_losses(losses), losses)
 
 
 def test_slopes_of_others_are_not_taken():

@@ -176,7 +176,9 @@ def length_of(update: Update, work: Work) -> float:
 def clipped_losses(losses: Array) -> Array:
     """Return losses within ten times their spread around the median; NaN stays NaN.
 
-    The spread is the median distance from the median, or the median itself where that is more.
+    The spread is the median distance from the median, or the median itself where that is more:
+    an honest device may be much worse off than the others. Where both are zero there is nothing
+    to compare by.
 
     >>> clipped_losses(np.array([2.0, 2.5, -1e300, 2.25, np.nan]))
     array([  2.  ,   2.5 , -18.  ,   2.25,    nan])
@@ -186,6 +188,8 @@ def clipped_losses(losses: Array) -> Array:
         return losses
     middle = lower_median(known.tolist())
     spread = max(lower_median(np.abs(known - middle).tolist()), abs(middle))
+    if not spread:
+        return losses
     with np.errstate(invalid="ignore"):
         return np.asarray(np.clip(losses, middle - WIDE * spread, middle + WIDE * spread))
 
