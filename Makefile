@@ -9,7 +9,7 @@ PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test slow results compare fuzz soak processes lint types docs bench clean
+.PHONY: demo test slow results compare fuzz soak soak-federation processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -28,6 +28,10 @@ fuzz: $(VENV)/.dev
 # Many rounds, many kills: a quarter of an hour.
 soak: $(VENV)/.dev
 	$(BIN)/python tools/soak.py
+
+# A real federation of which a node is killed every minute: an hour, most of which it waits.
+soak-federation: $(VENV)/.dev
+	$(BIN)/python tools/soak_federation.py "$$(mktemp -d)"
 
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
@@ -74,12 +78,17 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev
-	$(PIP) --editable '.[torch,text]'
+	$(PIP) --editable '.[torch,text]' peft # adapters, to be tested with
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
 	$(PIP) --editable '.[docs]'
 	@touch $@
+
+# All of these at once, which takes pip less time than one after another.
+$(VENV)/.everything: $(BIN)/python $(NEEDS)
+	$(PIP) --editable '.[dev,all,torch,text,docs]'
+	@touch $(VENV)/.installed $(VENV)/.dev $(VENV)/.torch $(VENV)/.docs $@
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

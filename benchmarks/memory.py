@@ -27,7 +27,7 @@ def measure(weights: int, directions: int) -> None:
 
     import fedzo
 
-    depth = max(1, weights // WIDTH**2)
+    depth = -(-weights // WIDTH**2)
     module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(depth)))
     data = [(torch.randn(16, WIDTH),) for _ in range(4)]
 

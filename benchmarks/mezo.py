@@ -1,8 +1,12 @@
-"""The time of one zeroth-order step on MiniLM, two forward passes each, by several methods.
+"""One zeroth-order step on a language model, two forward passes each, by several methods.
 
-    python benchmarks/mezo.py [--texts 16] [--tokens 64] [--steps 5]
+    python benchmarks/mezo.py [--model minilm-l6] [--texts 16] [--tokens 64] [--steps 5]
 
-All of MiniLM's 22.7 million weights are trained by the central difference along one direction.
+All weights of MiniLM (22.7 million) or SmolLM2 (135 million) are trained by the central difference
+along one direction. Printed are the median time of a step, its ratio to fedzo's with normals, and
+the peak memory beyond that of a forward pass, in models' sizes (Linux only). The methods take
+turns, so that a machine that slows down does so for all of them.
+
 ``mezo`` is written from Algorithm 1 of Malladi et al., "Fine-Tuning Language Models with Just
 Forward Passes" (NeurIPS 2023): four passes over the weights, a tensor of normals each.
 ``mezo, tidied`` draws into one buffer, adds in place, and restores and updates in one pass.
@@ -16,18 +20,19 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
-import transformers
 
 import fedzo
-from fedzo.data.text import model_folder
 
-Values = Callable[[], float]
+Value = Callable[[], float]
+Tensors = list[torch.Tensor]
 EPSILON, RATE = 1e-3, 1e-6
 
 
-def mezo(parameters: list[torch.Tensor], value: Values, seed: int) -> None:
+def mezo(parameters: Tensors, value: Value, seed: int, rate: float = RATE) -> None:
     def perturb(scale: float) -> None:
         torch.manual_seed(seed)
         for parameter in parameters:
@@ -43,101 +48,136 @@ def mezo(parameters: list[torch.Tensor], value: Values, seed: int) -> None:
     torch.manual_seed(seed)
     for parameter in parameters:
         z = torch.normal(mean=0.0, std=1.0, size=parameter.shape)
-        parameter.data = parameter.data - RATE * (slope * z)
+        parameter.data = parameter.data - rate * (slope * z)
 
 
-def tidied(parameters: list[torch.Tensor], value: Values, seed: int) -> None:
+def tidied(parameters: Tensors, value: Value, seed: int, rate: float = RATE) -> None:
     buffer = torch.empty(max(parameter.numel() for parameter in parameters))
 
     def add(scale: float) -> None:
         generator = torch.Generator().manual_seed(seed)
         for parameter in parameters:
             z = buffer[: parameter.numel()].normal_(generator=generator)
-            parameter.view(-1).add_(z, alpha=scale)
+            parameter.data.view(-1).add_(z, alpha=scale)
 
     add(EPSILON)
     ahead = value()
     add(-2 * EPSILON)
     slope = (ahead - value()) / (2 * EPSILON)
-    add(EPSILON - RATE * slope)
+    add(EPSILON - rate * slope)
 
 
-def decomfl(parameters: list[torch.Tensor], value: Values, seed: int) -> None:
+def decomfl(parameters: Tensors, value: Value, seed: int, rate: float = RATE) -> None:
     def add(scale: float) -> None:
         generator = torch.Generator().manual_seed(seed)
         for parameter in parameters:
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
+            parameter.data.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
 
     add(EPSILON)
     ahead = value()
     add(-2 * EPSILON)
     behind = value()
     add(EPSILON)
-    add(-RATE * (ahead - behind) / (2 * EPSILON))
+    add(-rate * (ahead - behind) / (2 * EPSILON))
 
 
-def seconds(step: Callable[[int], object], steps: int) -> float:
-    step(0)
-    times = []
-    for seed in range(1, steps + 1):
-        began = time.perf_counter()
-        step(seed)
-        times.append(time.perf_counter() - began)
-    return sorted(times)[len(times) // 2]
+METHODS = {"mezo": mezo, "mezo, tidied": tidied, "decomfl": decomfl}
+
+
+def own_step(problem: fedzo.TorchProblem, kind: str, texts: int) -> Callable[[int], object]:
+    """Return fedzo's step: one device's round, and the server's update of x, in place."""
+    algorithm = fedzo.FedZO(
+        learning_rate=RATE,
+        smoothing=EPSILON * problem.dim**0.5,
+        directions=1,
+        local_steps=1,
+        batch_size=texts,
+        direction_kind=kind,
+        difference="central",
+    )
+
+    def step(seed: int) -> None:
+        x = problem.initial()
+        update = algorithm.local(problem, 0, x, fedzo.Work(algorithm, x, seed, 0).at(0))
+        update.delta.moved(x)
+
+    return step
+
+
+def load(name: str) -> Any:
+    import transformers
+
+    from fedzo.data.text import model_folder
+    from fedzo.models.language import load as load_language_model
+
+    transformers.utils.logging.disable_progress_bar()
+    folder = model_folder(name)
+    if name == "smollm2-135m":
+        return load_language_model(folder)[1].requires_grad_(True)
+    return transformers.AutoModel.from_pretrained(str(folder), add_pooling_layer=False).eval()
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Return by how many bytes memory grew at most while work was done; 0 where nobody tells."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+
+    def bytes_of(key: str) -> int:
+        line = next(line for line in status.read_text().splitlines() if line.startswith(key))
+        return 1024 * int(line.split()[1])
+
+    before = bytes_of("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    work()
+    return bytes_of("VmHWM") - before
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=("minilm-l6", "smollm2-135m"), default="minilm-l6")
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--steps", type=int, default=5)
     given = parser.parse_args()
-    transformers.utils.logging.disable_progress_bar()
-    module = transformers.AutoModel.from_pretrained(
-        str(model_folder("minilm-l6")), add_pooling_layer=False, attn_implementation="sdpa"
-    ).eval()
+    module = load(given.model)
     ids = torch.arange(given.texts * given.tokens).view(given.texts, -1) % 30_000
 
     def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return module(batch[0]).last_hidden_state.mean(1).square().sum(1)
+        return module(batch[0])[0].mean(1).square().sum(1)
 
     @torch.inference_mode()
     def value() -> float:
         return loss(module, (ids,)).mean().item()
 
-    count = sum(parameter.numel() for parameter in module.parameters())
-    forward = seconds(lambda seed: (value(), value()), given.steps)
-    print(f"{count:,} weights, {given.texts} x {given.tokens} tokens")
-    print(f"{'two forward passes alone':28} {forward:8.3f} s")
-    own = [parameter.data for parameter in module.parameters()]
-    with torch.no_grad():
-        for name, method, what in (
-            ("mezo", mezo, list(module.parameters())),
-            ("mezo, tidied", tidied, own),
-            ("decomfl", decomfl, own),
-        ):
-            saved = [tensor.clone() for tensor in own]
-            took = seconds(lambda seed, m=method, p=what: m(p, value, seed), given.steps)
-            print(f"{name:28} {took:8.3f} s")
-            for parameter, tensor, kept in zip(module.parameters(), own, saved, strict=True):
-                parameter.data = tensor.copy_(kept)
     problem = fedzo.TorchProblem(module, loss, [(ids,)], in_place=True)
-    for kind in ("gaussian", "rademacher"):
-        algorithm = fedzo.FedZO(
-            learning_rate=RATE,
-            smoothing=EPSILON * count**0.5,
-            directions=1,
-            local_steps=1,
-            batch_size=given.texts,
-            direction_kind=kind,
-            difference="central",
-        )
-
-        def step(seed: int, algorithm: fedzo.FedZO = algorithm) -> None:
-            at = fedzo.Work(algorithm, problem.initial(), seed, 0).at(0)
-            algorithm.local(problem, 0, problem.initial(), at).delta.moved(problem.initial())
-
-        print(f"{'fedzo, ' + kind:28} {seconds(step, given.steps):8.3f} s")
+    parameters = list(module.parameters())
+    steps: dict[str, Callable[[int], object]] = {
+        "two forward passes alone": lambda seed: (value(), value()),
+        **{name: lambda seed, m=m: m(parameters, value, seed) for name, m in METHODS.items()},
+        **{f"fedzo, {k}": own_step(problem, k, given.texts) for k in ("gaussian", "rademacher")},
+    }
+    x, own = problem.initial(), [parameter.data for parameter in parameters]
+    kept, times, peaks = x.copy(), {name: [] for name in steps}, {}
+    with torch.no_grad():
+        for seed in range(given.steps + 2):  # the first warms up, the second tells the peak
+            for name, step in steps.items():
+                began = time.perf_counter()
+                if seed < 2:
+                    peaks[name] = peak_of(lambda step=step: step(0))
+                else:
+                    step(seed)
+                    times[name].append(time.perf_counter() - began)
+                for parameter, tensor in zip(parameters, own, strict=True):
+                    parameter.data = tensor
+                x[:] = kept
+    print(f"{problem.dim:,} weights, {given.texts} x {given.tokens} tokens")
+    print(f"{'':28} {'seconds':>8} {'of fedzo':>9} {'memory, models':>15}")
+    middle = {name: sorted(taken)[len(taken) // 2] for name, taken in times.items()}
+    inference = peaks["two forward passes alone"]
+    for name, taken in middle.items():
+        ratio, more = taken / middle["fedzo, gaussian"], (peaks[name] - inference) / x.nbytes
+        print(f"{name:28} {taken:8.3f} {ratio:9.2f} {more:15.2f}")
 
 
 if __name__ == "__main__":

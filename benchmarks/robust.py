@@ -6,14 +6,15 @@ Softmax regression over 20 devices (two shards of Fashion-MNIST each) on ten nod
 grid, so that everything goes through the messages of a real federation. The first devices are bad:
 
 sign flip     sends -Δ
-huge          sends Δ times 1e30, which float32 just holds
+huge          sends Δ times 1e30, which float32 just holds: 1e100 would be left out as not finite
 noise         sends normal numbers, ten times as long as Δ
 own optimum   pulls to a point of its own, far away: sends that point - x
 false count   claims 10^9 samples in a mean by size, and flips the sign
 false loss    works well, and reports the loss -1e300
 
-Each number is the test accuracy after the last round, as the server would measure it; of the false
-loss, the training loss that the history has.
+The first table has the test accuracy after the last round, as the server would measure it; "without
+them" is the mean of the good devices alone, which no rule can be expected to beat. The second table
+has the training loss that the history says, and what it is.
 """
 
 from __future__ import annotations
@@ -28,22 +29,24 @@ from flwr.app import ConfigRecord, Message
 from numpy.typing import NDArray
 
 import fedzo
-from fedzo.core.federation import Update, Work
+from fedzo.core.federation import LocalFederation, Replies, Update, Work
 from fedzo.core.random import Draws, Stream
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.client import held_devices
 from fedzo.problems.softmax import Softmax, softmax
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
+from fedzo.runs.result import Result
 from fedzo.uplinks import Ideal, Robust, RobustSeeds, Uplink
 
 Array = NDArray[Any]
 DEVICES, NODES = 20, 10
+BAD = (2, 4, 6)  # of them
 UNCLIPPED = FlowerSettings(clip=False)
 
 RULES: dict[str, tuple[Uplink, FlowerSettings, bool]] = {  # uplink, settings, shared directions
     "mean": (Ideal(), UNCLIPPED, False),
-    "clipped (default)": (Ideal(), FlowerSettings(), False),
+    "clip (default)": (Ideal(), FlowerSettings(), False),
     "median": (Robust("median"), FlowerSettings(), False),
     "trimmed mean": (Robust("trimmed_mean", trim=0.3), FlowerSettings(), False),
     "coefficients, median": (RobustSeeds("median"), FlowerSettings(), True),
@@ -120,36 +123,68 @@ class BadNodes(InProcessGrid):
 KNOWN = {"fedzo": fedzo.FedZO}
 
 
-def run(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) -> float:
+def run(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) -> Result:
     """Return what came of one run."""
     uplink, settings, shared = RULES[rule]
     weighting = "size" if attack == "false count" else "uniform"
     algorithm = fedzo.FedZO(learning_rate=0.003, weighting=weighting, shared_directions=shared)
     federation = FlowerFederation(BadNodes(problem, attack, bad), 0, uplink, settings)
     job = Job(algorithm, uplink, RunOptions(rounds=rounds, evaluate_every=rounds), tables={})
-    result = drive(job, federation, problem.initial())
-    if attack == "false loss":
-        return float(result.history[-1]["train_loss"])
+    return drive(job, federation, problem.initial())
+
+
+def accuracy(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) -> float:
+    """Return the test accuracy after the last round."""
     with np.errstate(all="ignore"):
-        return float(problem.metrics(result.last)["test_accuracy"])
+        x = run(problem, rule, attack, bad, rounds).last
+        return float(problem.metrics(x)["test_accuracy"])
+
+
+class Absent(LocalFederation):
+    """All devices in this process, of which the first do not take part."""
+
+    def __init__(self, problem: Softmax, bad: int) -> None:
+        super().__init__(problem, seed=0)
+        self.bad = bad
+
+    def map(self, work: Any, devices: Any) -> Replies:
+        """Have the good devices do the work."""
+        return super().map(work, [i for i in devices if i >= self.bad])
+
+
+def without(problem: Softmax, bad: int, rounds: int) -> float:
+    """Return the test accuracy of a run of the good devices alone."""
+    options = RunOptions(rounds=rounds, evaluate_every=rounds)
+    job = Job(fedzo.FedZO(learning_rate=0.003), Ideal(), options, tables={})
+    x = drive(job, Absent(problem, bad), problem.initial()).last
+    return float(problem.metrics(x)["test_accuracy"])
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
     rounds = parser.parse_args().rounds
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     problem = softmax(devices=DEVICES)
     assert held_devices({"partition-id": 0, "num-partitions": NODES}, DEVICES) == [0, 1]
-    print(f"| test accuracy after {rounds} rounds | bad | " + " | ".join(RULES) + " |")
-    print("| --- | --- |" + " --- |" * len(RULES))
+    print("| bad devices | share | without them | " + " | ".join(RULES) + " |")
+    print("| --- | --- | --- |" + " --- |" * len(RULES))
+    honest = {bad: without(problem, bad, rounds) for bad in (0, *BAD)}
     rows = [("none", "sign flip", 0)]
-    rows += [(name, name, bad) for name in ATTACKS for bad in (2, 4, 6)]
+    rows += [(name, name, bad) for name in ATTACKS if name != "false loss" for bad in BAD]
     for name, attack, bad in rows:
-        found = [run(problem, rule, attack, bad, rounds) for rule in RULES]
-        cells = " | ".join(f"{value:.3g}" for value in found)
+        found = [honest[bad]]
+        found += [accuracy(problem, rule, attack, bad, rounds) for rule in RULES]
+        cells = " | ".join(f"{value:.3f}" for value in found)
         print(f"| {name} | {bad / DEVICES:.0%} | {cells} |", flush=True)
+    print("\n| false losses | the loss | told without a clip | with it (default) |")
+    print("| --- | --- | --- | --- |")
+    for bad in BAD:
+        results = [run(problem, rule, "false loss", bad, rounds) for rule in list(RULES)[:2]]
+        true = float(problem.losses(results[0].last, np.arange(DEVICES)).mean())
+        told = " | ".join(f"{result.history[-1]['train_loss']:.3g}" for result in results)
+        print(f"| {bad / DEVICES:.0%} | {true:.3g} | {told} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class FedzoError(Exception):
 
 
 class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentence it prints
-    """A setting that cannot be: names the key, the value and what is allowed.
+    """An invalid setting: names the key, the value and what is allowed.
 
     >>> raise InvalidValue("smoothing", 0, "a number > 0")
     Traceback (most recent call last):
@@ -49,7 +49,7 @@ class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentenc
 
 
 class UsageError(FedzoError):
-    """The request cannot be carried out as it stands; nothing has been run or written."""
+    """The request cannot be carried out; nothing has been run or written."""
 
 
 class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
@@ -67,15 +67,15 @@ class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prin
 
 
 class Halted(FedzoError):  # noqa: N818 - reads as the sentence it prints
-    """The run cannot go on; it ends in order, with a checkpoint of its last whole round."""
+    """The run cannot continue; it ends with a checkpoint of its last whole round."""
 
 
 class BudgetSpent(Halted):
-    """A black box has answered as many queries as it may: an end like any other."""
+    """The query budget is spent: a normal end of a run."""
 
 
 class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
-    """A device did not answer a query; it is left out of the round, and the round goes on."""
+    """A device did not answer a query; the round continues without it."""
 
 
 class ModelError(FedzoError):
@@ -213,7 +213,7 @@ def check_not_negative(key: str, value: Any) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether this is a finite real number that a float can hold.
+    """Return whether this is a finite real number that a float can hold.
 
     >>> is_number(2), is_number(float("nan")), is_number(10**400), is_number("2")
     (True, False, False, False)

@@ -72,7 +72,7 @@ def test_fedavg_reaches_the_optimum():
 
 
 def test_fedavg_needs_gradients():
-    with pytest.raises(InvalidValue, match="the problem gives no gradients"):
+    with pytest.raises(InvalidValue, match="the problem has no gradients"):
         fedzo.minimize(lambda x, i: 0.0, np.zeros(2), devices=2, algorithm=fedzo.FedAvg())
 
 

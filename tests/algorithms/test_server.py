@@ -1,13 +1,35 @@
-"""Server steps against rounds that were worked out by hand, and one run of each."""
+"""Server steps against rounds that were worked out by hand, and runs of each over all uplinks."""
+
+import dataclasses
+import inspect
 
 import numpy as np
 import pytest
 
 import fedzo
+from conformance import CHECKS, check_docstring
 from fedzo.algorithms import SERVER_STEPS
-from fedzo.algorithms.server import Adagrad, Adam, Momentum, SignMomentum, Yogi
+from fedzo.algorithms.fedzo import State
+from fedzo.algorithms.server import (
+    Adagrad,
+    Adam,
+    HiSo,
+    Mean,
+    Momentum,
+    Normalised,
+    SignMomentum,
+    Yogi,
+)
+from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.parts import describe_parts, make_parts
+from fedzo.runs.states import flatten, unflatten
+from fedzo.uplinks import UPLINKS
+from fedzo.uplinks.base import Mean as MeanOfUpdates
+from fedzo.uplinks.seeds import decode, encode
+
+ROUNDS_OF_FEDZO = [check for check in CHECKS if check is not check_docstring]
 
 
 def follow(step, updates):
@@ -49,6 +71,114 @@ def test_signs_of_the_momentum_in_steps_that_shrink_geometrically_and_then_stay(
     assert x == pytest.approx([0.8 + 0.4 - 0.2 - 0.2, -0.8 - 0.4 + 0.2 + 0.2])
 
 
+def test_two_rounds_of_hiso():
+    """By hand: H = 1 at first; the squares are in units of their mean."""
+    step = HiSo(nu=0.5, floor=0.1)
+    x, kept = step.apply(0, step.init(np.zeros(2)), np.zeros(2), np.array([1.0, -3.0]))
+    h = 0.5 + 0.5 * (np.array([1.0, 9.0]) / 5 + 0.1)
+    assert x == pytest.approx([1.0, -3.0])
+    assert kept[0] == pytest.approx(h)
+    moved = np.array([2.0, 1.0]) / np.sqrt(h)
+    x, kept = step.apply(1, kept, x, np.array([2.0, 1.0]))
+    assert x == pytest.approx(np.array([1.0, -3.0]) + moved)
+    assert kept[0] == pytest.approx(0.5 * h + 0.5 * (moved**2 / np.mean(moved**2) + 0.1))
+
+
+def test_hiso_learns_nothing_from_nothing():
+    step = HiSo()
+    x, kept = step.apply(0, step.init(np.ones(2)), np.ones(2), np.zeros(2))
+    assert np.array_equal(x, np.ones(2))
+    assert np.array_equal(kept[0], np.ones(2))
+
+
+def test_devices_of_hiso_take_the_steps_of_the_stretched_problem():
+    """F(x + s y) minimised over y, and x moved by s y: written out with an objective of its own."""
+    x, stretch = np.array([0.5, -1.0, 2.0]), np.array([2.0, 0.25, 1.0])
+    kept = (stretch**-2,)
+    algorithm = fedzo.FedZO(
+        learning_rate=0.1, directions=2, local_steps=3, batch_size=1, server=HiSo()
+    )
+
+    def bowl(x, device):
+        return float(np.sum((x - device) ** 2 * [1.0, 5.0, 0.2]))
+
+    def stretched(y, device):
+        return bowl(x + stretch * y, device)
+
+    with LocalFederation(FunctionObjective(bowl, 3, devices=2), 0, 1) as federation:
+        state, _ = algorithm.round(4, State(x, kept), federation, fedzo.Ideal())
+    plain = dataclasses.replace(algorithm, server=Mean())
+    with LocalFederation(FunctionObjective(stretched, 3, devices=2), 0, 1) as federation:
+        moved, _ = plain.round(4, State(np.zeros(3)), federation, fedzo.Ideal())
+    assert state.x == pytest.approx(x + stretch * moved.x, rel=1e-12)
+
+
+def test_hiso_estimates_the_gradient_times_the_inverse_curvature():
+    """With all axes as directions, linear f and H = diag(4, 1, 1/4): exactly -η H^{-1} a."""
+    a, h = np.array([1.0, -2.0, 3.0]), np.array([4.0, 1.0, 0.25])
+    algorithm = fedzo.FedZO(
+        learning_rate=0.1,
+        directions=3,
+        direction_kind="coordinate",
+        local_steps=1,
+        batch_size=1,
+        server=HiSo(),
+    )
+    problem = FunctionObjective(lambda x, device: float(a @ x), 3, devices=2)
+    with LocalFederation(problem, 0, 1) as federation:
+        state, _ = algorithm.round(0, State(np.zeros(3), (h,)), federation, fedzo.Ideal())
+    assert state.x == pytest.approx(-0.1 * a / h, rel=1e-9)
+
+
+def test_hiso_learns_which_numbers_of_a_quadratic_are_steep():
+    curvatures = np.array([1.0] * 4 + [0.01] * 4)
+    algorithm = fedzo.FedZO(
+        learning_rate=0.02,
+        directions=8,
+        direction_kind="orthogonal",
+        local_steps=1,
+        batch_size=1,
+        server=HiSo(),
+    )
+
+    def bowl(x, device):
+        return float(curvatures @ (x - 1) ** 2)
+
+    problem = FunctionObjective(bowl, 8, devices=1)
+    with LocalFederation(problem, 0, 1) as federation:
+        state = algorithm.init(np.zeros(8), federation, fedzo.Ideal())
+        for t in range(20):
+            state, _ = algorithm.round(t, state, federation, fedzo.Ideal())
+    stretch = HiSo().stretch(state.server)
+    assert stretch[4:].min() > 1.2 * stretch[:4].max()
+
+
+def test_normalised_steps_are_fzoo_where_directions_are_orthogonal():
+    """FZOO: x - η g / σ, σ the spread of the losses around the one at x, g = mean (l_n - l_0) u_n.
+
+    Along b2 orthogonal unit vectors ||g|| = σ / sqrt(b2), so η_s = η / sqrt(b2).
+    """
+    a, mu = np.array([1.0, -2.0, 3.0, 0.5]), 1e-3
+    problem = FunctionObjective(lambda x, device: float(a @ x), 4, devices=1)
+    algorithm = fedzo.FedZO(
+        smoothing=mu,
+        learning_rate=7.0,
+        directions=3,
+        direction_kind="orthogonal",
+        local_steps=1,
+        batch_size=1,
+        server=Normalised(rate=0.1 / np.sqrt(3)),
+    )
+    with LocalFederation(problem, 0, 1) as federation:
+        state, _ = algorithm.round(0, State(np.zeros(4)), federation, fedzo.Ideal())
+    frame = algorithm.estimator.frame(4, np.float64)
+    frame.draw(Work(algorithm, np.zeros(4), 0, 0).at(0))
+    directions = frame.rows * frame.scales[:, None]
+    rises = mu * directions @ a
+    by_fzoo = -0.1 * (rises @ directions / 3) / np.sqrt(np.mean(rises**2))
+    assert state.x == pytest.approx(by_fzoo, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["adam", "yogi", "adagrad", "normalised", "sign", "sign_momentum"])
 def test_units_of_the_updates_do_not_matter(name):
     updates = np.array([[1.0, -3.0], [0.5, 2.0], [-1.0, 0.1]])
@@ -86,3 +216,105 @@ def test_each_travels_resumes_and_lowers_a_quadratic(name, tmp_path):
     resumed = fedzo.minimize(problem, algorithm=algorithm, rounds=30, run_dir=tmp_path, resume=True)
     assert np.array_equal(at_once.last, resumed.last)
     assert at_once.fun < at_once.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("check", ROUNDS_OF_FEDZO, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", SERVER_STEPS)
+def test_conformance_of_fedzo_with_each(name, check):
+    server = SERVER_STEPS[name]()
+    check(fedzo.FedZO(learning_rate=0.02, directions=3, batch_size=2, local_steps=2, server=server))
+
+
+@pytest.mark.parametrize("name", SERVER_STEPS)
+def test_each_is_explained(name):
+    """An equation, its numbers, the reference, an example."""
+    kind = SERVER_STEPS[name]
+    text = " ".join(inspect.getdoc(one) or "" for one in kind.__mro__[:2])
+    for part in (":math:" if kind is Mean else ".. math::", ">>> "):
+        assert part in text, part
+    if kind is not Mean:
+        assert "References" in text
+    for field in dataclasses.fields(kind):
+        assert field.name in text
+
+
+def shared(server, **changes):
+    return fedzo.FedZO(
+        **{
+            "learning_rate": 0.02,
+            "directions": 3,
+            "batch_size": 2,
+            "local_steps": 2,
+            "participants": 3,
+            "shared_directions": True,
+            "server": server,
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", UPLINKS)
+@pytest.mark.parametrize("name", SERVER_STEPS)
+def test_each_goes_on_exactly_from_what_it_keeps_over_every_uplink(name, kind):
+    """What a checkpoint holds of a state is its arrays; a run of each from a folder is above."""
+    problem = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
+    algorithm, uplink = shared(SERVER_STEPS[name]()), UPLINKS[kind]()
+    with LocalFederation(problem, 0, workers=1) as federation:
+        start = state = algorithm.init(np.zeros(8), federation, uplink)
+        resumed = None
+        for t in range(7):
+            state, _ = algorithm.round(t, state, federation, uplink)
+            if t == 3:
+                resumed = unflatten(start, [array.copy() for array in flatten(state)])
+            elif resumed is not None:
+                resumed, _ = algorithm.round(t, resumed, federation, uplink)
+    for one, other in zip(flatten(state), flatten(resumed), strict=True):
+        assert np.array_equal(one, other)
+    assert not np.array_equal(state.x, np.zeros(8))
+
+
+@dataclasses.dataclass(frozen=True)
+class Logging(fedzo.Seeds):
+    """Seeds and scalars, with every message written down as it would be sent."""
+
+    log: list = dataclasses.field(default_factory=list, compare=False)
+
+    def aggregate(self, t, updates, federation):
+        original = updates._updates
+
+        def noted():
+            for update in original:
+                self.log.append(encode(t, update))
+                yield update
+
+        updates._updates = noted()
+        return super().aggregate(t, updates, federation)
+
+
+@pytest.mark.parametrize("shared_directions", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SERVER_STEPS)
+def test_whoever_has_the_scalars_can_follow_the_server_to_the_bit(name, dtype, shared_directions):
+    problem = Quadratic(dim=40, devices=5, gradient_noise=0.1, dissimilarity=0.3)
+    algorithm = shared(SERVER_STEPS[name](), shared_directions=shared_directions)
+    x0, uplink, seed = np.full(40, 0.5, dtype), Logging(), 3
+    with LocalFederation(problem, seed, workers=2) as federation:
+        state = algorithm.init(x0, federation, uplink)
+        for t in range(6):
+            state, _ = algorithm.round(t, state, federation, uplink)
+
+    # From here on: the algorithm, the start, the seed and the messages, and no problem.
+    x, kept = x0, algorithm.server.init(x0)
+    for t in range(6):
+        work, mean, heard = Work(algorithm, x, t, seed), MeanOfUpdates(40), []
+        for message in uplink.log:
+            of, device, queries, weight, coefficients = decode(message)
+            if of == t:
+                update = Update(device, None, weight, queries, coefficients)
+                heard.append(update._replace(delta=work.rebuild(update)))
+        for update in uplink.essence(heard, work):  # one for all, where directions are shared
+            shares = sum(u.weight for u in heard) if shared_directions else update.weight
+            mean.add(update._replace(weight=shares))
+        x, kept = algorithm.server.take(t, kept, x, mean.value())
+    for mine, theirs in zip(flatten(State(x, kept)), flatten(state), strict=True):
+        assert np.array_equal(mine, theirs)

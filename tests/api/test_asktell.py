@@ -189,5 +189,5 @@ def test_files_that_cannot_be_read(tmp_path):
         fedzo.AskTell.load(tmp_path / "none.json")
     for text in ('{"x0": [1', "{}", "[1]"):
         (tmp_path / "half.json").write_text(text)
-        with pytest.raises(UsageError, match=r"half\.json holds no run to resume"):
+        with pytest.raises(UsageError, match=r"half\.json does not contain a run to resume"):
             fedzo.AskTell.load(tmp_path / "half.json")

@@ -520,4 +520,4 @@ def test_says_who_was_left_out(here, capsys):
     # Once in each of two rounds and of two evaluations.
     out = capsys.readouterr().out.splitlines()
     assert "left out      4 times, device 2: see history.jsonl for the reasons" in out
-    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 was never heard of"
+    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 never answered"

@@ -367,9 +367,9 @@ def test_out_that_holds_a_run(refused):
 
 
 def test_resume_without_a_run(refused, here):
-    assert refused("quadratic", "--resume", "--out", "run") == "run holds no run to resume"
-    line = refused("quadratic", "--resume", "--out", "run", "--seeds", "2")
-    assert line == "run holds no run to resume"
+    missing = "run does not contain a run to resume"
+    assert refused("quadratic", "--resume", "--out", "run") == missing
+    assert refused("quadratic", "--resume", "--out", "run", "--seeds", "2") == missing
     needs = "--resume needs --out DIR, the folder of the run to resume"
     assert refused("quadratic", "--resume") == needs
     (here / "mine.toml").write_text('[problem]\nname = "quadratic"\n')

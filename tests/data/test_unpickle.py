@@ -81,5 +81,5 @@ OTHER_TYPE = pickle.dumps(np.array([1.5]), 2)
     "content", [b"", b"<html>", pickled_batch(LABELS, IMAGES)[:-9], b"\x80\x02N", OTHER_TYPE]
 )
 def test_what_is_no_pickle_of_bytes(content: bytes) -> None:
-    with pytest.raises(DataUnavailable, match=r"^cannot be read: no pickle of byte arrays: "):
+    with pytest.raises(DataUnavailable, match=r"^cannot be read: not a pickle of byte arrays: "):
         unpickle(content)

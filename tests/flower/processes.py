@@ -23,9 +23,9 @@ WIRE = ("wire_up_bytes", "wire_down_bytes")
 
 
 def node_config(folder, part, parts):
-    """Return the configuration of a node that allows a small problem besides the app's."""
+    """Return the configuration of a node that allows a small problem and the example's."""
     file = folder / "node.toml"
-    file.write_text("[problems.quadratic]\ndevices = 9\n")
+    file.write_text("[problems.softmax]\ndevices = 50\n[problems.quadratic]\ndevices = 9\n")
     return f'partition-id={part} num-partitions={parts} node-file="{file}"'
 
 

@@ -57,10 +57,8 @@ def test_work_does_the_same_at_the_other_end(work):
 def altered(**changes):
     """Return a task with fields of its records changed; None takes one out."""
     content = wire.task(wire.pack(WORK), [0], False)
-    for name in ("task", "work"):
-        own = {k: v for k, v in changes.items() if (k in content["task"]) == (name == "task")}
-        plain = {**content[name], **own}
-        content[name] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
+    plain = {**content["task"], **changes}
+    content["task"] = ConfigRecord({k: v for k, v in plain.items() if v is not None})
     return sent(content)
 
 
@@ -107,7 +105,7 @@ def test_rows_are_those_of_the_devices_that_are_asked():
     work = WORKS[-1]
     for rows in ([1], [1, 1], [1, 2, 3], [2, 1]):
         content = wire.task(wire.pack(work.only([1, 2])), [1, 2], False)
-        content["work"] = ConfigRecord({**content["work"], "rows": rows})
+        content["task"] = ConfigRecord({**content["task"], "rows": rows})
         with pytest.raises(Malformed, match="rows are not those of"):
             wire.read_task(sent(content), ALGORITHMS)
 

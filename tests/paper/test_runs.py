@@ -174,7 +174,7 @@ def test_damaged_run_is_told_before_others_are_done(name, content, done, tmp_pat
     (one.folder / name).unlink()
     if content is not None:
         (one.folder / name).write_text(content)
-    with pytest.raises(UsageError, match="seed-0 is damaged: remove it, and it will be done again"):
+    with pytest.raises(UsageError, match="seed-0 is damaged: remove it, and it will be run again"):
         do([other, one], 1)
     assert not other.folder.exists()
 

@@ -1,7 +1,9 @@
-"""What a run that was started in Python writes of its problem, so that it can be run again."""
+"""What a run that was started in Python writes of itself, so that it can be run again."""
 
+import importlib
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +103,110 @@ def test_arguments_that_no_file_can_hold(given, named, tmp_path):
 def test_a_default_that_no_file_can_hold_is_no_hindrance(tmp_path):
     fedzo.minimize(Plain(kind=float), rounds=1, run_dir=tmp_path)
     assert "python_only" not in config(tmp_path)["problem"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled(fedzo.FedZO):
+    """An algorithm with a setting that no configuration can hold."""
+
+    schedule: object = None
+
+
+@dataclass(frozen=True)
+class Faded(fedzo.Ideal):
+    """An uplink with one."""
+
+    fading: object = None
+
+
+@dataclass(frozen=True)
+class Pushed(fedzo.ServerStep):
+    """A server step with one."""
+
+    push: object = None
+
+    def init(self, x0):
+        return ()
+
+    def apply(self, t, kept, x, delta):
+        return x + delta, kept
+
+
+def hidden():
+    @dataclass(frozen=True)
+    class Unseen(fedzo.Ideal):
+        """An uplink that only this function knows."""
+
+    return Unseen()
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"algorithm": Scheduled(schedule=float)}, "its algorithm was made with schedule"),
+        ({"uplink": Faded(fading=[float])}, "its uplink was made with fading"),
+        ({"algorithm": fedzo.FedZO(server=Pushed(float))}, "its server step was made with push"),
+        ({"uplink": hidden()}, "its uplink is defined where no other program can import it"),
+    ],
+    ids=["algorithm", "uplink", "server", "hidden"],
+)
+def test_parts_that_no_file_can_hold(parts, reason, tmp_path):
+    fedzo.minimize(Quadratic(dim=3), rounds=1, run_dir=tmp_path, **parts)
+    with pytest.raises(UsageError, match=reason):
+        Experiment.load(str(tmp_path))
+
+
+def test_parts_with_such_settings_at_their_defaults(tmp_path):
+    parts = {"algorithm": Scheduled(server=Pushed()), "uplink": Faded()}
+    fedzo.minimize(Quadratic(dim=3), rounds=1, run_dir=tmp_path, **parts)
+    assert "python_only" not in config(tmp_path)["problem"]
+
+
+OWN = """
+from dataclasses import dataclass
+import fedzo
+
+@dataclass(frozen=True, kw_only=True)
+class Own(fedzo.FedZO):
+    '''FedZO under another name.'''
+"""
+
+
+def test_the_folder_of_own_modules_is_written_down(tmp_path, monkeypatch):
+    """So the file can be run from any folder, as one can that a command has left."""
+    (tmp_path / "parts_of_mine.py").write_text(OWN)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        own = importlib.import_module("parts_of_mine").Own(learning_rate=0.05, local_steps=1)
+        first = fedzo.minimize(Quadratic(dim=3), rounds=2, algorithm=own, run_dir=tmp_path / "run")
+    del sys.modules["parts_of_mine"]
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    again = Experiment.load(str(tmp_path / "run")).run()
+    assert again.last.tobytes() == first.last.tobytes()
+
+
+def test_numbers_of_numpy(tmp_path):
+    """As arguments, and in what is counted with them: each line of the history is valid JSON."""
+    algorithm = fedzo.FedZO(learning_rate=np.float64(0.01), local_steps=np.int64(2))
+    problem = Quadratic(dim=np.int64(3), devices=np.int32(4))
+    first = fedzo.minimize(problem, rounds=2, algorithm=algorithm, run_dir=tmp_path)
+    again = Experiment.load(str(tmp_path)).run()
+    assert again.last.tobytes() == first.last.tobytes()
+    assert again.history[-1]["uplink_bytes"] == first.history[-1]["uplink_bytes"] == 2 * 4 * 3 * 8
+
+
+def test_a_tuning(tmp_path):
+    """Its space is a table of its own, and not what the refusal is about."""
+    fedzo.tune(
+        lambda params, device, rng: (params["rate"] - 0.3) ** 2 + device,
+        {"rate": fedzo.Float(0.0, 1.0)},
+        devices=2,
+        max_queries=20,
+        algorithm=fedzo.FedZO(learning_rate=0.1, batch_size=1, directions=1, local_steps=1),
+        run_dir=tmp_path,
+    )
+    with pytest.raises(UsageError, match=r"a function that was given to fedzo\.tune"):
+        Experiment.load(str(tmp_path))
 
 
 def local():

@@ -352,7 +352,7 @@ def test_free_settings_may_change_on_resume(stopped):
 
 
 def test_resume_without_a_run(tmp_path):
-    with pytest.raises(UsageError, match="holds no run to resume"):
+    with pytest.raises(UsageError, match="does not contain a run to resume"):
         minimize(distance, np.zeros(3), devices=4, run_dir=tmp_path / "none", resume=True)
     assert not (tmp_path / "none").exists()
     with pytest.raises(UsageError, match="resume needs the run_dir"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedzo.errors import InvalidValue, UsageError, check_count, naming
-from fedzo.runs.loop import mean_of
+from fedzo.runs.records import mean_of
 from fedzo.runs.states import flatten, unflatten
 
 

@@ -14,6 +14,7 @@ from fedzo.algorithms.quasi_newton import LBFGS
 from fedzo.algorithms.server import (
     Adagrad,
     Adam,
+    HiSo,
     Mean,
     Momentum,
     Normalised,
@@ -43,6 +44,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
     "adam": Adam,
     "yogi": Yogi,
     "adagrad": Adagrad,
+    "hiso": HiSo,
     "normalised": Normalised,
     "sign": Sign,
     "sign_momentum": SignMomentum,

@@ -7,15 +7,17 @@ flat or noisy. So the search first looks at f, and then gives each what it is go
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import EPS, Account, Asking, Question
+from fedzo.algorithms.asking import EPS, Account, Asking, Question, Spent
+from fedzo.algorithms.averaging import AveragedDescent
 from fedzo.algorithms.population import SEPARABLE, Evolution, repeats_for
 from fedzo.algorithms.quasi_newton import Descent, curvature, typical_scale
 from fedzo.algorithms.searching import Search
@@ -25,6 +27,7 @@ from fedzo.errors import check_positive
 Array = NDArray[Any]
 
 MEMORY = 30  # pairs of L-BFGS
+RACE = 0.08  # share of the queries that each method has under noise, before one is chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,8 @@ class Adaptive(Search):
     (array([1., 1., 1.]), 2.0)
     """
 
+    settles: ClassVar[bool] = True
+
     tol: float = 1e-8
 
     def __post_init__(self) -> None:
@@ -82,26 +87,33 @@ class Adaptive(Search):
         check_positive(self, "tol")
 
     def search(self, account: Account, scale: Array | None) -> Asking:
-        """Look at f, descend, and let CMA-ES and a second descent have the rest."""
+        """Look at f, and give the queries to what it is good for."""
         x0, limited = account.x, math.isfinite(account.left)
         scale = typical_scale(x0, scale)
         budget = account.left if limited else 200.0 * (account.dim + 1) * account.devices
         yield from account.start()
         start = account.fun
         curved = yield from curvature(account, scale)
+        if account.noise:
+            return (yield from self._noisy(account, scale, budget, curved))
         descent, slow, rugged = None, False, True
         if curved is not None:
             descent = Descent(account, scale, curved, MEMORY)
-            ended = yield from descent.run(limit=(0.04 if account.noise else 0.12) * budget)
-            rugged = account.noise > 0 or (yield from is_rugged(account, scale))
-            if not (ended or rugged):
+            ended = yield from descent.run(limit=0.12 * budget)
+            rugged = yield from is_rugged(account, scale)
+            if not rugged:
                 window = max(0.15 * budget, 3.0 * account.dim)
-                ended = yield from descent.run(window=window, slow=0.002)
-            if ended and not (rugged or limited):
-                return "no step improves on x any more"
-            slow = not (ended or rugged)
-        if account.noise:
-            return (yield from self._noisy(account, scale, budget, start, x0, descent))
+                if not ended:
+                    ended = yield from descent.run(window=window, slow=0.002)
+                if ended and not limited:
+                    return "no step improves on x any more"
+                if account.devices > 1 and not descent.exact:
+                    averaged = AveragedDescent(account, scale, curved)
+                    yield from averaged.run(window=window, slow=0.002)
+                slow = not ended
+                if ended:
+                    sigma = yield from width_of(account, scale, x0, start)
+                    yield from from_elsewhere(account, scale, curved, (x0, start), sigma)
         if rugged and (yield from is_separable(account, scale)):
             yield from search_lines(account, scale, 0.8 * account.left)
         sigma = yield from width_of(account, scale, x0, start)
@@ -140,36 +152,70 @@ class Adaptive(Search):
             before, population = account.fun, 2 * run.size
         return "the budget is spent"
 
-    def _noisy(
-        self,
-        account: Account,
-        scale: Array,
-        budget: float,
-        start: float,
-        x0: Array,
-        descent: Descent | None,
-    ) -> Asking:
-        """Let CMA-ES run, and compare where it leads to with what there was, by repeats."""
-        repeats = repeats_for(account, budget)
-        if descent is not None:
-            yield from account.compare([x0, descent.x], repeats)
-        sigma = yield from width_of(account, scale, x0, start)
+    def _noisy(self, account: Account, scale: Array, budget: float, curved: float | None) -> Asking:
+        """Race two descents and CMA-ES from the start, and let the winner have the rest.
+
+        What is found is compared with the start by repeats, at last and before the next method
+        goes on from there.
+        """
+        x0, repeats = account.x, repeats_for(account, budget)
+        sigma = yield from width_of(account, scale, x0, account.fun)
         if account.dim > SEPARABLE:  # there is no time for it to shrink
             sigma *= 0.3
-        while True:
-            run = Evolution(account, account.x, sigma, scale, None)
-            last = (3 * repeats + run.size) * account.devices
-            going = True
-            while going and account.left >= last and account.asked < 2 * budget:
-                going = yield from run.generation()
-            before = account.x
-            yield from account.compare([x0, before, run.mean], repeats)
-            if account.asked >= budget or account.left < last or np.array_equal(before, account.x):
-                return "nothing improves beyond the noise"
+        methods: list[Callable[[], Descent | AveragedDescent | Evolution]] = [
+            lambda: Evolution(account, account.x, sigma, scale, None)
+        ]
+        if curved is not None:
+            methods.append(lambda: AveragedDescent(account, scale, curved))
+            methods.append(lambda: Descent(account, scale, curved, MEMORY))
+            if 4 * AveragedDescent(account, scale, curved).cost > RACE * budget:
+                methods = methods[1:2]  # there is no time for a race
+
+        def spend(run: Descent | AveragedDescent | Evolution, limit: float) -> Asking:
+            account.kept = (3 + len(methods) * (limit < math.inf)) * repeats * account.devices
+            with suppress(Spent):
+                yield from run.run(limit=min(limit, budget - account.asked))
+            account.kept = 0.0
+
+        first = methods[0]()
+        if len(methods) > 1:
+            runs = [method() for method in methods]
+            for run in runs:
+                yield from spend(run, RACE * budget)
+            means = yield from account.compare([x0, *(run.x for run in runs)], repeats)
+            ranks = np.argsort(means[1:])
+            first, methods = runs[ranks[0]], [methods[rank] for rank in ranks]
+        yield from spend(first, math.inf)
+        yield from account.compare([x0, account.x, first.x], repeats)
+        for method in methods[1:]:  # where the winner has converged, the others go on from there
+            run = method()
+            yield from spend(run, math.inf)
+            yield from account.compare([x0, account.x, run.x], repeats)
+        return "nothing improves beyond the noise"
+
+
+def from_elsewhere(
+    account: Account, scale: Array, curved: float, begun: tuple[Array, float], sigma: float
+) -> Asking:
+    """Descend from other points, as long as they lead to other minima, with half of the queries.
+
+    A descent that comes back to the minimum that is known says that there may be no other.
+    """
+    (x0, start), half = begun, account.left / 2
+    while account.left > half:
+        x = x0 + sigma * scale * account.draw().normals(account.dim)
+        known = account.fun
+        fun = float((yield from account.values(x))[0])
+        if not math.isfinite(fun):
+            continue
+        descent = Descent(account, scale, curved, MEMORY, at=(x, fun))
+        yield from descent.run(limit=half / 3)
+        if abs(descent.fun - known) < 1e-3 * abs(start - known):
+            break
 
 
 def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:
-    """Tell whether f turns more than three times along a random line through the best x.
+    """Return whether f turns more than three times along a random line through the best x.
 
     At a local minimum that a descent has found, waves are not hidden by a slope; a wide and a
     narrow line show long and short ones.

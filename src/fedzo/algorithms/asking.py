@@ -51,6 +51,11 @@ class Points:
         """How many numbers a device answers with."""
         return len(self.points)
 
+    @property
+    def told_by_all(self) -> NDArray[np.bool_]:
+        """Which of these numbers all devices answer, so that they can be compared."""
+        return np.ones(self.size, bool)
+
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's values, and how many it asked for."""
         values = _values(objective, self.points, batch)
@@ -107,6 +112,12 @@ class Stencil:
     def size(self) -> int:
         """How many numbers a device answers with."""
         return 1 + (2 + self.everyone) * self.x.size
+
+    @property
+    def told_by_all(self) -> NDArray[np.bool_]:
+        """Which of these numbers all devices answer: not the slopes of a device's own."""
+        numbers = np.arange(self.size)
+        return np.asarray((numbers == 0) | (numbers > 2 * self.x.size))
 
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's answer, and how many values it asked for."""
@@ -183,6 +194,7 @@ class Account:
     def __init__(self, x0: Array, devices: int, left: float, draws: Draws) -> None:
         self.x, self.fun = x0.astype(np.float64), math.inf
         self.devices, self.dim, self.left, self.asked = devices, x0.size, left, 0
+        self.kept = 0.0  # of what is left, for what must still be asked at the end
         self.noise = 0.0  # the standard deviation of a mean value
         self._floor = TINY  # what counts as nothing: of a value that is exactly zero
         self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
@@ -203,7 +215,7 @@ class Account:
     def ask(self, question: Question) -> Generator[Question, Array, Array]:
         """Put a question, if it can be paid for."""
         cost = question.queries(self.devices)
-        if cost > self.left:
+        if cost > self.left - self.kept:
             raise Spent
         self.asked += cost
         self.left -= cost
@@ -233,13 +245,21 @@ class Account:
             own = told[1 : 1 + d] / told[1 + d : 1 + 2 * d]
         return Slopes(float(told[0]), own, told[1 + 2 * d :] if everyone else own)
 
-    def compare(self, candidates: list[Array], repeats: int) -> Generator[Question, Array, None]:
-        """Take for the best the candidate of the lowest mean over some repeats."""
+    def compare(self, candidates: list[Array], repeats: int) -> Generator[Question, Array, Array]:
+        """Take for the best the candidate of the lowest mean over some repeats; return the means.
+
+        The first is given up only for one that is lower beyond the noise: by two and a half times
+        the error of the difference.
+        """
         points = np.repeat(np.array(candidates), repeats, axis=0)
         values = yield from self.values(points)
-        means = values.reshape(len(candidates), repeats).mean(axis=1)
+        repeated = values.reshape(len(candidates), repeats)
+        means, errors = repeated.mean(axis=1), repeated.std(axis=1, ddof=1) / math.sqrt(repeats)
         lowest = int(np.argmin(means))
+        if not means[lowest] < means[0] - 2.5 * math.hypot(errors[0], errors[lowest]):
+            lowest = 0
         self.x, self.fun = candidates[lowest].copy(), float(means[lowest])
+        return np.asarray(means)
 
     def start(self) -> Generator[Question, Array, None]:
         """Measure f at x0 and the noise of its values: a few repeats, more where they differ."""

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.asking import EPS, Account, Question
+from fedzo.algorithms.quasi_newton import difference_step
 
 Array = NDArray[Any]
 
@@ -56,7 +57,7 @@ class AveragedDescent:
         less than a share ``slow`` of the descent so far.
         """
         begun, trail = self.account.asked, [(self.account.asked, self.fun)]
-        while self.account.asked - begun <= limit:
+        while self.account.asked - begun + self.cost <= limit:
             yield from self._step()
             if self.rate < EPS:
                 return True
@@ -90,9 +91,7 @@ class AveragedDescent:
         """Return the direction of the averages, with the slopes at x in them."""
         account = self.account
         noisy = account.noise > 0
-        h = 2 * math.sqrt(account.device_error(self.fun) / self.curved)
-        if noisy:
-            h *= 2  # central differences are wrong by the third derivative only
+        h = difference_step(account, self.fun, self.curved, central=noisy)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(self.x))
         told = yield from account.slopes(
             self.x, steps, everyone=False, central=noisy, turn=self.rounds
@@ -118,6 +117,14 @@ class AveragedDescent:
         values = yield from self.account.values(np.repeat(points, self.repeats, axis=0))
         means = values.reshape(len(points), -1).mean(axis=1)
         return float(means[0]), means[1:]
+
+    @property
+    def cost(self) -> int:
+        """How many queries a step takes."""
+        account, noisy = self.account, self.account.noise > 0
+        looks = len(LENGTHS if self.rate else FIRST_LENGTHS) + noisy
+        gradient = account.devices + (1 + noisy) * max(account.dim, account.devices)
+        return gradient + looks * (self.repeats if noisy else 1) * account.devices
 
     @property
     def repeats(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -70,10 +70,28 @@ class Algorithm:
     A subclass defines the four methods below. What must persist from round to round, and only
     that, is in a state of the algorithm's own: a NamedTuple of arrays, or of tuples of arrays.
     Nothing is kept on ``self``, and :meth:`round` and :meth:`local` are pure functions.
+
+    Attributes
+    ----------
+    shared_directions : bool
+        Whether all devices draw the same directions in a step.
+    coefficients_shape : pair of int, optional
+        (H, b2), the coefficients of an update, where updates are combinations of directions.
+    settles : bool
+        Whether the model is always the best that the algorithm knows of, by more values than one
+        evaluation has: then a lucky evaluation of an earlier one is no reason to go back.
     """
 
+    shared_directions: bool = False
+    settles: ClassVar[bool] = False
+
+    @property
+    def coefficients_shape(self) -> tuple[int, int] | None:
+        """None, if nothing else is said: no coefficients."""
+        return None
+
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> Any:
-        """Return the state before round 0; raise if this cannot work together."""
+        """Return the state before round 0; raise if the parts cannot work together."""
         raise NotImplementedError
 
     def round(
@@ -90,6 +108,10 @@ class Algorithm:
         """Return the global model x of a state."""
         x: Array = state.x
         return x
+
+    def settled(self, state: Any) -> Algorithm:
+        """Return the algorithm with the numbers that it has come to, where it adapts some."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,18 +152,18 @@ class ZerothOrder(Algorithm):
             directions=self.directions,
             kind=self.direction_kind,
             difference=self.difference,
-            shared=getattr(self, "shared_directions", False),
+            shared=self.shared_directions,
         )
 
     @property
     def coefficients_shape(self) -> tuple[int, int]:
-        """(H, b2): how many coefficients an update has."""
-        return getattr(self, "local_steps", 1), self.directions
+        """(H, b2), where H = 1 unless there are local steps."""
+        return 1, self.directions
 
     @property
     def automatic(self) -> bool:
         """Whether a number has still to be chosen."""
-        return "auto" in (getattr(self, "learning_rate", None), self.smoothing)
+        return self.smoothing == "auto"
 
     def check(self, federation: Federation) -> None:
         """Raise unless the numbers are chosen, and suit the problem's dimension."""
@@ -170,7 +192,7 @@ def check_weighting(weighting: str, federation: Federation | None = None) -> Non
         allowed = one_of(WEIGHTINGS) + nearest(weighting, WEIGHTINGS)
         raise InvalidValue("weighting", weighting, allowed)
     if federation is not None and weighting == "size" and not federation.offers("size"):
-        raise InvalidValue("weighting", "size", "'uniform': the problem tells no device sizes")
+        raise InvalidValue("weighting", "size", "'uniform': the problem gives no device sizes")
 
 
 def weight_of(weighting: str, objective: Objective, device: int) -> float:

@@ -85,10 +85,10 @@ class FedAvg(Algorithm):
         check_participants(self.participants, federation)
         check_weighting(self.weighting, federation)
         if not federation.offers("gradient"):
-            raise InvalidValue("name", "fedavg", "another one: the problem gives no gradients")
+            raise InvalidValue("name", "fedavg", "another algorithm: the problem has no gradients")
         if uplink.wants_coefficients:
             raise InvalidValue(
-                "name", "fedavg", "one that has coefficients for this uplink to send"
+                "name", "fedavg", "an algorithm with coefficients for this uplink to send"
             )
         return ModelState(x0)
 

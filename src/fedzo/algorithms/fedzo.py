@@ -106,6 +106,16 @@ class FedZO(ZerothOrder):
         allowed = "a server step such as fedzo.algorithms.server.Mean()"
         require(isinstance(self.server, ServerStep), "server", self.server, allowed)
 
+    @property
+    def coefficients_shape(self) -> tuple[int, int]:
+        """(H, b2)."""
+        return self.local_steps, self.directions
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a number has still to be chosen."""
+        return "auto" in (self.learning_rate, self.smoothing)
+
     def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
         """Return the state before round 0."""
         self.check(federation)
@@ -115,14 +125,19 @@ class FedZO(ZerothOrder):
             name = type(self).__name__
             why = "whose updates are combinations of its directions: its local steps are corrected"
             raise InvalidValue("name", name, f"one {why}")
-        return State(x0, self.server.init(x0))
+        kept = self.server.init(x0)
+        if self.corrects and self.server.stretch(kept) is not None:
+            why = "one that leaves the directions as they are: the local steps are corrected"
+            raise InvalidValue("server", type(self.server).__name__, why)
+        return State(x0, kept)
 
     def round(
         self, t: int, state: State, federation: Federation, uplink: Uplink
     ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
-        work = Work(self, state.x, t, federation.seed, state=state)
+        stretch = self.server.stretch(state.server)
+        work = Work(self, state.x, t, federation.seed, state=state, stretch=stretch)
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
         delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
         x, server = self.server.take(t, state.server, state.x, delta)  # x^{t+1}

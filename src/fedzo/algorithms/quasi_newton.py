@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from fedzo.errors import check_counts
 Array = NDArray[Any]
 
 SHARED_OUT, CORRECTED, CENTRAL = range(3)  # how slopes are measured; each when the last stalls
+
+LARGEST_STEP = 5.0  # of a difference, in units of the scale
+DEAR = 0.2  # share of the queries left that the slopes of all devices may take
 
 
 def typical_scale(x0: Array, known: Array | None = None) -> Array:
@@ -64,9 +67,11 @@ def curvature(account: Account, scale: Array) -> Generator[Question, Array, floa
     smallest t, by decades, at which the difference stands out of the noise.
     """
     signs = np.where(account.draw().uniform(account.dim) < 0.5, -1.0, 1.0)
-    x, fun = account.x, account.fun
-    visible = (20 if account.noise else 100) * account.error(fun)
-    for lengths in np.array_split(10.0 ** np.arange(-8, 9), 4):
+    x, fun, noisy = account.x, account.fun, account.noise > 0
+    visible = (20 if noisy else 100) * account.error(fun)
+    # Noise hides what short steps do.
+    decades = np.split(np.arange(-3, 9), 6) if noisy else np.array_split(np.arange(-8, 9), 4)
+    for lengths in (10.0**some for some in decades):
         moves = lengths[:, None] * (signs * scale)
         values = yield from account.values(np.concatenate([x + moves, x - moves]))
         second = values[: len(lengths)] + values[len(lengths) :] - 2 * fun
@@ -74,6 +79,18 @@ def curvature(account: Account, scale: Array) -> Generator[Question, Array, floa
         if found.size:
             return float(abs(second[found[0]]) / lengths[found[0]] ** 2 / account.dim)
     return None
+
+
+def difference_step(account: Account, fun: float, curved: float, central: bool) -> float:
+    r"""Return h, in units of the scale: :math:`2\sqrt{ε / c}`, and more for central differences.
+
+    Those are wrong by the third derivative only. However large the noise, h is kept where f may
+    still be what it is at x.
+    """
+    h = 2 * math.sqrt(account.device_error(fun) / curved)
+    if central:
+        h *= 2 if account.noise else 20
+    return min(h, LARGEST_STEP)
 
 
 def two_loops(gradient: Array, pairs: list[tuple[Array, Array]], start: float) -> Array:
@@ -95,15 +112,28 @@ def two_loops(gradient: Array, pairs: list[tuple[Array, Array]], start: float) -
 class Descent:
     """A quasi-Newton descent that can be paused and resumed, in units of ``scale``."""
 
-    def __init__(self, account: Account, scale: Array, curved: float, memory: int) -> None:
+    def __init__(
+        self,
+        account: Account,
+        scale: Array,
+        curved: float,
+        memory: int,
+        at: tuple[Array, float] | None = None,
+    ) -> None:
         self.account, self.scale, self.curved, self.memory = account, scale, curved, memory
-        self.x, self.fun = account.x, account.fun
+        self.x: Array = account.x if at is None else at[0]
+        self.fun = account.fun if at is None else at[1]
         self.pairs: list[tuple[Array, Array]] = []
         self.first = 1 / curved  # H_0
         self.gradient: Array | None = None
         self.correction: Array | float = 0.0  # b
         self.stage, self.steps_in_stage = SHARED_OUT, 0
         self.gradient_error = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether all devices have measured all slopes, as well as they can be."""
+        return self.stage == CENTRAL or self.account.devices == 1
 
     def run(
         self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0
@@ -160,6 +190,8 @@ class Descent:
             self.pairs = []
             return True
         if self.stage == SHARED_OUT and self.account.devices > 1:
+            if self.account.devices * self.account.dim > DEAR * self.account.left:
+                return False
             self.stage = CORRECTED
         elif self.stage == CENTRAL:
             return False
@@ -175,9 +207,7 @@ class Descent:
         """Return the gradient at x, for steps of ``scale``, and f(x) as far as it is known now."""
         account, central = self.account, self.stage == CENTRAL
         error = account.device_error(fun)
-        h = 2 * math.sqrt(error / self.curved)
-        if central and not account.noise:
-            h *= 20  # the error of truncation is of third order only
+        h = difference_step(account, fun, self.curved, central)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
         everyone = everyone or central or account.devices == 1
         told = yield from account.slopes(x, steps, everyone=everyone, central=central)
@@ -259,6 +289,8 @@ class LBFGS(Search):
     >>> result.x.round(3)  # the mean of 1, 1.1 and 1.2, and its square
     array([1.1 , 1.21])
     """
+
+    settles: ClassVar[bool] = True
 
     memory: int = 30
 

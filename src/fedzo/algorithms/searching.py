@@ -130,6 +130,10 @@ class Search(Algorithm):
         weight = weight_of(self.weighting, objective, device)
         return Update(device, np.empty(0), weight, points, values=values)
 
+    def told_by_all(self, x: Array) -> NDArray[np.bool_]:
+        """Return which numbers of an answer to the question x can be compared among devices."""
+        return unpack(x).told_by_all
+
     def queries_left(self, federation: Federation) -> float:
         """Return how many queries may still be asked, but for those of the evaluations to come.
 

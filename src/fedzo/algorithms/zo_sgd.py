@@ -75,7 +75,7 @@ class ZOSGD(ZerothOrder):
         return ModelState(x), RoundInfo(participants=updates.count, queries=updates.queries)
 
     def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
-        """Return -η times the estimate over all devices' data, by whoever holds them all."""
+        """Return -η times the estimate over all devices' data, as if one place held them all."""
         return local_steps(
             self.estimator,
             Pooled(objective),

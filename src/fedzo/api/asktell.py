@@ -25,11 +25,12 @@ from fedzo.core.federation import LocalFederation, Replies, Task, Update
 from fedzo.core.files import write_atomic
 from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
-from fedzo.runs.auto import choose
+from fedzo.runs.auto import automatic, choose, stand_in
+from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start
 from fedzo.runs.job import Job
 from fedzo.runs.loop import Loop
-from fedzo.runs.minimize import describe_job, split_options
+from fedzo.runs.minimize import split_options
 from fedzo.runs.options import RunKeywords
 from fedzo.runs.parts import make_parts
 from fedzo.runs.result import Result, Status
@@ -47,7 +48,7 @@ class Query(NamedTuple):
 
 
 class AskTell:
-    """A run that asks for values in batches and goes on when it is told them.
+    """A run that asks for values in batches and continues when it gets them.
 
     Parameters are those of :func:`fedzo.minimize`, and so is what comes out: the same seed and
     the same values give the same run, to the bit. Evaluations are asked for like anything
@@ -96,17 +97,15 @@ class AskTell:
             "tables": describe_job(algorithm, uplink, run, {}),
         }
         self._notes, self._values = notes, list[float]()
-        automatic = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
+        pending = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
         job = Job(
-            algorithm=algorithm if automatic is None else _stand_in(automatic),
+            algorithm=algorithm if pending is None else stand_in(pending),
             uplink=uplink,
             options=run,
             tables={},
         )
         federation = _AskingFederation(objective, run.seed, notes)
-        self._loop = _AskingLoop.begin(
-            job, federation, u0, point=objective.point, automatic=automatic
-        )
+        self._loop = _AskingLoop.begin(job, federation, u0, point=objective.point, pending=pending)
         self._end: tuple[Status, str] | None = None
         self._wanted: list[Query] = []
         self._proceed()
@@ -114,13 +113,13 @@ class AskTell:
     def ask(self) -> list[Query]:
         """Return what is wanted now: points and devices, none when the run has ended.
 
-        It is the same batch until its values are told. The values may be taken in any order
+        It is the same batch until :meth:`tell` gives its values. They may be measured in any order
         or all at once.
         """
         return [Query(x.copy(), device) for x, device in self._wanted]
 
     def tell(self, values: Sequence[float]) -> None:
-        """Tell the values of the batch, in its order; nan for one that is missing.
+        """Give the values of the batch, in its order; nan for one that is missing.
 
         A device with a missing value is left out of the round.
         """
@@ -138,7 +137,7 @@ class AskTell:
         return self._loop.shown(self._loop.x)
 
     def result(self) -> Result:
-        """Return what came of the run; of one that waits for values, what came of it so far."""
+        """Return the result of the run, or the result so far if it waits for values."""
         at = self._loop.position.round
         waiting = Status.INTERRUPTED, f"waiting for {len(self._wanted)} values after round {at}"
         return self._loop.close(*(self._end or waiting))
@@ -165,10 +164,10 @@ class AskTell:
             opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except InvalidValue as error:  # such as a part of one's own that is not found here
+        except InvalidValue as error:  # such as the user's own part, if it is not found here
             raise UsageError(f"{path} cannot be resumed: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-            raise UsageError(f"{path} holds no run to resume: {error!r}") from error
+            raise UsageError(f"{path} does not contain a run to resume: {error!r}") from error
         return opt
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,7 +220,7 @@ class _Notes:
         return self.values[device][self.read[device] - 1]
 
     def write(self, queries: Sequence[Query], values: Sequence[float]) -> None:
-        """Take down the values of a batch, in which a device's queries lie side by side."""
+        """Note the values of a batch, in which a device's queries lie side by side."""
         pairs = zip(queries, values, strict=True)
         for device, block in groupby(pairs, key=lambda pair: pair[0].device):
             self.values[device].append(np.array([value for _, value in block]))
@@ -273,15 +272,18 @@ class _AskingLoop(Loop):
     """A run that forgets the values of what is done."""
 
     federation: _AskingFederation
-    automatic: FedZO | None = None  # while its numbers have still to be chosen
+    pending: FedZO | None = None  # while its numbers have still to be chosen
 
     def go(self) -> tuple[Status, str]:
         """Choose numbers in place of "auto", and run to the end."""
-        if self.automatic is not None:
-            algorithm, probed = choose(self.automatic, self.federation, self.x, self.options.rounds)
+        if self.pending is not None:
+            x, federation = self.x, self.federation
+            chosen, probed = choose(self.pending, federation, x, self.options.rounds)
+            algorithm = automatic(self.pending, chosen, federation.objective)
+            state = algorithm.init(x, federation, self.job.uplink)
             self.job = replace(self.job, algorithm=algorithm)
-            self.position = self.position._replace(queries=probed)
-            self.automatic = None
+            self.position = self.position._replace(state=state, queries=probed)
+            self.pending = None
             self.federation.left_out.clear()  # of no round
             self.federation.done()
         return super().go()
@@ -296,11 +298,6 @@ class _AskingLoop(Loop):
         if not self._recorded():
             super().evaluate()
             self.federation.done()
-
-
-def _stand_in(algorithm: FedZO) -> FedZO:
-    """Return the algorithm with any numbers in place of "auto", until they are chosen."""
-    return replace(algorithm, learning_rate=1.0, smoothing=1.0)
 
 
 def _numbers(values: Sequence[float]) -> list[float]:

@@ -17,11 +17,11 @@ class Exit(enum.IntEnum):
     """The exit codes of every command; ``docs/configuration.md`` explains them."""
 
     DONE = 0
-    OWN_CODE = 1  # an error came out of the user's own code
+    OWN_CODE = 1  # the user's own code raised an error
     NOTHING_RUN = 2  # bad input
-    NO_SUCCESS = 3  # the run diverged, or improved on nothing
-    HALTED = 4  # the run could not go on
-    NO_SPACE = 5  # memory or disk was not enough
+    NO_SUCCESS = 3  # the run diverged, or did not improve on the start
+    HALTED = 4  # the run could not continue
+    NO_SPACE = 5  # memory or disk space ran out
     INTERRUPTED = 130  # it can be resumed
 
 
@@ -38,7 +38,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def say(text: str) -> None:
-    """Print, if anybody can read it: a full disk or a closed pipe is not the run's failure."""
+    """Print, if possible: a full disk or a closed pipe must not fail the run."""
     with suppress(OSError, ValueError):
         print(text, flush=True)
 
@@ -55,10 +55,10 @@ def draw_to(out: Path, draw: Callable[[], None]) -> None:
         draw()
     except CannotWrite as error:
         if isinstance(error.__cause__, FileNotFoundError | PermissionError | NotADirectoryError):
-            raise UsageError(str(error)) from error  # a place to write to that is none: bad input
+            raise UsageError(str(error)) from error  # not a place to write to: bad input
         raise
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}") from error
-    except ValueError as error:  # a format that nobody draws
+    except ValueError as error:  # an unknown format
         raise UsageError(f"cannot write {out}: {error}") from error
     print(out)

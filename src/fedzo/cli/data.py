@@ -14,7 +14,7 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("data", help="list, fetch or show data")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    actions.add_parser("list", help="what there is, and where").set_defaults(command=list_data)
+    actions.add_parser("list", help="data sets, and where they are").set_defaults(command=list_data)
     getter = actions.add_parser("get", help="fetch a data set into the cache")
     getter.add_argument("name", metavar="NAME")
     getter.set_defaults(command=get)
@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
 
 
 def list_data(_arguments: argparse.Namespace) -> int:
-    """Print what data sets there are, and where."""
+    """Print the data sets, and where they are."""
     from fedzo import data
 
     for entry in data.catalogue():
@@ -46,10 +46,11 @@ def show(arguments: argparse.Namespace) -> int:
     """Draw which device holds what."""
     from fedzo.config.experiment import Experiment
     from fedzo.plots.partition import draw_partition
+    from fedzo.problems.softmax import Softmax
 
     experiment = Experiment.load(arguments.config, arguments.set)
-    problem: Any = experiment.problem()
-    if not hasattr(problem, "parts"):
+    problem = experiment.problem()
+    if not isinstance(problem, Softmax):
         raise UsageError(f"{arguments.config}: this problem has no data to show")
     labels, classes = problem.data.train_labels, problem.data.classes
     draw = lambda: draw_partition(labels, problem.parts, classes, arguments.out)  # noqa: E731

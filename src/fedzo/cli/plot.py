@@ -22,9 +22,9 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("plot", help="draw the curves of runs")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--x", choices=X, default="rounds", help="what it is drawn against")
+    parser.add_argument("--x", choices=X, default="rounds", help="the quantity on the x axis")
     parser.add_argument(
-        "--y", nargs="+", metavar="METRIC", help="what is drawn: keys of history.jsonl"
+        "--y", nargs="+", metavar="METRIC", help="the quantities to draw: keys of history.jsonl"
     )
     parser.add_argument("--logx", action="store_true", help="logarithmic x axis")
     parser.add_argument(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCALES = ("quick", "paper")
 MINUTE = 60.0
-LEAST = 2  # seeds: with one nothing can be told of a claim
+LEAST = 2  # seeds: one alone cannot decide a claim
 
 
 def add_command(commands: Any) -> None:
@@ -108,10 +108,10 @@ def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     seconds = left(figures, scale, seeds)
     if seconds < MINUTE:
         return
-    told = f"about {duration(seconds)} on {cores()} cores, if nothing else runs"
+    text = f"about {duration(seconds)} on {cores()} cores, if nothing else runs"
     least = min(figures, key=lambda each: left([each], SCALES[0], LEAST))
     less = left([least], SCALES[0], LEAST)
     if less < seconds / 2:
         command = f"fedzo reproduce {least.name} --seeds {LEAST}"
-        told += f"; for a first look, about {duration(less)}: {command}"
-    print(told, file=sys.stderr, flush=True)
+        text += f"; for a first look, about {duration(less)}: {command}"
+    print(text, file=sys.stderr, flush=True)

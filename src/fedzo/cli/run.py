@@ -139,7 +139,7 @@ def _run_seeds(
     if begun and not arguments.resume:
         raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
     if arguments.resume and not begun:
-        raise UsageError(f"{out} holds no run to resume")
+        raise UsageError(f"{out} does not contain a run to resume")
     whole = RunFolder(out)
     if not begun:
         whole.check_free()

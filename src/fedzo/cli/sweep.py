@@ -18,8 +18,8 @@ def add_command(commands: Any) -> None:
         help="try every combination of some settings",
         description="Run a configuration with every combination of some settings, side by side in "
         "processes. What DIR has of the runs is not done again, so a sweep that was interrupted "
-        "resumes where it stopped. DIR/sweep.csv and sweep.png tell what came of it, best.toml is "
-        "the setting whose last training loss is the least.",
+        "resumes where it stopped. DIR/sweep.csv and sweep.png show the results, best.toml is "
+        "the setting with the lowest final training loss.",
     )
     add_config(parser)
     parser.add_argument(
@@ -30,12 +30,14 @@ def add_command(commands: Any) -> None:
         help="the values of a setting; several times for every combination",
     )
     parser.add_argument("--seeds", type=int, default=1, metavar="K", help="how many (1)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (sweeps/CONFIG)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the results go (sweeps/CONFIG)"
+    )
     parser.set_defaults(command=sweep)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
-    """Do the runs, and tell what came of them."""
+    """Do the runs, and print the results."""
     from fedzo.cli.overall import Overall
     from fedzo.config.sweep import settings_of
     from fedzo.config.sweep import sweep as run_settings

@@ -72,8 +72,8 @@ class Experiment:
     def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
         """Read a file, or a configuration that ships, and apply ``table.key=value`` overrides.
 
-        An override that names another problem, algorithm or uplink leaves behind what the
-        file says for the old one alone: ``algorithm.name=fedavg`` needs no smoothing.
+        An override that names another problem, algorithm or uplink drops the settings that only
+        the old one has: after ``algorithm.name=fedavg`` there is no smoothing.
         """
         path = _find(source)
         tables = read_toml(path)
@@ -82,7 +82,7 @@ class Experiment:
             import_path(Path(str(run.get("modules") or path.parent)))
         changes: dict[str, Any] = {}
         for override in overrides:
-            _override(changes, override)
+            put_override(changes, override)
         _apply(changes, tables)
         if isinstance(run, dict) and _names_modules(tables):
             run.setdefault("modules", str(path.parent.resolve()))
@@ -92,6 +92,7 @@ class Experiment:
     @classmethod
     def resolve(cls, tables: Mapping[str, Any], name: str = "run") -> Experiment:
         """Check the tables against what they make, and fill in the defaults."""
+        _refuse_python_only(tables)
         known = ("problem", "algorithm", "server", "uplink", "run", "flower")
         for table, keys in tables.items():
             if table not in known:
@@ -104,7 +105,7 @@ class Experiment:
         if options.modules is not None:
             import_path(Path(options.modules))
         problem = dict(tables.get("problem", {}))
-        problem_name = _problem_name(problem)
+        problem_name = _known_name(problem.pop("name", None))
         factory = _factory(problem_name)
         arguments = arguments_of("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, options.data_seed)}
@@ -160,7 +161,7 @@ class Experiment:
 
 
 def _names_modules(tables: Mapping[str, Any]) -> bool:
-    """Tell whether a configuration names parts of the user's own, as ``module:name``."""
+    """Return whether a configuration names parts of the user's own, as ``module:name``."""
     named = [keys for keys in tables.values() if isinstance(keys, dict)]
     return any(":" in str(keys.get(key, "")) for keys in named for key in ("name", "kind"))
 
@@ -193,7 +194,14 @@ def _find(source: str) -> Path:
     )
 
 
-def _override(tables: dict[str, Any], override: str) -> None:
+def put_override(tables: dict[str, Any], override: str) -> None:
+    """Put what ``--set`` is given, like ``run.rounds=300``, into tables.
+
+    >>> tables = {}
+    >>> put_override(tables, "uplink.kind=seeds")
+    >>> tables
+    {'uplink': {'kind': 'seeds'}}
+    """
     name, equals, text = override.partition("=")
     table, dot, key = name.strip().partition(".")
     if not (equals and dot and table and key):
@@ -217,7 +225,7 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
     for table, keys in changes.items():
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
-            continue  # the file is wrong, which is said later
+            continue  # the file is wrong, which is reported later
         key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
         if key in keys:
             default = None if table == "problem" else PARTS[table].default
@@ -229,23 +237,21 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
 
 
 def _maker(table: str, name: Any) -> Any:
-    """Return what a name makes, None where it names nothing: that is said later."""
+    """Return what a name makes; None for an unknown name, which is reported later."""
     try:
         return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
     except FedzoError:
         return None
 
 
-def _problem_name(keys: dict[str, Any]) -> str:
-    """Take out the key that names the problem."""
-    reason = keys.pop("python_only", None)
-    name = keys.pop("name", None)
-    if reason is not None:
+def _refuse_python_only(tables: Mapping[str, Any]) -> None:
+    """Raise for the configuration of a run that only Python can start."""
+    problem = tables.get("problem")
+    if isinstance(problem, dict) and "python_only" in problem:
         raise UsageError(
-            f"problem.name = {name!r}: this run was started in Python and cannot be run from its "
-            f"configuration: {reason}"
+            f"problem.name = {problem.get('name')!r}: this run was started in Python and cannot be "
+            f"run from its configuration: {problem['python_only']}"
         )
-    return _known_name(name)
 
 
 def _known_name(name: Any) -> str:

@@ -21,8 +21,8 @@ from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history
 from fedzo.runs.result import Status
 
-# Seconds of one core for a value: an attack asks a neural network. What a problem of one's own
-# takes nobody knows; its runs are still in proportion to each other.
+# Seconds of one core for a value: an attack asks a neural network. What a user's own problem
+# takes is unknown; its runs are still in proportion to each other.
 _VALUE = {"attack": 3e-4, "softmax": 7e-7, "quadratic": 1e-6}
 _VALUE_OF_MODEL = {"cifar10-carlini": 1.4e-3}  # where it is not the one that ships
 _ELSE = 1e-6
@@ -41,7 +41,7 @@ class Run:
         """Whether it has been done; raises if it has, and what it left is damaged."""
         if not (self.folder / OUTCOME).exists():
             return False
-        self.history()  # so that damage is told before hours of other runs, not after
+        self.history()  # so that damage is reported before hours of other runs, not after
         self.config()
         return True
 
@@ -59,7 +59,7 @@ class Run:
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
         value = _VALUE.get(tables["problem"]["name"], _ELSE)
-        value = _VALUE_OF_MODEL.get(tables["problem"].get("model"), value)
+        value = _VALUE_OF_MODEL.get(tables["problem"].get("model", ""), value)
         return float(_AROUND + self.experiment.options.rounds * each * value)
 
     def history(self) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ class Run:
             raise self._damaged() from None
 
     def _damaged(self) -> UsageError:
-        return UsageError(f"{self.folder} is damaged: remove it, and it will be done again")
+        return UsageError(f"{self.folder} is damaged: remove it, and it will be run again")
 
 
 Report = Callable[[float, int, int], None]  # share of the work done, runs done, runs in all
@@ -152,16 +152,16 @@ class _Pool:
         connection.send((run.experiment.tables, run.experiment.name, run.folder))
 
     def _hear(self, connection: Connection) -> None:
-        """Take in what a worker tells: how far it is, that it is done, or what went wrong."""
+        """Read a worker's message: how far it is, that it is done, or what went wrong."""
         run = self.doing[connection]
         try:
-            said, told = connection.recv()
+            kind, content = connection.recv()
         except EOFError:
-            raise UsageError(f"the process of {run.folder} was ended from outside") from None
-        if said == "failed":
-            raise UsageError(f"{run.folder}: {told}")
-        self.done[run.folder] = run.work * float(told)
-        if said == "done":
+            raise UsageError(f"the process of {run.folder} was killed") from None
+        if kind == "failed":
+            raise UsageError(f"{run.folder}: {content}")
+        self.done[run.folder] = run.work * float(content)
+        if kind == "done":
             self.finished += 1
             self._give(connection)
         self.report(sum(self.done.values()) / self.work, self.finished, self.all)

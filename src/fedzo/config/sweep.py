@@ -1,7 +1,7 @@
 """Sweeps: one configuration with every combination of some settings, and which is the best.
 
 Runs go side by side in processes and are kept as run folders, so a sweep that was stopped resumes
-where it was, and one with more values or seeds takes what is there.
+where it was, and one with more values or seeds keeps the runs that are there.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _draw(settings: Sequence[Setting], out: Path) -> None:
     if max(asked) > min(asked):  # what is ahead by rounds may not be so by queries
         log_x = min(q for q in asked if q) * 10 <= max(asked)
         axes += axes_of_runs(histories, x="queries", y=[key], log_x=log_x)
-    draw(axes, out, title="What the settings come to")
+    draw(axes, out, title="Where the settings end")
 
 
 def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:

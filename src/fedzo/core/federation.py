@@ -26,6 +26,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt, Term
+from fedzo.core.stretched import Stretched
 from fedzo.errors import NoAnswer, UsageError, check_count
 
 Array = NDArray[Any]
@@ -85,6 +86,9 @@ class Work:
     state : optional
         What the algorithm has before the round, for devices elsewhere that follow the server's
         steps by themselves.
+    stretch : array, optional
+        What each number of all directions is multiplied by; the moves of an answer are along the
+        directions as drawn.
     """
 
     algorithm: Any
@@ -93,10 +97,13 @@ class Work:
     seed: int
     rows: tuple[int, ...] | None = None
     state: Any = None
+    stretch: Array | None = None
 
     def __call__(self, objective: Objective, device: int) -> Update:
         """Return what the device answers."""
         x = self.x if self.rows is None else self.x[self.rows.index(device)]
+        if self.stretch is not None:
+            objective, x = Stretched(objective, x, self.stretch), np.zeros_like(x)
         update: Update = self.algorithm.local(objective, device, x, self.at(device))
         return update
 
@@ -156,8 +163,8 @@ class Replies(Iterator[Update]):
 class Federation(Protocol):
     """N devices that hold a problem, and the seed that all randomness derives from.
 
-    A federation is entered before its first round and left after its last. Whoever could not
-    be heard is named in ``left_out``, which the reader empties; ``meter`` counts the queries
+    A federation is entered before its first round and left after its last. Devices that did not
+    answer are named in ``left_out``, which the reader empties; ``meter`` counts the queries
     of a problem that counts them itself; ``scale`` is the problem's typical length of each
     number in x, where it knows one.
     """
@@ -184,7 +191,7 @@ class Federation(Protocol):
     ) -> None: ...
 
     def offers(self, method: str) -> bool:
-        """Tell whether the devices' problem has one of an objective's optional methods."""
+        """Return whether the devices' problem has one of an objective's optional methods."""
         ...
 
     def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
@@ -196,7 +203,7 @@ class Federation(Protocol):
         ...
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return what else the problem has to tell of x."""
+        """Return the problem's further metrics at x."""
         ...
 
 
@@ -209,7 +216,7 @@ class LocalFederation:
 
     ``workers=None`` means all cores, if that pays: threads wait for each other's GIL, so work
     that takes less than about a millisecond a device is quicker on one. The first two devices
-    tell which it is. The result does not depend on it.
+    show which it is. The result does not depend on it.
 
     Examples
     --------
@@ -258,7 +265,7 @@ class LocalFederation:
         self._open.close()
 
     def offers(self, method: str) -> bool:
-        """Tell whether the problem has one of an objective's optional methods."""
+        """Return whether the problem has one of an objective's optional methods."""
         return self.objective.offers(method)
 
     @cached_property
@@ -282,7 +289,7 @@ class LocalFederation:
         return np.concatenate(list(self._ordered(lambda part: self._losses(x, part), parts)))
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return what else the problem has to tell of x."""
+        """Return the problem's further metrics at x."""
         return self.objective.metrics(x)
 
     def _answer(self, work: Task, device: int) -> Update | None:
@@ -306,7 +313,7 @@ class LocalFederation:
         return losses
 
     def _tried(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        """Map on this thread until two items have told whether more threads would pay."""
+        """Map on this thread until two items have shown whether more threads would pay."""
         items = iter(items)
         while self._trials is not None and (item := next(items, None)) is not None:
             began = time.perf_counter()

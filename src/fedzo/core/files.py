@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedzo.errors import CannotWrite, UsageError
 
@@ -43,12 +45,19 @@ def unfinished(path: Path) -> list[Path]:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file in one step: whoever reads it finds the old content or the new."""
+    """Write a file in one step: a reader finds the old content or the new, never half of it."""
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes another one's place when it is whole, in one step."""
     beside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         try:
             with beside.open("wb") as file:
-                file.write(content)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)

@@ -64,13 +64,27 @@ def own_traceback(error: BaseException) -> TracebackType | None:
     ...     own_traceback(error) is None
     True
     """
+    at = error.__traceback__
+    while at is not None and not _is_own(at.tb_frame.f_code.co_filename):
+        at = at.tb_next
+    return at
+
+
+def own_folder(module: str) -> Path | None:
+    """Return the folder in which Python has found a module of the user's own.
+
+    >>> own_folder("json") is None
+    True
+    """
+    file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
+    if file is None or not _is_own(file):
+        return None
+    path = Path(file).resolve()
+    return path.parents[1] if path.name == "__init__.py" else path.parent
+
+
+def _is_own(file: str) -> bool:
     paths = sysconfig.get_paths()
     others = [Path(paths[key]) for key in ("stdlib", "purelib", "platlib")]
     others.append(Path(__file__).parents[1])  # fedzo
-    at = error.__traceback__
-    while at is not None:
-        file = at.tb_frame.f_code.co_filename
-        if not file.startswith("<") and not any(Path(file).is_relative_to(o) for o in others):
-            return at
-        at = at.tb_next
-    return None
+    return not file.startswith("<") and not any(Path(file).is_relative_to(o) for o in others)

@@ -51,7 +51,7 @@ class _Made:
 class Objective(_Made):
     """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
 
-    A problem of one's own is a subclass. It must set ``dim``, which is d, and ``devices``, which is
+    A problem is a subclass. It must set ``dim``, which is d, and ``devices``, which is
     N, and define :meth:`batch`, :meth:`values` and :meth:`losses`. Everything else here has a
     default, and is what a problem *may* offer: quicker values, a start, metrics, files.
 
@@ -70,10 +70,10 @@ class Objective(_Made):
         How far x should go in a round at least, where the problem knows the scale of its x:
         ``learning_rate = "auto"`` goes by it.
     own_threads : bool
-        Whether the problem shares its work among all cores itself, and is to be asked by one
-        thread at a time, as a network is.
+        Whether the problem uses all cores itself, and must be asked by one thread at a time, as
+        a network is.
     chosen_by : str
-        The metric of which the best model has most, the loss breaking ties; empty: the loss alone.
+        The metric that is largest for the best model, ties broken by the loss; empty: the loss.
     in_place : bool
         Whether x is memory of the problem's own, which a round moves in place.
 
@@ -219,7 +219,7 @@ class Objective(_Made):
     # ----------------------------------------------------------------------------------------
 
     def offers(self, name: str) -> bool:
-        """Tell whether the problem has its own version of one of the optional methods."""
+        """Return whether the problem has its own version of one of the optional methods."""
         return getattr(type(self), name) is not getattr(Objective, name)
 
 
@@ -280,7 +280,7 @@ def _arguments(maker: Any, arguments: Any, keywords: Any) -> dict[str, Any]:
 
 
 def is_plain(value: object) -> bool:
-    """Tell whether a configuration can hold a value.
+    """Return whether a configuration can hold a value.
 
     >>> is_plain([1, "a", None]), is_plain(print)
     (True, False)

@@ -11,7 +11,7 @@ A draw of more than 2^32 blocks, as a network's directions may need, has a block
 bits, whose upper 12 lie in the upper half of ``step``'s 24; its step is then below 2^12.
 
 So two addresses never share a draw, nothing has to be stored for a run to resume exactly,
-any worker may do any part of the work, and whoever knows the seed can rebuild any vector.
+any worker may do any part of the work, and anybody who knows the seed can rebuild any vector.
 No global generator is read or written.
 """
 

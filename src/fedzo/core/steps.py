@@ -36,10 +36,10 @@ def local_steps(
     .. math:: x^{(k+1)} = x^{(k)} - \eta \bigl( \tilde\nabla F_i(x^{(k)})
               + c(x^{(k)}, x^{(0)}) \bigr)
 
-    with the estimate of eq. (2), and a correction c(x, start) of one's own if there is one.
+    with the estimate of eq. (2), and the algorithm's own correction c(x, start), if it has one.
 
     The update is summed by itself, step by step, rather than taken as x^{(H)} - x^{(0)}: what
-    is small is not rounded to the precision of what is large, and whoever knows the seed and
+    is small is not rounded to the precision of what is large, and anybody who knows the seed and
     the coefficients gets the same sum, to the bit. With a correction it is no longer a
     combination of directions, and has no coefficients.
 

@@ -43,7 +43,7 @@ def unpickle(content: bytes) -> Any:
     except DataUnavailable:
         raise
     except Exception as problem:  # a broken pickle may raise anything
-        raise DataUnavailable(f"cannot be read: no pickle of byte arrays: {problem}") from None
+        raise DataUnavailable(f"cannot be read: not a pickle of byte arrays: {problem}") from None
 
 
 class _Plain(pickle.Unpickler):

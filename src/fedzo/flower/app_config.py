@@ -2,12 +2,15 @@
 
 Flower's run configuration is flat, in kebab case, and has no null. So a dotted key is a table
 and a key of a fedzo configuration, with ``_`` for ``-``; an empty string is a setting left at
-its default; ``config`` names a configuration to start from, a file or one that ships.
+its default; ``config`` names a configuration to start from, a file or one that ships. Flower
+refuses a key that the app does not declare, and does not say which: ``set`` is one that is
+declared, and holds any others, as ``fedzo run --set`` takes them.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,12 +18,12 @@ from typing import Any
 
 from flwr.app import Context
 
-from fedzo.config.experiment import Experiment
+from fedzo.config.experiment import Experiment, put_override
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
 from fedzo.problems import PROBLEMS
 
-OWN = ("config", "run-dir", "resume")  # what is for the app, not for the experiment
+OWN = ("config", "run-dir", "resume", "set")  # what is for the app, not for the experiment
 HELD_BY_NODES = "its problem is held by Flower's nodes"
 
 
@@ -30,6 +33,9 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
     >>> settings = {"config": "quadratic", "algorithm.local-steps": 2, "run.target": ""}
     >>> experiment_of(settings).algorithm.local_steps
     2
+    >>> experiment_of({**settings, "set": "run.rounds=7 algorithm.directons=3"})
+    Traceback (most recent call last):
+    fedzo.errors.UsageError: algorithm.directons = 3: unknown key (did you mean 'directions'?); ...
     """
     tables: dict[str, dict[str, Any]] = {}
     for key, value in run_config.items():
@@ -39,6 +45,11 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
         if not dot:
             raise UsageError(f"{key} = {value!r}: must be a table and a key, like run.rounds")
         tables.setdefault(table, {})[name] = value
+    for override in shlex.split(str(run_config.get("set", ""))):
+        name, equals, value = override.partition("=")
+        put_override(tables, name.replace("-", "_") + equals + value)
+        if name == "problem.name":
+            raise UsageError("set: problem.name has a key of its own, which nodes read, too")
     problem = tables.get("problem", {})
     if ":" not in str(problem.get("name")):
         return _resolve(run_config.get("config"), tables)

@@ -5,7 +5,8 @@ weight. What is only too much is kept within bounds that the other answers of th
 so that no device has more than its say, and nothing has to be remembered from round to round:
 
 * an update longer than ``clip`` times the round's median length is shortened to that;
-* a loss is kept within ten times the spread of all losses around their median;
+* a loss is kept within ten times the spread of all losses around their median, and so is each value
+  that a search asked all devices for;
 * a sample count, where it is a weight, is at most ten times the median count.
 
 The median is the lower one, which half of the devices cannot move at will. In a round without
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.algorithms.asking import Question, Stencil, owners
 from fedzo.core.federation import Update, Work
 from fedzo.errors import FedzoError
 from fedzo.flower.limits import question_of
@@ -45,6 +47,7 @@ class Believed:
         uplink: Uplink,
         settings: FlowerSettings,
         sizes: Mapping[int, int],
+        devices: int,
         streamed: bool = False,
     ) -> None:
         self.streamed = streamed  # how the devices draw their directions
@@ -52,7 +55,7 @@ class Believed:
         by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
         self.weights = sizes if by_size else dict.fromkeys(sizes, 1)  # as each should tell it
         self.shares = clipped_sizes(self.weights) if settings.clip else self.weights
-        self.question = question_of(work)
+        self.question, self.devices = question_of(work), devices
         self.refused: dict[int, str] = {}
 
     def updates(self, found: Mapping[int, Update]) -> Iterator[Update]:
@@ -63,6 +66,9 @@ class Believed:
                 lengths[device] = self._check(found[device])
             except _Refused as error:
                 self.refused[device] = str(error)
+        if self.question is not None:
+            yield from self._values({i: found[i] for i in lengths})
+            return
         most = self._most(list(lengths.values()))
         for device, length in lengths.items():
             share = min(1.0, most / length) if length else 1.0
@@ -72,7 +78,7 @@ class Believed:
         """Return an update's length, or raise if it cannot be added to the others."""
         self._check_counts(update)
         if self.question is not None:
-            return self._check_values(update, self.question.size)
+            return self._check_values(update, self.question)
         if update.coefficients is not None:
             self._check_coefficients(update.coefficients)
         elif self.uplink.wants_updates:
@@ -93,12 +99,32 @@ class Believed:
         if not 0 <= update.queries <= MOST_QUERIES:
             raise _Refused(f"it claims to have asked {update.queries} queries")
 
-    def _check_values(self, update: Update, count: int) -> float:
-        if update.values is None or update.values.shape != (count,):
-            raise _Refused(f"it did not answer {count} values")
+    def _check_values(self, update: Update, question: Question) -> float:
+        if update.values is None or update.values.shape != (question.size,):
+            raise _Refused(f"it did not answer {question.size} values")
         if not np.isfinite(update.values).all():
             raise _Refused("its values are not finite")
+        if isinstance(question, Stencil):
+            dim = self.dim
+            own = owners(update.device, self.devices, dim, question.turn)
+            slopes, claimed = update.values[1 : 1 + dim], update.values[1 + dim : 1 + 2 * dim]
+            if not np.array_equal(claimed, own) or slopes[~own].any():
+                raise _Refused("it claims slopes that it was not asked for")
         return 0.0
+
+    def _values(self, found: Mapping[int, Update]) -> Iterator[Update]:
+        """Yield answers to a search's question, none of them far beyond the others'.
+
+        A slope that only one device measures cannot be compared: the values that a search takes
+        its steps by can.
+        """
+        rows = np.array([update.values for update in found.values()])
+        if self.settings.clip and len(rows):
+            assert self.question is not None
+            for column in np.flatnonzero(self.question.told_by_all):
+                rows[:, column] = clipped_losses(rows[:, column])
+        for row, (device, update) in zip(rows, found.items(), strict=True):
+            yield update._replace(values=row, weight=self.shares[device])
 
     def _check_coefficients(self, own: Array) -> None:
         right, dtype = self.work.algorithm.coefficients_shape, self.work.x.dtype
@@ -122,8 +148,6 @@ class Believed:
 
     def _whole(self, update: Update, share: float) -> Update:
         """Return an update, shortened to its share, with what its coefficients make."""
-        if self.question is not None:
-            return update
         if update.coefficients is None:  # it came whole: nothing has to be drawn again
             delta = (
                 update.delta if share == 1 else (share * update.delta).astype(update.delta.dtype)
@@ -132,8 +156,6 @@ class Believed:
         if share < 1:
             shorter = (share * update.coefficients).astype(update.coefficients.dtype)
             update = update._replace(coefficients=shorter)
-        if not self.uplink.wants_updates:
-            return update
         return update._replace(delta=self.work.rebuilt(update, self.streamed))
 
 

@@ -17,6 +17,7 @@ from fedzo.core.objective import Objective
 from fedzo.errors import check_counts
 from fedzo.flower.ledger import Spent
 from fedzo.flower.reasons import Reason, Refused
+from fedzo.flower.schema import Malformed
 from fedzo.problems.function import FunctionObjective
 
 
@@ -91,8 +92,6 @@ class Limits:
     def check_start(self, work: Work, objective: Objective) -> None:
         """Refuse work that starts at, or asks about, points of another dimension."""
         question = question_of(work)
-        if question is not None and work.x.ndim == 1 and work.x.size != 2 * objective.dim + 2:
-            raise Refused(Reason.DIMENSION, f"a stencil of {work.x.size} numbers")
         self.check_dimension(question.x if isinstance(question, Stencil) else work.x, objective)
 
     def check_work(self, work: Work) -> None:
@@ -116,8 +115,12 @@ class Limits:
 
 def question_of(work: Work) -> Question | None:
     """Return what devices are asked the values of, where they are not asked to move x."""
-    asks = isinstance(work.algorithm, Search) or (work.rows is None and work.x.ndim == 2)
-    return unpack(work.x) if asks else None
+    if not (isinstance(work.algorithm, Search) or (work.rows is None and work.x.ndim == 2)):
+        return None
+    try:
+        return unpack(work.x)
+    except (ValueError, OverflowError) as error:
+        raise Malformed(f"the question makes no sense: {error}") from error
 
 
 def numbers_of(work: Work) -> tuple[int, int, int]:

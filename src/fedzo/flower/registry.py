@@ -73,7 +73,7 @@ class NodeRegistry:
 
         How many is in devices.
         """
-        votes = Counter(each.shape for each in self._nodes.values())
+        votes = Counter(each.shape for each in self._nodes.values() if each.held)
         wanted = max(votes, key=votes.__getitem__, default=None)
         agreed = [each for each in self._nodes.values() if each.shape == wanted]
         return (agreed[0], len(set().union(*(each.held for each in agreed)))) if agreed else None
@@ -151,7 +151,9 @@ class NodeRegistry:
         if self.problem is not None and introduction.shape != self.problem.shape:
             raise Malformed(_another(introduction, self.problem))
         if self._bound is not None:
-            strange = set(introduction.held) - set(self._bound.get(node, ()))
+            if node not in self._bound:
+                raise Malformed("no devices are bound to it")
+            strange = set(introduction.held) - set(self._bound[node])
             if strange:
                 raise Malformed(f"devices {shown(strange)} are not bound to it")
 

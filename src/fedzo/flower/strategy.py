@@ -16,13 +16,14 @@ from fedzo.algorithms import Algorithm, FedZO
 from fedzo.errors import Halted, InvalidValue, require
 from fedzo.flower import wire
 from fedzo.flower.app_config import HELD_BY_NODES
+from fedzo.flower.downlink import LOG
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.layout import Layout
 from fedzo.flower.reasons import log
 from fedzo.flower.server import log_progress
+from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start
 from fedzo.runs.job import Job, drive
-from fedzo.runs.minimize import describe_job
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
@@ -47,8 +48,8 @@ class FedzoStrategy:
         Names all randomness of the run.
     settings : FlowerSettings
         Whom to wait for, and for how long.
-    evaluate_every, checkpoint_every : int
-        See :class:`~fedzo.runs.options.RunOptions`.
+    *_every : int
+        How often to evaluate and to save: see :class:`~fedzo.runs.options.RunOptions`.
     run_dir : path, optional
         A folder on the server for the run's files.
     resume : bool
@@ -158,6 +159,8 @@ class FedzoStrategy:
             resume=self.resume,
             watchers=(watch,),
         )
+        log_file = None if job.run_dir is None else job.run_dir / LOG
+        federation.follow(self.algorithm, x0, log_file, self.resume)
         run = drive(job, federation, x0)
         if not run.success:
             raise Halted(run.message)

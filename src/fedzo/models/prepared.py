@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,15 @@ def prepare(
     """Return the texts as ``upper.prepare`` does, from the cache's file if there is one.
 
     The file is mapped, not read: memory holds what the system has room for. Standard error
-    says how far the preparation is, if it is a terminal.
+    says what is being done, and on a terminal how long it will take.
     """
     path = cache_folder("prepared") / f"{_name(upper, folder, texts, longest, read)}.pt"
     if not path.exists():
+        print(
+            f"fedzo: running the frozen part of the model on {len(texts):,} texts, once; "
+            f"what it makes is kept in {path.parent}",
+            file=sys.stderr,
+        )
         found = _compute(upper, texts, longest, read)
         try:
             _write(path, found)
@@ -39,12 +45,16 @@ def prepare(
 def _compute(upper: UpperLayers, texts: Sequence[str], longest: int, read: int) -> list[Prepared]:
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # little to pad
     found: dict[int, Prepared] = {}
-    show = sys.stderr.isatty()
+    began, characters, done = time.monotonic(), sum(map(len, texts)), 0
+    show = sys.stderr is not None and sys.stderr.isatty()
     for first in range(0, len(order), 32):
         some = order[first : first + 32]
         found |= zip(some, upper.prepare([texts[i] for i in some], longest, read), strict=True)
+        done += sum(len(texts[i]) for i in some)
+        left = (time.monotonic() - began) * (characters / max(1, done) - 1)
         if show:
-            print(f"\rpreparing texts: {len(found):,} of {len(texts):,}", end="", file=sys.stderr)
+            text = f"\r{len(found):,} of {len(texts):,} texts, {left:.0f} s left "
+            print(text, end="", file=sys.stderr, flush=True)
     if show:
         print("\r\x1b[K", end="", file=sys.stderr)
     return [found[i] for i in range(len(texts))]

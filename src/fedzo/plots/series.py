@@ -48,7 +48,7 @@ def labelled_axes(
 
 
 def logarithmic(key: str, series: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether a linear axis would show the ends of curves as one flat line.
+    """Return whether a linear axis would show the ends of curves as one flat line.
 
     >>> logarithmic("train_loss", [{"mean": [500.0, 1.0]}]), logarithmic("train_loss", [])
     (True, False)

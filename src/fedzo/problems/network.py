@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
 from fedzo.errors import InvalidValue, UsageError, check_count, require
+from fedzo.problems.batched import Batched
+from fedzo.problems.frozen import Frozen
 from fedzo.problems.scratch import Piece, Scratch
 from fedzo.problems.trainable import chosen
 
@@ -66,6 +68,13 @@ class TorchProblem(Objective):
         b2, H, M and N are. The best parameters are kept in a temporary file. A local step k > 1
         draws the k - 1 before it again, so H = 1 is the quickest. Server steps other than the
         mean, and over-the-air uplinks, build vectors of x's size.
+    frozen_memory : int
+        Bytes in which to keep what layers make of a sample that are run before the first trained
+        parameter is read, so that they are run once for each sample: for data that are the same
+        each time they are looked at. What has no room is computed each time.
+    batched_memory : int
+        Bytes that running several points in one batched pass may take (``torch.func.vmap``): for
+        adapters, norms or a head, whose points differ in little. 0: one point after another.
 
     Examples
     --------
@@ -96,6 +105,8 @@ class TorchProblem(Objective):
         metrics: Callable[[Module], Mapping[str, float]] | None = None,
         evaluation_batch: int = 64,
         in_place: bool = False,
+        frozen_memory: int = 0,
+        batched_memory: int = 0,
     ) -> None:
         torch = _torch()
         if not isinstance(module, torch.nn.Module):
@@ -115,6 +126,14 @@ class TorchProblem(Objective):
         self._base = np.empty(0, self.dtype)
         self.in_place = in_place
         self._scratch = Scratch(module, self.pieces, self.dtype) if in_place else None
+        for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
+            require(size >= 0, key, size, "a number of bytes")
+        allowed = "0 with in_place, which is there so that no second point exists"
+        require(not (in_place and batched_memory), "batched_memory", batched_memory, allowed)
+        self._frozen = Frozen(module, self.pieces, frozen_memory) if frozen_memory else None
+        self._batched = None
+        if batched_memory:
+            self._batched = Batched(module, loss, self.pieces, batched_memory)
 
     # ------------------------------------------------------------------------------ the contract
 
@@ -133,8 +152,14 @@ class TorchProblem(Objective):
 
     def batch(self, device: int, size: int, draws: Draws) -> Any:
         """Return samples of a device, drawn independently (with replacement)."""
-        samples = self.data[device]
-        return samples.batch(draws.integers(len(samples), size))
+        return self._batch(device, draws.integers(self.size(device), size))
+
+    def _batch(self, device: int, which: Array) -> Any:
+        """Return some samples of a device, with their names where something is kept of them."""
+        content = self.data[device].batch(which)
+        if self._frozen is None:
+            return content
+        return NamedBatch(content, [(device, int(i)) for i in which])
 
     def values(self, points: Array, batch: Any) -> Array:
         """Return the loss of each sample at each point."""
@@ -161,6 +186,8 @@ class TorchProblem(Objective):
             self._base = self._base if self._base.size else np.empty_like(x)
             walked.add_to(self._base, 0, x)
             base = self._base
+        if (batched := self._batched) is not None:
+            return self._run(batch, lambda content: batched.values(base, steps, content))
         values = []
         for step in steps:
             self._write(base, step)
@@ -170,7 +197,7 @@ class TorchProblem(Objective):
     def losses(self, x: Array, devices: Array) -> Array:
         """Return the mean loss over all samples of each device."""
         self.place(x)
-        return np.array([self._mean_loss(self.data[int(device)]) for device in devices])
+        return np.array([self._mean_loss(int(device)) for device in devices])
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return the caller's own metrics of the module with these parameters."""
@@ -236,23 +263,43 @@ class TorchProblem(Objective):
 
     def _losses(self, batch: Any) -> NDArray[np.float64]:
         """Return the loss of each sample with the parameters that the module has."""
-        torch = _torch()
+        return self._run(batch, self._losses_of)
+
+    def _run(self, batch: Any, values: Callable[[Any], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Return the values of a batch's content, in evaluation mode and without gradients.
+
+        Frozen layers answer from what is kept.
+        """
         if self.module.training:
             self.module.eval()
-        with torch.inference_mode():
-            losses = self.loss(self.module, batch)
-        if not isinstance(losses, torch.Tensor) or losses.ndim != 1:
+        with _torch().inference_mode():
+            if self._frozen is None or not isinstance(batch, NamedBatch):
+                return values(batch)
+            self._frozen.watch(lambda: self._losses_of(batch.content))
+            with self._frozen.answering(batch.names):
+                return values(batch.content)
+
+    def _losses_of(self, content: Any) -> NDArray[np.float64]:
+        losses = self.loss(self.module, content)
+        if not isinstance(losses, _torch().Tensor) or losses.ndim != 1:
             shape = getattr(losses, "shape", type(losses).__name__)
             raise UsageError(f"loss returned {shape}, not a tensor with a loss for each sample")
         values: NDArray[np.float64] = losses.double().cpu().numpy()
         return values
 
-    def _mean_loss(self, samples: Samples) -> float:
-        total, count = 0.0, len(samples)
+    def _mean_loss(self, device: int) -> float:
+        total, count = 0.0, self.size(device)
         for first in range(0, count, self.evaluation_batch):
             some = np.arange(first, min(first + self.evaluation_batch, count))
-            total += float(self._losses(samples.batch(some)).sum())
+            total += float(self._losses(self._batch(device, some)).sum())
         return total / count
+
+
+class NamedBatch(NamedTuple):
+    """A batch, and what tells its samples from all others."""
+
+    content: Any
+    names: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,9 @@ def _readers(
         ) -> Any:
             result = function(*args, **(kwargs or {}))
             if any(
-                isinstance(part, torch.Tensor) for part in _parts(result)
+                isinstance(part, torch.Tensor) for part in parts_of(result)
             ):  # not a shape or a type
-                for part in _parts((args, kwargs or {})):
+                for part in parts_of((args, kwargs or {})):
                     if id(part) in numbers:
                         found = readers.setdefault(inside[-1], [])
                         if numbers[id(part)] not in found:
@@ -171,13 +171,13 @@ def _drop(stack: list[Any]) -> None:
     stack.pop()
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def parts_of(value: Any) -> Iterator[Any]:
     """Yield what lies in nested tuples, lists and mappings."""
     if isinstance(value, tuple | list):
         for part in value:
-            yield from _parts(part)
+            yield from parts_of(part)
     elif isinstance(value, dict):
         for part in value.values():
-            yield from _parts(part)
+            yield from parts_of(part)
     else:
         yield value

@@ -89,9 +89,13 @@ class Softmax(Objective):
     def batch(self, device: int, size: int, draws: Draws) -> Batch:
         """Return samples of a device, independent and uniform (with replacement)."""
         batch = self._empty_batch(size, self.dtype)
-        own = self._inputs, self._labels, self._starts[device], self.size(device)
-        _fill_batch(own, draws.address(), batch)
+        _fill_batch(self._held_by(device), draws.address(), batch)
         return batch
+
+    def _held_by(self, device: int) -> tuple[Array, Array, int, int, Array]:
+        """Return where a device's samples lie, and 1/255 in the problem's precision."""
+        unit = np.full(1, 1 / 255, self.dtype)
+        return self._inputs, self._labels, self._starts[device], self.size(device), unit
 
     def _empty_batch(self, size: int, dtype: DTypeLike) -> Batch:
         return Batch(np.empty((size, self.features + 1), dtype), np.empty(size, np.int64))
@@ -125,13 +129,12 @@ class Softmax(Objective):
     ) -> tuple[Array, Array, int]:
         """Take one step on the sphere: see :class:`fedzo.core.objective.Objective`."""
         batches, directions = addresses
-        device, count = batches.device, len(frame.rows)
-        moves, new_x = np.empty(count, x.dtype), np.empty_like(x)
+        moves, new_x = np.empty(len(frame.rows), x.dtype), np.empty_like(x)
         _step(
-            (self._inputs, self._labels, self._starts[device], self.size(device), self.classes),
+            self._held_by(batches.device),
             (batches.address(), directions.address()),
             self._empty_batch(size, x.dtype),
-            (x, rows, offsets, factor),
+            (x, rows, offsets, factor, self.classes),
             (frame.rows, frame.scales, moves, delta, start, new_x),
         )
         return moves, new_x, len(rows) * size
@@ -203,13 +206,16 @@ def softmax(
 
 @njit(cache=True)  # too short to be worth giving up the GIL
 def _fill_batch(own: Any, address: Any, batch: Any) -> None:
-    """Draw samples of a device: bytes become numbers in [0, 1], with a one behind each image."""
+    """Draw samples of a device: bytes become numbers in [0, 1], with a one behind each image.
+
+    The numbers are of the problem's precision, also in a batch of the model's.
+    """
     use_wide_vectors()
-    images, labels, start, count = own
+    images, labels, start, count, unit = own
     features, width = images.shape[1], batch.inputs.shape[1]
     index = np.empty(batch.labels.size, np.int64)
     integers_kernel(index, count, address)
-    scale = batch.inputs.dtype.type(1 / 255)
+    scale = unit[0]
     source, target = images.reshape(-1), batch.inputs.reshape(-1)
     for m in range(index.size):
         i = start + index[m]
@@ -217,17 +223,16 @@ def _fill_batch(own: Any, address: Any, batch: Any) -> None:
         row = source[i * features : (i + 1) * features]
         copy = target[m * width : m * width + features]
         for j in range(features):
-            copy[j] = batch.inputs.dtype.type(row[j]) * scale
+            copy[j] = unit.dtype.type(row[j]) * scale
         target[m * width + features] = 1
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _step(data: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> None:
+def _step(own: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> None:
     use_wide_vectors()  # here too: the kernels are inlined, and go by what this one says
-    images, labels, begin, count, classes = data
-    x, which, offsets, factor = points
+    x, which, offsets, factor, classes = points
     rows, scales, moves, delta, start, new_x = moved
-    _fill_batch((images, labels, begin, count), addresses[0], batch)
+    _fill_batch(own, addresses[0], batch)
     normals_kernel(rows, scales, addresses[1])  # their squared norms, at first
     scales[:] = 1 / np.sqrt(scales)
     values = np.empty((which.size, batch.labels.size))

@@ -83,7 +83,7 @@ def _label(path: Path, among: Sequence[Path]) -> str:
 
 
 def _is_record(record: Any) -> bool:
-    """Tell whether this has what every reader relies on: a round, and a loss that is a number."""
+    """Return whether this has what every reader relies on: a round, and a loss that is a number."""
     if not isinstance(record, dict):
         return False
     at, loss = record.get("round"), record.get("train_loss")

@@ -1,18 +1,15 @@
-"""What a caller hands over, a function or an objective and a start, checked to fit together."""
+"""A function or an objective and a start, as a caller gives them, checked to fit together."""
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.core.objective import Objective, check_objective, is_plain, name_of
+from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.errors import InvalidValue, UsageError, check_count, require
-from fedzo.problems import PROBLEMS
 from fedzo.problems.function import FunctionObjective, FunctionOptions
 
 Array = NDArray[Any]
@@ -88,60 +85,3 @@ def checked_start(x0: ArrayLike) -> Array:
     require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
     require(bool(np.isfinite(start).all()), "x0", "an array", "finite")
     return start
-
-
-def describe_problem(fun: object, objective: Objective, start: Array) -> dict[str, Any]:
-    """Return the [problem] table of a problem that was given in Python.
-
-    Running a configuration with this table makes the same problem again. Where that cannot be,
-    ``python_only`` says why, and such a configuration is refused.
-
-    >>> from fedzo.problems.quadratic import Quadratic
-    >>> problem = Quadratic(dim=3, gradient_noise=0.5)
-    >>> table = describe_problem(problem, problem, problem.initial())
-    >>> table["name"], table["gradient_noise"]
-    ('quadratic', 0.5)
-    >>> describe_problem(problem, problem, np.ones(3))["python_only"]
-    'its x0 was given in Python'
-    """
-    if isinstance(objective, FunctionObjective):
-        table: dict[str, Any] = {"name": name_of(fun), "dim": objective.dim}
-        table |= {"devices": objective.devices, "max_queries": objective.meter.max_queries}
-        if objective.box is not None:
-            table["bounds"] = objective.box.pairs()
-        if objective.logarithm is not None:
-            table["scale"] = objective.logarithm.names
-        if objective.scale is not None:
-            table["x_scale"] = objective.scale.tolist()
-        return table | {"python_only": "its problem is a function that was given in Python"}
-    names = {factory: name for name, factory in PROBLEMS.items()}
-    own, maker, initial = objective.made_with, _maker(objective), np.asarray(objective.initial())
-    plain = {key: value for key, value in own.items() if is_plain(value)}
-    table = {"name": names.get(objective.made_by, objective.made_by), **plain}
-    if maker is None:
-        reason = "its problem is defined where no other program can import it"
-    elif lost := [key for key, value in own.items() if not _comes_back(key, value, maker)]:
-        reason = f"its problem was made with {', '.join(lost)} in Python"
-    elif start.dtype != checked_start(initial).dtype or not np.array_equal(start, initial):
-        reason = "its x0 was given in Python"
-    else:
-        return table
-    return {**table, "dim": objective.dim, "devices": objective.devices, "python_only": reason}
-
-
-def _maker(objective: Objective) -> Any:
-    """Return what made the objective, where another program finds it under its name too."""
-    module, _, name = objective.made_by.partition(":")
-    return None if module == "__main__" else getattr(sys.modules.get(module), name, None)
-
-
-def _comes_back(key: str, value: object, maker: Any) -> bool:
-    """Tell whether an argument is the same when it was written to TOML, which has no null."""
-    if is_plain(value) and not _holds_none(value):
-        return True
-    parameter = inspect.signature(maker).parameters.get(key)
-    return parameter is not None and parameter.default is value
-
-
-def _holds_none(value: object) -> bool:
-    return any(map(_holds_none, value)) if isinstance(value, list | tuple) else value is None

@@ -1,4 +1,4 @@
-"""One way through: a job, whoever gave it and whoever computes, becomes a result.
+"""One way through: every job becomes a result here, whatever started it and whatever computes it.
 
 :func:`perform` prepares, hands the rounds to an engine and finishes; :func:`drive` is the part in
 the middle, over a federation. ``minimize``, ``fedzo run``, tuning, attacks and Flower all go
@@ -7,6 +7,7 @@ through here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -22,7 +23,6 @@ from fedzo.errors import UsageError
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.loop import Loop, unchanged
 from fedzo.runs.options import RunOptions
-from fedzo.runs.parts import describe_parts
 from fedzo.runs.result import Callback, Result, closing
 from fedzo.runs.tables import Config, as_toml
 from fedzo.runs.watchers import Curves
@@ -34,7 +34,7 @@ Drive = Callable[[Federation], Result]
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run: the parts, the options and where the files go; not yet on what problem.
+    """What to run, apart from the problem: the parts, the options and where the files go.
 
     ``tables`` is the configuration to write to ``config.toml`` and to compare on resume.
     """
@@ -94,7 +94,7 @@ def check_folder(job: Job) -> None:
     if job.resume and folder is None:
         raise UsageError("resume needs the run_dir of the run to resume")
     if job.resume and folder is not None and not folder.has_run():
-        raise UsageError(f"{folder.path} holds no run to resume")
+        raise UsageError(f"{folder.path} does not contain a run to resume")
     if folder is not None:
         folder.check_free()
 
@@ -102,18 +102,17 @@ def check_folder(job: Job) -> None:
 def choose_numbers(job: Job, objective: Objective, x0: Array) -> tuple[Job, int]:
     """Return the job with numbers in place of "auto", and how many queries they took.
 
-    Of a run that has begun in the folder, they are those that its ``config.toml`` holds.
+    A resumed run has them in its checkpoint; the configuration still says "auto".
     """
     if not (isinstance(job.algorithm, FedZO) and job.algorithm.automatic):
         return job, 0
-    from fedzo.runs.auto import choose, recorded
+    from fedzo.runs.auto import automatic, choose, stand_in
 
-    algorithm, probed = recorded(job.algorithm, job.folder), 0
-    if algorithm is None:
+    chosen, probed = stand_in(job.algorithm), 0
+    if not (job.resume and job.folder is not None and os.path.exists(job.folder.checkpoint)):
         with LocalFederation(objective, job.options.seed, job.options.workers) as federation:
-            algorithm, probed = choose(job.algorithm, federation, x0, job.options.rounds)
-    tables = {**job.tables, **describe_parts(algorithm, job.uplink)}
-    return replace(job, algorithm=algorithm, tables=tables), probed
+            chosen, probed = choose(job.algorithm, federation, x0, job.options.rounds)
+    return replace(job, algorithm=automatic(job.algorithm, chosen, objective)), probed
 
 
 def drive(
@@ -125,11 +124,11 @@ def drive(
     snapshot: Callable[[Array], Array] = unchanged,
     chosen_by: str = "",
 ) -> Result:
-    """Run a job over a federation, whoever computes there.
+    """Run a job over a federation of any kind.
 
-    ``point`` says what the model is to a person, if that is not the model itself; ``probed``
-    is how many queries were asked before the run; ``snapshot`` returns a model to be kept, where
-    a round moves it in place; ``chosen_by`` is the metric that makes a model the best, if one does.
+    ``point`` turns the model into what the user knows, if they differ; ``probed`` is how many
+    queries were asked before the run; ``snapshot`` copies a model that rounds move in place;
+    ``chosen_by`` is the metric by which the best model is chosen, if it is not the loss.
 
     Examples
     --------

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +18,10 @@ from fedzo.runs.checkpoint import Checkpoint
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import Seal
 from fedzo.runs.options import RunOptions
+from fedzo.runs.position import Position
+from fedzo.runs.records import mean_of, numbers_of
 from fedzo.runs.result import Progress, Result, Status
-from fedzo.runs.states import flatten, unflatten
+from fedzo.runs.states import all_finite, fingerprint, flatten, unflatten
 from fedzo.runs.tables import differences
 from fedzo.runs.verdict import shortcoming
 
@@ -30,57 +30,15 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-RESERVED = {
-    "left_out",
-    "round",
-    "train_loss",
-    "participants",
-    "queries",
-    "evaluation_queries",
-    "uplink_bytes",
-    "downlink_bytes",
-    "channel_uses",
-    "energy",
-    "seconds",
-}
-
-
-class Position(NamedTuple):
-    """How far a run has come: replaced as a whole, so an interrupt never finds half a round."""
-
-    round: int
-    state: Any
-    queries: int = 0
-    uplink_bytes: int = 0
-    downlink_bytes: int = 0
-    channel_uses: int = 0
-    energy: float | None = None  # None where the uplink does not know
-    idle: int = 0  # rounds in which no device took part
-    last: RoundInfo = RoundInfo(participants=0, queries=0)
-
-    def moved(self, state: Any, info: RoundInfo) -> Position:
-        """Return the position one round on."""
-        return Position(
-            self.round + 1,
-            state,
-            self.queries + info.queries,
-            self.uplink_bytes + info.uplink_bytes,
-            self.downlink_bytes + info.downlink_bytes,
-            self.channel_uses + info.channel_uses,
-            self.energy if info.energy is None else (self.energy or 0.0) + info.energy,
-            self.idle + (info.participants == 0),
-            info,
-        )
-
 
 def unchanged(x: Array) -> Array:
-    """Return x itself: of most problems nobody moves it in place."""
+    """Return x itself: most problems do not move it in place."""
     return x
 
 
 @dataclass
 class Loop:
-    """A run under way: :meth:`go` goes on from the present position to an end."""
+    """A run under way: :meth:`go` continues from the present position to the end."""
 
     job: Job
     federation: Federation
@@ -92,7 +50,7 @@ class Loop:
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     asked_before: int = 0  # what the meter had counted before the run, if there is one
     began: float = field(default_factory=time.perf_counter)
-    silent: set[int] | None = None  # the devices that no evaluation has heard of
+    silent: set[int] | None = None  # the devices that have answered no evaluation
     sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
     snapshot: Callable[[Array], Array] = unchanged
     chosen_by: str = ""  # the metric that makes a model the best, before the loss
@@ -130,7 +88,7 @@ class Loop:
         return self.job.algorithm.model(self.position.state)
 
     def shown(self, x: Array) -> Array:
-        """Return a model as a person knows it."""
+        """Return a model as the user knows it."""
         return x.copy() if self.point is None else self.point(x)
 
     @property
@@ -139,7 +97,7 @@ class Loop:
         return time.perf_counter() - self.began
 
     def open(self, resume: bool) -> None:
-        """Find the checkpoint or make the folder; nothing is written if either cannot be."""
+        """Load the checkpoint or make the folder; write nothing if that fails."""
         if self.files is not None:
             self._open_folder(self.files, resume)
         if self.federation.meter is not None:
@@ -190,7 +148,7 @@ class Loop:
             self.federation.meter.queries = checkpoint.spent
 
     def go(self) -> tuple[Status, str]:
-        """Run to the end, whichever it is."""
+        """Run until it ends, and return how it ended."""
         try:
             status, message = self._loop()
             self.evaluate()  # a callback may have stopped it off the schedule
@@ -230,12 +188,12 @@ class Loop:
         return (Status.FINISHED, f"finished {t} rounds") if at_end else None
 
     def _stopped_by_watcher(self) -> bool:
-        """Show every watcher how far the run has come; tell whether one of them stops it."""
+        """Show the progress to every watcher; return whether one of them stops the run."""
         progress = self._progress()
         return True in [bool(watcher(progress)) for watcher in self.job.watchers]  # call each
 
     def _halted(self, error: Halted) -> tuple[Status, str]:
-        """Keep the last whole round, and count what was asked for after it."""
+        """Save the last whole round, and count the queries after it."""
         self._count_unfinished_queries()
         self.save()
         status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
@@ -258,9 +216,9 @@ class Loop:
         self._note_left_out(t + 1)
         if not all_finite(self.job.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
-        # What a round tells of itself may be anything; the numbers are what is kept.
+        # A round may report anything; only numbers go into the history.
         info = info._replace(
-            metrics=_metrics(info.metrics), queries=self._asked(before, info.queries)
+            metrics=numbers_of(info.metrics), queries=self._asked(before, info.queries)
         )
         self.position = self.position.moved(state, info)
 
@@ -284,8 +242,8 @@ class Loop:
         record: dict[str, Any] = {
             "round": at.round,
             "train_loss": mean_of(losses),
-            **_metrics(self.federation.metrics(self.x)),
-            **_metrics(at.last.metrics),
+            **numbers_of(self.federation.metrics(self.x)),
+            **numbers_of(at.last.metrics),
             "participants": at.last.participants,
             "queries": at.queries,
             "evaluation_queries": self._evaluation_queries()
@@ -312,13 +270,11 @@ class Loop:
         if self.files is None:
             return
         at = self.position
-        sums = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses", "energy", "idle")
-        totals = {key: getattr(at, key) for key in sums}
         self.files.save(
             Checkpoint(
                 round=at.round,
                 state=flatten(at.state),
-                totals=totals,
+                totals=at.totals,
                 spent=self._metered(),
                 best=self.best,
                 last=at.last._asdict(),
@@ -332,7 +288,7 @@ class Loop:
         )
 
     def close(self, status: Status, message: str) -> Result:
-        """Write the models that a run leaves, and tell what came of it."""
+        """Write the models, and return the result."""
         at, best, last = self.position, self._better(), self.shown(self.snapshot(self.x))
         best = best._replace(x=self.shown(best.x))
         if not self.history:  # the very first evaluation failed or was interrupted
@@ -347,7 +303,7 @@ class Loop:
             status=status,
             message=message,
             nit=at.round,
-            algorithm=self.job.algorithm,
+            algorithm=self.job.algorithm.settled(at.state),
             last=last,
             best=best,
             queries=at.queries,
@@ -360,30 +316,36 @@ class Loop:
         )
 
     def _verdict(self, status: Status, message: str) -> tuple[Status, str]:
-        """Return what a run that ended as it should has come to, in truth."""
+        """Return the status and message of a run, checked for success where it ended normally."""
         at, best = self.position, self._better()
         found = None
         if status <= Status.STOPPED:
             losses = [record["train_loss"] for record in self.history]
             moved = fingerprint(self.x) != self.start
+            if (
+                self.job.algorithm.settles
+            ):  # noise is no rise, and to stay is to find nothing better
+                losses, best, moved = losses[-1:], best if moved else best._replace(round=0), True
             silent = sorted(self.silent or ())
             found = shortcoming(at.round, at.queries, at.idle, losses, best, moved, silent)
         return status if found is None else found[0], message + ("" if found is None else found[1])
 
     def _note_left_out(self, t: int) -> None:
-        """Take down who was left out in round t, for the next record of the history."""
+        """Note the devices left out in round t, for the next record of the history."""
         for absent in sorted(self.federation.left_out):
             self.left_out.append({"round": t, **absent._asdict()})
         self.federation.left_out.clear()
 
     def _better(self) -> Best:
-        """Return the best evaluated model, the present one among them."""
-        if self._recorded() and self._rank(self.history[-1]) < self._best_rank():
+        """Return the best evaluated model, the present one included."""
+        if self._recorded() and (
+            self.job.algorithm.settles or self._rank(self.history[-1]) < self._best_rank()
+        ):
             return Best(self.snapshot(self.x), self.history[-1]["train_loss"], self.position.round)
         return self.best
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
-        """Return what the best model has least of: minus its metric, and then its loss."""
+        """Return the key that orders models, the best first: minus the metric, then the loss."""
         return -record.get(self.chosen_by, 0.0), record["train_loss"]
 
     def _best_rank(self) -> tuple[float, float]:
@@ -399,12 +361,12 @@ class Loop:
     def _metered(self) -> int:
         return 0 if self.federation.meter is None else self.federation.meter.queries
 
-    def _asked(self, before: int, told: int) -> int:
-        """Return how many queries there were since: as metered, which sees retries, or as told."""
-        return told if self.federation.meter is None else self._metered() - before
+    def _asked(self, before: int, reported: int) -> int:
+        """Return the queries since ``before``: as metered, retries included, or as reported."""
+        return int(reported) if self.federation.meter is None else self._metered() - before
 
     def _reached(self) -> bool:
-        """Tell whether the model was evaluated, and is as good as wanted."""
+        """Return whether the model was evaluated and meets the target."""
         target = -np.inf if self.options.target is None else self.options.target
         return self._recorded() and bool(self.history[-1]["train_loss"] <= target)
 
@@ -416,38 +378,3 @@ class Loop:
         record = self.history[-1] if self._recorded() else None
         x = self.shown(self.x)
         return Progress(at.round, self.options.rounds, x, at.queries, self.seconds, record)
-
-
-def fingerprint(x: Array) -> str:
-    """Return a short name for a model, another one for every other model."""
-    return hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()[:16]
-
-
-def all_finite(x: Array) -> bool:
-    """Tell whether all numbers of a model are finite, looking at a few at a time.
-
-    >>> all_finite(np.array([1.0, np.inf]))
-    False
-    """
-    flat = x.reshape(-1)
-    return all(np.isfinite(flat[i : i + 65536]).all() for i in range(0, flat.size, 65536))
-
-
-def mean_of(losses: Array) -> float:
-    """Return the mean of finite numbers, whose sum may be beyond the largest of them.
-
-    >>> mean_of(np.array([1e308, 1.2e308]))
-    1.1e+308
-    """
-    with np.errstate(over="ignore"):
-        mean = float(losses.mean())
-    return mean if np.isfinite(mean) else float((losses / len(losses)).sum())
-
-
-def _metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers among a problem's or a round's metrics."""
-    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real | np.number)}
-    taken = sorted(RESERVED & numbers.keys())
-    if taken:
-        raise UsageError(f"metrics may not be called {', '.join(taken)}: the history has these")
-    return numbers

@@ -14,10 +14,11 @@ from fedzo.algorithms import Adaptive, Algorithm, FedZO
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError, nearest
 from fedzo.problems.function import FunctionOptions
-from fedzo.runs.inputs import as_objective, describe_problem
+from fedzo.runs.describe import describe_job, describe_problem
+from fedzo.runs.inputs import as_objective
 from fedzo.runs.job import Job, perform
 from fedzo.runs.options import RunKeywords, RunOptions
-from fedzo.runs.parts import check_part, describe_parts
+from fedzo.runs.parts import check_part
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Ideal, Uplink
 
@@ -127,14 +128,3 @@ def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptio
     run = {key: value for key, value in options.items() if key in of_run}
     function: Any = {key: value for key, value in options.items() if key in of_function}
     return RunOptions(**run), function
-
-
-def describe_job(
-    algorithm: Algorithm, uplink: Uplink, run: RunOptions, problem: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Return the tables of a configuration for what was given in Python."""
-    table = {field.name: getattr(run, field.name) for field in fields(run)}
-    if "seed" in problem:  # a configuration has it under another name
-        table["data_seed"] = problem["seed"]
-    described = {key: value for key, value in problem.items() if key != "seed"}
-    return {"problem": described, **describe_parts(algorithm, uplink), "run": table}

@@ -43,10 +43,10 @@ class RunOptions:
     workers : int, optional
         Threads; all cores by default. The result does not depend on it.
     target : float, optional
-        The run stops when f, as evaluated, is no larger than this.
+        The run stops when f, as evaluated, is at most this.
     modules : str, optional
-        A folder in which modules of the user's own are looked for, too: of a configuration that
-        names some, the folder it lies in.
+        A folder in which the user's own modules are looked for, too. By default the folder of a
+        configuration that names some, or, in Python, the folder of the module.
 
     Examples
     --------
@@ -78,11 +78,11 @@ class RunOptions:
         require(target is None or number, "target", target, "a number")
 
     def evaluates(self, t: int) -> bool:
-        """Tell whether f is evaluated on schedule after t rounds."""
+        """Return whether f is evaluated on schedule after t rounds."""
         return t % self.evaluate_every == 0
 
     def saves(self, t: int) -> bool:
-        """Tell whether a checkpoint is written after t rounds."""
+        """Return whether a checkpoint is written after t rounds."""
         return t % self.checkpoint_every == 0 or t == self.rounds
 
 
@@ -93,17 +93,17 @@ class FlowerSettings:
     Parameters
     ----------
     quorum : float
-        The share of a round's devices, in (0, 1], whose answers the round cannot do without.
+        The share of a round's devices, in (0, 1], that must answer.
     grace : float
-        Seconds that the others are waited for once the quorum is there. Who has not answered
+        Seconds to wait for the others once the quorum has answered. A device that has not answered
         by then is left out of the round, and asked again when it has shown that it is alive.
     patience : float
-        Seconds that a quorum is waited for; then the run stops, with a checkpoint.
+        Seconds to wait for a quorum; then the run stops, with a checkpoint.
     max_norm : float, optional
-        An update that is longer than this is left out; None: any finite one is taken.
+        An update that is longer than this is left out; None: any finite one is accepted.
     clip : float or False
         An update that is longer than so many times the median of its round is shortened to
-        that; losses and sample counts are kept within wider bounds. False: nothing is.
+        that; losses and sample counts are kept within wider bounds. False: no limits.
     bindings : str, optional
         A file on the server that says which devices each node may claim; None: any.
     nodes : int, optional

@@ -1,6 +1,6 @@
 """Algorithms, server steps and uplinks by name: made from tables, and described as tables.
 
-A name is one of ours, or ``module:Class`` for a part of one's own. What is described can be made
+A name is one of ours, or ``module:Class`` for the user's own. What is described can be made
 again, so ``config.toml`` and a saved ask-and-tell run hold parts in this form.
 """
 
@@ -23,7 +23,7 @@ Table = dict[str, Any]
 
 
 class Part(NamedTuple):
-    """A table that makes one of several things: which key says what, and what it may say."""
+    """A table that makes one of several things: its key for the name, and the known names."""
 
     key: str
     known: Mapping[str, type]
@@ -98,7 +98,7 @@ def make_parts(tables: Mapping[str, Any]) -> tuple[Algorithm, Uplink, dict[str, 
 
 
 def has_server(kind: Any) -> bool:
-    """Tell whether an algorithm leaves the server's part to a server step."""
+    """Return whether an algorithm leaves the server's part to a server step."""
     return any(field.name == "server" for field in fields(kind))
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: one live line, or plain lines where there is no terminal."""
+"""What a user sees during a run: one live line, or plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LiveLine:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # a run is not lost because nobody can read of it
+        except (OSError, ValueError):  # a run must not fail because its progress cannot be shown
             self.stream = None
 
     def close(self) -> None:

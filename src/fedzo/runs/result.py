@@ -1,4 +1,4 @@
-"""What a run tells: while it goes, and when it has ended."""
+"""What a run reports: its progress, and its result."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Status(enum.IntEnum):
     """How a run ended; the first two are successes."""
 
     FINISHED = 0
-    STOPPED = 1  # by a callback, a target, a budget, or because nothing was left to gain
+    STOPPED = 1  # by a callback, a target, a budget, or because nothing improved any more
     INTERRUPTED = 2
     NON_FINITE = 3
-    HALTED = 4  # it could not go on
+    HALTED = 4  # it could not continue
     DIVERGED = 5  # the loss ended above where it began
     STALLED = 6  # nothing that was evaluated is better than the start
 
@@ -46,7 +46,7 @@ Callbacks = Callback | Sequence[Callback] | None
 
 @contextmanager
 def closing(*things: object) -> Iterator[None]:
-    """Close the things that can be closed, however what is done meanwhile ends."""
+    """Close what has a ``close()`` on leaving, also after an error."""
     with ExitStack() as stack:
         for one in reversed(things):
             if hasattr(one, "close"):
@@ -63,7 +63,7 @@ def as_watchers(callback: Callbacks) -> tuple[Callback, ...]:
 
 @dataclass
 class Result:
-    """What came of a run, by SciPy's names where SciPy has one.
+    """The result of a run; names are SciPy's where SciPy has one.
 
     Attributes
     ----------
@@ -72,7 +72,8 @@ class Result:
     fun : float
         f(x), as evaluated there, over all devices.
     success : bool
-        False where the run diverged, improved on nothing, was interrupted or could not go on.
+        False if the run diverged, did not improve on its start, was interrupted or could not
+        continue.
     status, message
         Which of these it was, as a number and in words.
     nit : int
@@ -80,7 +81,7 @@ class Result:
     algorithm : Algorithm
         What was run, with the numbers that were chosen in place of "auto".
     last : array
-        The model after the last round, from which a resumed run goes on.
+        The model after the last round, from which a resumed run continues.
     best : Best
         ``x``, ``fun`` and the round after which they were evaluated.
     queries, evaluation_queries : int

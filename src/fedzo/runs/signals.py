@@ -1,4 +1,4 @@
-"""A polite end: signals that end a run in order, with a checkpoint."""
+"""Signals: Ctrl-C and termination end a run with a checkpoint."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def differences(old: Config, new: Config) -> list[str]:
 def as_toml(config: Config) -> Config:
     """Return a configuration as it will be when written to TOML and read again.
 
-    TOML has no null: a setting that is None, or a default that TOML has no word for, is left
-    out, which means the same.
+    TOML has no null: a setting that is None, or a default that TOML cannot express, is left
+    out, which has the same meaning.
 
     >>> as_toml({"algorithm": {"directions": np.int64(3), "participants": None, "sizes": (1, 2)}})
     {'algorithm': {'directions': 3, 'sizes': [1, 2]}}

@@ -1,4 +1,4 @@
-"""Whether a run that ended as it should has come to something."""
+"""Whether a run that ended normally was a success."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def shortcoming(
     best : Best
         The best of them.
     moved : bool
-        Whether the model is another one than the start.
+        Whether the model differs from the start.
     silent : sequence of int
-        Devices that no evaluation has heard of.
+        Devices that have answered no evaluation.
 
     Examples
     --------
@@ -43,10 +43,10 @@ def shortcoming(
     first, last = losses[0], losses[-1]
     kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
     flat = "μ is below the precision of x, or the loss is flat around it"
-    heard = ", ".join(map(str, silent[:5]))
+    numbers = ", ".join(map(str, silent[:5]))
     reasons = (
         (not queries, Status.HALTED, ", in which no device took part"),
-        (silent, Status.HALTED, f", but device {heard} was never heard of"),
+        (silent, Status.HALTED, f", but device {numbers} never answered"),
         (2 * idle > rounds, Status.STALLED, f", but in {idle} of {rounds} no device took part"),
         # Less than one per cent is noise around a good start.
         (

@@ -1,4 +1,4 @@
-"""Those who watch a run for its folder: the curves are drawn when it has ended."""
+"""Watchers of a run: the one here draws the curves when the run has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Curves:
         self.folder = folder
 
     def __call__(self, progress: Progress) -> None:
-        """Let the run go on."""
+        """Never stop the run."""
 
     def close(self) -> None:
         """Draw, if anything was evaluated."""

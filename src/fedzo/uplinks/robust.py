@@ -87,13 +87,21 @@ class Robust(Uplink):
         return self._centre(np.stack(rows)), _info(rows, down=sum(row.nbytes for row in rows))
 
     def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
-        """Return the centre of the values that devices answered to points."""
-        assert updates.work is not None
+        """Return the centre of the values that devices answered to points.
+
+        What only one device was asked for has no centre: of that it is the mean.
+        """
+        work = updates.work
+        assert work is not None
         rows = [update.values for update in updates if update.values is not None]
-        down = updates.count * updates.work.x.nbytes
+        down = updates.count * work.x.nbytes
         if not rows:
-            return np.full(len(updates.work.x), np.nan), UplinkInfo(0, 0, 0)
-        return self._centre(np.stack(rows)), _info(rows, down)
+            return np.full(len(work.x), np.nan), UplinkInfo(0, 0, 0)
+        told = np.stack(rows)
+        centre = told.mean(axis=0)
+        everyone = getattr(work.algorithm, "told_by_all", lambda x: slice(None))(work.x)
+        centre[everyone] = self._centre(told[:, everyone])
+        return centre, _info(rows, down)
 
     def _centre(self, rows: Array) -> Array:
         """Return the centre of (M, k) numbers, a block of columns at a time."""
@@ -138,7 +146,7 @@ class RobustSeeds(Robust):
         heard, work = list(updates), updates.work
         if not heard:
             return np.zeros(federation.dim), UplinkInfo(0, 0, 0)
-        if work is None or not getattr(work.algorithm, "shared_directions", False):
+        if work is None or not work.algorithm.shared_directions:
             raise UsageError(
                 "uplink.kind = 'robust_seeds': coefficients can only be compared along the same "
                 "directions; set algorithm.shared_directions = true"

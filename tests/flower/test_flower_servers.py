@@ -1,0 +1,45 @@
+"""Every server step over Flower's messages is the run in one process, over every uplink."""
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.algorithms import SERVER_STEPS
+from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
+from fedzo.flower.schema import Malformed
+from fedzo.problems.quadratic import Quadratic
+from fedzo.runs.job import Job, drive
+from fedzo.runs.options import RunOptions
+from fedzo.uplinks import UPLINKS
+
+PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
+
+
+@pytest.mark.parametrize("kind", UPLINKS)
+@pytest.mark.parametrize("name", SERVER_STEPS)
+def test_same_run_as_in_one_process(name, kind):
+    algorithm = fedzo.FedZO(
+        learning_rate=0.05,
+        directions=4,
+        local_steps=2,
+        participants=4,
+        shared_directions=True,
+        server=SERVER_STEPS[name](),
+    )
+    uplink, options = UPLINKS[kind](), RunOptions(seed=5, rounds=4)
+    grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
+    settings = FlowerSettings(grace=0.02, patience=0.5, clip=False)
+    federation = FlowerFederation(grid, 5, uplink, settings)
+    remote = drive(Job(algorithm, uplink, options, {}), federation, federation.initial())
+    here = fedzo.minimize(PROBLEM, algorithm=algorithm, uplink=uplink, rounds=4, seed=5)
+    assert np.array_equal(remote.last, here.last)
+
+
+@pytest.mark.parametrize("stretch", [np.zeros(8), np.full(8, np.inf), np.ones(7), -np.ones(8)])
+def test_directions_are_stretched_by_positive_factors_only(stretch):
+    from fedzo.algorithms import ALGORITHMS
+    from fedzo.core.federation import Work
+
+    work = Work(fedzo.FedZO(), np.zeros(8), 0, 0, stretch=stretch)
+    with pytest.raises(Malformed, match="stretched"):
+        wire.read_task(wire.task(wire.pack(work), [0], coefficients=True), ALGORITHMS)
