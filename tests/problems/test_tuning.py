@@ -130,7 +130,7 @@ def test_it_finds_the_best_and_tells_so(tmp_path):
     assert np.log10(tuned.params["rate"]) == pytest.approx(-1, abs=0.3)
     config = tomllib.loads((folder / "config.toml").read_text())
     asked = tuned.result.queries + tuned.result.evaluation_queries + config["problem"]["probed"]
-    assert 380 < tuned.queries == asked <= 400
+    assert 360 < tuned.queries == asked <= 400  # some are kept for looks that were not needed
     best = min(tuned.history, key=lambda record: record["train_loss"])
     assert tuned.score == best["train_loss"]
     assert tuned.params == {"rate": best["rate"], "layers": best["layers"]}

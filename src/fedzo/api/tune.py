@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -244,10 +243,13 @@ def _rounds(
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
-    if algorithm.automatic:  # and for the looks by which it adapts
-        cost += math.ceil(cost / SHARE)
+    looks = cost / SHARE if algorithm.automatic else 0.0  # those by which it adapts
     rounds, evaluation = 0, problem.evaluation_cost
-    while probed + _evaluations(rounds + 1, run) * evaluation + (rounds + 1) * cost <= budget:
+
+    def needed(rounds: int) -> int:
+        return _evaluations(rounds, run) * evaluation + rounds * cost + int(rounds * looks)
+
+    while probed + needed(rounds + 1) <= budget:
         rounds += 1
     if rounds == 0:
         least = probed + 2 * evaluation + cost
