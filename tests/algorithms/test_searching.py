@@ -378,3 +378,11 @@ def test_noise_does_not_hide_a_slope_that_many_devices_measure():
     result = fedzo.minimize(bowl, np.zeros(40), devices=10, max_queries=12_000, workers=1)
     goal = 3 + centres.mean(axis=0)
     assert np.mean((result.x - goal) ** 2) < 0.15 * np.mean(goal**2)
+
+
+def test_a_rugged_sum_is_searched_without_a_budget_too():
+    def waves(x, device):
+        return float(np.sum(x**2 + 3 - 3 * np.cos(20 * x)))
+
+    result = fedzo.minimize(waves, np.full(2, 2.3), devices=1, workers=1)
+    assert result.fun < 0.05  # the next minima have 0.1
