@@ -28,7 +28,7 @@ def test_same_run_as_in_one_process(name, kind):
     )
     uplink, options = UPLINKS[kind](), RunOptions(seed=5, rounds=4)
     grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
-    settings = FlowerSettings(grace=0.02, patience=0.5, clip=False)
+    settings = FlowerSettings(clip=False)
     federation = FlowerFederation(grid, 5, uplink, settings)
     remote = drive(Job(algorithm, uplink, options, {}), federation, federation.initial())
     here = fedzo.minimize(PROBLEM, algorithm=algorithm, uplink=uplink, rounds=4, seed=5)
