@@ -24,6 +24,7 @@ from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.flower.course import Course
 from fedzo.flower.downlink import Downlink, Log, follows
 from fedzo.flower.following import Following
+from fedzo.flower.limits import question_of
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
@@ -216,7 +217,8 @@ class FlowerFederation:
 
     def _updates(self, work: Work, devices: list[int]) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received = [], []
-        if self.coefficients and work.algorithm.coefficients_shape is None:
+        made = work.algorithm.coefficients_shape is not None or question_of(work) is not None
+        if self.coefficients and not made:  # values are scalars already
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
         if self._downlink is not None:
             self._downlink.aim(work.x, work)
