@@ -45,11 +45,13 @@ results: $(VENV)/.dev
 	$(BIN)/fedzo reproduce all --scale quick --out build/results/quick
 	$(BIN)/python tools/make_results.py build/results/paper build/results/quick --sweeps build/results/sweeps
 
-# Our methods and others at equal queries, and BBOB: an hour or more.
+# Our methods and others at equal queries, BBOB and bbob-noisy: hours. Every run is kept in compare/
+# as it ends, so this can be interrupted, and goes on where it was.
 compare: $(VENV)/.dev
 	$(PIP) nevergrad coco-experiment
-	$(BIN)/python benchmarks/compare.py --out compare
-	$(BIN)/python benchmarks/compare.py --bbob 6 7
+	$(BIN)/python benchmarks/compare.py --tuned
+	$(BIN)/python benchmarks/compare.py --bbob 11 12
+	$(BIN)/python benchmarks/compare.py --suite bbob-noisy --bbob 11 --dims 10
 
 # One perturbation by several methods at equal queries and equal ε, three victims: an hour.
 compare-attack: $(VENV)/.torch

@@ -19,7 +19,7 @@ HERE = Path(__file__).parents[2]
 APP = HERE / "examples" / "flower-app"
 LIMIT = 900  # seconds that anything may take at most: a machine may be busy
 PATIENT = {"flower.grace": 900.0, "flower.patience": 900.0}  # where nobody is to be left out
-WIRE = ("wire_up_bytes", "wire_down_bytes")
+WIRE = tuple(f"{kind}_{way}_bytes" for kind in ("message", "transport") for way in ("up", "down"))
 
 
 def node_config(folder, part, parts):

@@ -30,7 +30,7 @@ def test_same_run_as_in_one_process(federation, tmp_path):
     ideal, seeds = (
         list(read_history(tmp_path / name / "history.jsonl"))[-1] for name in ("ideal", "seeds")
     )
-    assert ideal["wire_up_bytes"] > 50 * seeds["wire_up_bytes"]
+    assert ideal["message_up_bytes"] > 50 * seeds["message_up_bytes"]
 
 
 def ledger(federation, node):

@@ -16,6 +16,7 @@ from fedzo.flower.downlink import Log
 from fedzo.flower.following import Following, checksum, pack_round, read_behind, unpack_rounds
 from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
+from fedzo.flower.traffic import sizes
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
@@ -130,18 +131,18 @@ def test_same_run_as_without_following(dtype):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_bytes_do_not_grow_with_the_model(shared):
-    sizes = {}
+    bytes_of = {}
     for dim in (400, 40_000):
         grid = Nodes(Quadratic(dim=dim, devices=3))
         algorithm = fedzo.FedZO(**ALGORITHM, shared_directions=shared)
         run(grid, algorithm, fedzo.Seeds(), 4, evaluate_every=4)
         last = [m for _, m in grid.told if m.metadata.message_type == wire.TRAIN][-3:]
-        sizes[dim] = [wire.size(message) for message in last]
+        bytes_of[dim] = [sum(sizes(message)) for message in last]
         lengths = {len(log) for _, t, log, _ in grid.followed() if t > 0}
         numbers = 8 * 2 * 3
         assert lengths == {4 + 4 + numbers} if shared else {4 + 3 * (4 + numbers)}
-    assert max(abs(a - b) for a, b in zip(*sizes.values(), strict=True)) < 20
-    assert max(sizes[40_000]) < 1100
+    assert max(abs(a - b) for a, b in zip(*bytes_of.values(), strict=True)) < 20
+    assert max(bytes_of[40_000]) < 1100
 
 
 def test_the_model_is_sent_where_the_log_is_longer():

@@ -27,6 +27,7 @@ from fedzo.flower.following import Following
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
+from fedzo.flower.traffic import serialised, transported
 from fedzo.runs.options import FlowerSettings
 from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
@@ -182,7 +183,7 @@ class FlowerFederation:
         for device, loss in found.items():
             losses[device] = loss
         if self.settings.clip:
-            losses = clipped_losses(losses)
+            losses = clipped_losses(losses, self.settings.clip)
         finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]
@@ -190,14 +191,22 @@ class FlowerFederation:
         return losses
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return what the first device's node answered at the last evaluation, and bytes measured.
+        """Return what the first device's node answered at the last evaluation, and bytes.
 
-        ``wire_up_bytes`` and ``wire_down_bytes`` are the last round's messages as Flower
-        serialises them, without HTTP's headers.
+        All are of the last round. ``message_up_bytes`` and ``message_down_bytes`` are its messages
+        as Flower serialises them; ``transport_up_bytes`` and ``transport_down_bytes`` are an
+        estimate of the requests that carry them, with HTTP's headers.
         """
-        up, down = (sum(map(wire.size, some)) for some in (self._nodes.received, self._nodes.sent))
         own = {k: v for k, v in self._metrics.items() if k not in RESERVED}
-        return {**own, "wire_up_bytes": up, "wire_down_bytes": down}
+        sent, received = self._nodes.sent, self._nodes.received
+        messages, carried = serialised(sent, received), transported(sent, received)
+        return {
+            **own,
+            "message_up_bytes": messages.up,
+            "message_down_bytes": messages.down,
+            "transport_up_bytes": carried.up,
+            "transport_down_bytes": carried.down,
+        }
 
     def _first(self) -> int:
         homes = self._registry.homes(self._registry.sizes)

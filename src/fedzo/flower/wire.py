@@ -16,10 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    no_object_id_recompute,
-)
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
@@ -70,15 +66,6 @@ class Answer(NamedTuple):
     round: int
     updates: tuple[Update, ...]  # ``delta`` is empty where coefficients were asked for
     failures: Mapping[int, str]
-
-
-def size(message: Any) -> int:
-    """Return the bytes of a message as Flower serialises it: every object that is pushed.
-
-    HTTP's own headers come on top.
-    """
-    with no_object_id_recompute():
-        return sum(len(one.deflate()) for one in get_all_nested_objects(message).values())
 
 
 # ---------------------------------------------------------------------------- down: the work

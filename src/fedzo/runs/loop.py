@@ -131,6 +131,10 @@ class Loop:
                 f"more than {self.options.rounds}"
             )
         last = RoundInfo(**checkpoint.last)
+        tables = (checkpoint.config, self.job.tables)
+        had, has = (table.get("problem", {}).get("max_queries") for table in tables)
+        if had is not None and (has is None or has > had):  # a search may have ended for want of it
+            last = last._replace(done="")
         state = unflatten(self.position.state, checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
         self.best, self.left_out = checkpoint.best, checkpoint.left_out
