@@ -1,14 +1,19 @@
-"""What Flower costs: time of a round's messages in one process, and bytes on the wire.
+"""What Flower costs: time of a round's messages, bytes on the wire, and rebuilding from seeds.
 
-python benchmarks/flower.py
+python benchmarks/flower.py [messages] [bytes] [rebuild]
 """
 
 import logging
+import os
 import statistics
+import sys
 import time
+import tracemalloc
+
+import numpy as np
 
 import fedzo
-from fedzo.core.federation import Federation, LocalFederation
+from fedzo.core.federation import Federation, LocalFederation, Update, Work, cores
 from fedzo.core.objective import Objective
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
 from fedzo.problems.quadratic import Quadratic
@@ -16,6 +21,7 @@ from fedzo.problems.softmax import softmax
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import Uplink
+from fedzo.uplinks.base import Mean
 
 ROUNDS = 40
 
@@ -38,8 +44,7 @@ def on_flower(problem: Objective, nodes: int, uplink: Uplink) -> FlowerFederatio
     )
 
 
-def main() -> None:
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+def messages() -> None:
     small, algorithm = Quadratic(dim=100, devices=10), fedzo.FedZO()
     here = rounds(LocalFederation(small, 0, workers=1), small, algorithm)
     there = rounds(on_flower(small, 10, fedzo.Ideal()), small, algorithm)
@@ -48,19 +53,62 @@ def main() -> None:
     print(f"  with Flower's messages        {there * 1e3:8.1f} ms")
     print(f"  overhead                      {(there - here) * 1e3:8.1f} ms\n")
 
+
+def count_bytes() -> None:
     problem, algorithm = softmax(), fedzo.FedZO(participants=20)
-    print("a round of the paper's softmax setting, M = 20, d = 7850: bytes up, bytes down")
+    print("the second round of the paper's softmax setting, M = 20, d = 7850: bytes up, bytes down")
     for nodes in (3, 50):
         for uplink in (fedzo.Ideal(), fedzo.Seeds()):
-            federation = on_flower(problem, nodes, uplink)
-            job = Job(algorithm, uplink, RunOptions(rounds=1), tables={})
-            result = drive(job, federation, problem.initial())
-            last = result.history[-1]
-            print(
-                f"  {nodes:>2} nodes, {type(uplink).__name__:<6}"
-                f" counted {last['uplink_bytes']:>9,} {last['downlink_bytes']:>9,}"
-                f"   measured {int(last['wire_up_bytes']):>9,} {int(last['wire_down_bytes']):>9,}"
-            )
+            federation, x0 = on_flower(problem, nodes, uplink), problem.initial()
+            federation.follow(algorithm, x0)
+            job = Job(algorithm, uplink, RunOptions(rounds=2, evaluate_every=2), tables={})
+            last = drive(job, federation, x0).history[-1]
+            columns = [
+                f"{kind} {last[f'{kind}_up_bytes']:>11,.0f} {last[f'{kind}_down_bytes']:>11,.0f}"
+                for kind in ("message", "transport")
+            ]
+            print(f"  {nodes:>2} nodes, {type(uplink).__name__:<6} {'   '.join(columns)}")
+    print()
+
+
+def rebuild(dim: int = 10**6, devices: int = 50) -> None:
+    algorithm = fedzo.FedZO()  # H = 5, b2 = 20
+    work = Work(algorithm, np.zeros(dim, np.float32), round=0, seed=0)
+    numbers = np.random.default_rng(0).normal(size=(devices, 5, 20)).astype(np.float32)
+    updates = [Update(i, np.empty(0), 1, 0, own) for i, own in enumerate(numbers)]
+
+    def server() -> None:
+        mean = Mean(dim)
+        for update in updates:
+            mean.add(update._replace(delta=work.rebuilt(update)))
+        algorithm.server.take(0, (), work.x, mean.value())
+
+    print(f"a server's round from coefficients, d = {dim:,}, M = {devices}, H = 5, b2 = 20")
+    updates = updates[:1]
+    server()  # compiled
+    updates = [Update(i, np.empty(0), 1, 0, own) for i, own in enumerate(numbers)]
+    everyone = os.sched_getaffinity(0)
+    for count in sorted({1, len(everyone)}):
+        own = set(sorted(everyone)[:count])
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), own)
+        began, busy = time.perf_counter(), time.process_time()
+        server()
+        seconds, busy = time.perf_counter() - began, time.process_time() - busy
+        print(f"  {count} of {cores()} cores: {seconds:6.1f} s, {busy:6.1f} s of CPU time")
+    tracemalloc.start()
+    updates = updates[:3]
+    server()
+    print(f"  memory: {tracemalloc.get_traced_memory()[1] / work.x.nbytes:.2f} models besides x")
+
+
+PARTS = {"messages": messages, "bytes": count_bytes, "rebuild": rebuild}
+
+
+def main() -> None:
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    for name in sys.argv[1:] or PARTS:
+        PARTS[name]()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs fedzo[torch]")
@@ -43,3 +44,24 @@ def test_stopped_training_resumes(tmp_path, monkeypatch):
     assert all(torch.equal(whole[key], again[key]) for key in whole)
     with pytest.raises(SystemExit, match="is of another recipe or seed: remove it"):
         train(kept, seed=1)
+
+
+@pytest.mark.slow
+def test_weights_in_half_are_the_same_network(tmp_path):
+    """A file of weights that were rounded to float16 answers as before, at half the size."""
+    from fedzo import models
+
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    torch.manual_seed(0)
+    network = train_victim.carlini()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_(weight.half().float())
+    path = tmp_path / "network.onnx"
+    train_victim.write_onnx(network, path)
+    whole, images = path.stat().st_size, torch.rand(3, 3, 32, 32)
+    train_victim.halve(path)
+    assert path.stat().st_size < 0.52 * whole
+    answers = models.load(str(path))(images.numpy())
+    wanted = network(images).detach().numpy()  # to the rounding of sums in another order
+    np.testing.assert_allclose(answers, wanted, rtol=1e-3, atol=1e-4)

@@ -42,6 +42,7 @@ from .uplinks import Seeds as Seeds
 from .uplinks import Uplink as Uplink
 from .uplinks import UplinkInfo as UplinkInfo
 from .variables.perturbation import Perturbation as Perturbation
+from .variables.space import Choice as Choice
 from .variables.space import Float as Float
 from .variables.space import Int as Int
 from .variables.space import Space as Space

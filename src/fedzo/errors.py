@@ -213,7 +213,7 @@ def check_not_negative(key: str, value: Any) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether this is a finite real number that a float can hold.
+    """Return whether this is a finite real number that a float can hold.
 
     >>> is_number(2), is_number(float("nan")), is_number(10**400), is_number("2")
     (True, False, False, False)

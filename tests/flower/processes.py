@@ -19,13 +19,13 @@ HERE = Path(__file__).parents[2]
 APP = HERE / "examples" / "flower-app"
 LIMIT = 900  # seconds that anything may take at most: a machine may be busy
 PATIENT = {"flower.grace": 900.0, "flower.patience": 900.0}  # where nobody is to be left out
-WIRE = ("wire_up_bytes", "wire_down_bytes")
+WIRE = tuple(f"{kind}_{way}_bytes" for kind in ("message", "transport") for way in ("up", "down"))
 
 
 def node_config(folder, part, parts):
-    """Return the configuration of a node that allows a small problem besides the app's."""
+    """Return the configuration of a node that allows a small problem and the example's."""
     file = folder / "node.toml"
-    file.write_text("[problems.quadratic]\ndevices = 9\n")
+    file.write_text("[problems.softmax]\ndevices = 50\n[problems.quadratic]\ndevices = 9\n")
     return f'partition-id={part} num-partitions={parts} node-file="{file}"'
 
 

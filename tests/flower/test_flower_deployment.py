@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from processes import APP, LIMIT, PATIENT, here, settings_of, without
 
+from fedzo.flower.ledger import Ledger
 from fedzo.runs.history import read_history
 
 pytestmark = pytest.mark.processes
@@ -24,10 +25,17 @@ def test_same_run_as_in_one_process(federation, tmp_path):
         there = list(read_history(tmp_path / name / "history.jsonl"))
         for one, two in zip(there, result.history, strict=True):
             assert without(one) == pytest.approx(without(two), rel=1e-6)
+        asked = there[-1]["queries"] + there[-1]["evaluation_queries"]
+        assert sum(ledger(federation, i).spent(run).run for i in range(3)) == asked
     ideal, seeds = (
         list(read_history(tmp_path / name / "history.jsonl"))[-1] for name in ("ideal", "seeds")
     )
-    assert ideal["wire_up_bytes"] > 50 * seeds["wire_up_bytes"]
+    assert ideal["message_up_bytes"] > 50 * seeds["message_up_bytes"]
+
+
+def ledger(federation, node):
+    """Return what a node has spent: every message was another process."""
+    return Ledger(str(federation.folder / f"node-{node}-home" / "fedzo-ledger.sqlite"))
 
 
 def test_nothing_of_a_run_is_imported_on_a_node(federation, tmp_path):

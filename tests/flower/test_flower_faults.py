@@ -1,6 +1,8 @@
 """Who is killed: the server, a node, one node too many; real processes on loopback."""
 
+import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -29,20 +31,39 @@ def command(pid):
         return ""
 
 
-def test_killed_server_resumes_to_the_same_model(federation, tmp_path):
-    settings = {**SMALL, **PATIENT, "run.rounds": 6, "run-dir": str(tmp_path / "run")}
+def kept(federation, name):
+    """Return the round and the model that a node has followed a run to."""
+    states = (federation.folder / f"{name}-home" / "fedzo-models").glob("*.state")
+    with max(states, key=lambda path: path.stat().st_mtime_ns).open("rb") as file:
+        return json.loads(file.readline())["round"], np.load(file)
+
+
+def test_killed_server_and_a_new_node_come_to_the_same_model(federation, tmp_path):
+    """Nodes follow the run by its coefficients; one of them is killed and comes with nothing."""
+    changes = {"uplink.kind": "seeds", "algorithm.local-steps": 1, "run.rounds": 6}
+    settings = {**changes, **PATIENT, "run-dir": str(tmp_path / "run")}
     first = federation.run(APP, settings)
     until(lambda: rounds_done(tmp_path / "run") >= 2)
     below = children(federation.processes["superlink"].pid)
     (server,) = [pid for pid in below if "flwr-serverapp" in command(pid)]
     os.kill(server, signal.SIGKILL)
+    federation.end("node-2", signal.SIGKILL)
+    shutil.rmtree(federation.folder / "node-2-home" / "fedzo-models")
     assert federation.wait(first, LIMIT) == "finished:failed"
     assert rounds_done(tmp_path / "run") < 6
+    federation.start_node("node-2", node_config(federation.folder, 2, 3))
     second = federation.run(APP, {**settings, "resume": True})
     assert federation.wait(second, LIMIT) == "finished:completed", federation.log(second)
-    result = here(settings_of(**SMALL, **{"run.rounds": 6}))
+    result = here(settings_of(**changes))
     x = np.load(tmp_path / "run" / "model.npy")
-    assert np.abs(x - result.x).max() <= 1e-6 * np.abs(result.x).max()
+    assert np.abs(x - result.last).max() <= 1e-6 * np.abs(result.last).max()
+    for name in ("node-0", "node-1", "node-2"):
+        round, own = kept(federation, name)
+        assert round == 6
+        assert np.array_equal(own, x)
+    assert "sent the model" not in federation.log(second)
+    last = list(read_history(tmp_path / "run" / "history.jsonl"))[-1]
+    assert last["message_down_bytes"] < 3 * 4000  # a round's coefficients; the model has 31,400
 
 
 def test_killed_node_costs_its_updates_and_comes_back(federation, tmp_path):

@@ -70,8 +70,9 @@ def run(
 
 
 def without(record, *keys):
-    gone = {"seconds", "wire_up_bytes", "wire_down_bytes", *keys}
-    return {k: v for k, v in record.items() if k not in gone}
+    gone = {"seconds", *keys}
+    wire = ("message_", "transport_")  # what only a real federation has
+    return {k: v for k, v in record.items() if k not in gone and not k.startswith(wire)}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -114,10 +115,10 @@ def test_seeds_are_fifty_times_smaller_on_the_wire():
         run(Nodes(problem), uplink, algorithm, rounds=1).history[-1]
         for uplink in (fedzo.Ideal(), fedzo.Seeds())
     )
-    assert ideal["wire_up_bytes"] > 50 * seeds["wire_up_bytes"]
-    assert ideal["uplink_bytes"] < ideal["wire_up_bytes"] < 1.01 * ideal["uplink_bytes"]
-    assert seeds["wire_up_bytes"] < 1.2 * seeds["uplink_bytes"]
-    assert 3 * 31400 < ideal["wire_down_bytes"] < 3 * 31400 + 6000  # the model, once a node
+    assert ideal["message_up_bytes"] > 50 * seeds["message_up_bytes"]
+    assert ideal["uplink_bytes"] < ideal["message_up_bytes"] < 1.01 * ideal["uplink_bytes"]
+    assert seeds["message_up_bytes"] < 1.2 * seeds["uplink_bytes"]
+    assert 3 * 31400 < ideal["message_down_bytes"] < 3 * 31400 + 6000  # the model, once a node
 
 
 # ------------------------------------------------------------- what a node may do to a run
@@ -378,7 +379,7 @@ def test_vast_loss_is_kept_within_bounds(lie):
     told = np.sort([*honest, lie, lie])
     middle = told[2]  # the lower median of six, an honest one
     spread = max(np.sort(np.abs(told - middle))[2], abs(middle))
-    bound = middle + np.sign(lie) * 10 * spread
+    bound = middle + np.sign(lie) * 5 * spread
     assert result.fun == pytest.approx((honest.sum() + 2 * bound) / 6, rel=1e-14)
     unclipped = run(grid, rounds=0, settings=dataclasses.replace(QUICK, clip=False))
     assert named(unclipped) == ({(0, 2), (0, 3)}, {"its loss is not finite"}) or lie < 0
@@ -400,7 +401,7 @@ def test_late_and_repeated_replies_are_passed_over():
     assert named(result) == (set(), set())
     assert np.array_equal(result.x, run(Nodes()).x)
     last = result.history[-1]
-    assert last["wire_up_bytes"] == run(Nodes()).history[-1]["wire_up_bytes"]
+    assert last["message_up_bytes"] == run(Nodes()).history[-1]["message_up_bytes"]
 
 
 def test_everybody_not_finite_is_divergence():
@@ -707,7 +708,7 @@ def test_update_of_one_device_is_shortened_to_the_others(uplink):
     assert max(shares) > 1
 
 
-def test_count_of_samples_is_believed_up_to_ten_times_the_median():
+def test_count_of_samples_is_believed_up_to_five_times_the_median():
     class Sized(Quadratic):
         def size(self, device):
             return 10**9 if device == 3 else 100
@@ -716,5 +717,5 @@ def test_count_of_samples_is_believed_up_to_ten_times_the_median():
     algorithm = dataclasses.replace(ALGORITHM, participants=None, weighting="size")
     x = run(Nodes(problem), algorithm=algorithm, rounds=1).last
     deltas = [Work(algorithm, np.zeros(8), 0, seed=5)(problem, i).delta for i in range(6)]
-    weights = [1000 if i == 3 else 100 for i in range(6)]
+    weights = [500 if i == 3 else 100 for i in range(6)]
     assert np.allclose(x, np.average(deltas, axis=0, weights=weights), rtol=1e-12, atol=0)

@@ -1,5 +1,6 @@
 """A node protects itself: what it computes, how much of it, and what leaves it."""
 
+import hashlib
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from fedzo.flower import (
     InProcessGrid,
     make_client_app,
     make_server_app,
+    pinned,
     reasons,
     wire,
 )
@@ -303,9 +305,9 @@ def test_run_cannot_have_a_file_opened(tmp_path):
 
 def test_algorithm_that_a_node_does_not_know():
     content = wire.task(wire.pack(Work(fedzo.FedZO(), np.zeros(8), 0, 0)), [0], False)
-    work = dict(content["work"])
-    work["algorithm"] = json.dumps({**json.loads(work["algorithm"]), "name": "os:abort"})
-    content["work"] = type(content["work"])(work)
+    task = dict(content["task"])
+    task["algorithm"] = json.dumps({**json.loads(task["algorithm"]), "name": "os:abort"})
+    content["task"] = type(content["task"])(task)
     (reply,) = node().send_and_receive([Message(content, 1, wire.TRAIN)])
     assert refusal(reply.content) == "unknown-algorithm"
 
@@ -359,6 +361,36 @@ def test_node_settles_the_settings_of_its_problem(tmp_path):
     assert (read.limits.local_steps, read.limits.directions) == (7, 9)
     made = read.problem({"quadratic": {"dim": 2}}, {"problem.name": "quadratic"})
     assert (made.dim, made.devices) == (6, 4)
+
+
+def test_node_with_problems_of_its_own_computes_no_others():
+    config = {"devices": "0", "problems.quadratic": {"dim": 5, "devices": 6}}
+    with pytest.raises(reasons.Refused, match="this node allows quadratic"):
+        Node.read(config).problem({"softmax": {}}, {"problem.name": "softmax"})
+
+
+def test_only_listed_apps_are_run(monkeypatch):
+    """In Flower's own client process: an app that is not listed is not even unpacked."""
+    from flwr.supernode.runtime import run_clientapp as flower
+
+    unpacked = []
+
+    def install(archive):
+        *_, fab = flower.pull_task_input(archive)
+        flower.install_from_fab(fab, skip_prompt=True)
+
+    def process():
+        install(b"ours")
+        with pytest.raises(UsageError, match="does not run the app with the SHA-256"):
+            install(b"theirs")
+
+    config = {"apps": [hashlib.sha256(b"ours").hexdigest()]}
+    context = Context(1, 1, config, RecordDict(), {})
+    monkeypatch.setattr(flower, "pull_task_input", lambda client: (None, context, None, client))
+    monkeypatch.setattr(flower, "install_from_fab", lambda fab, **how: unpacked.append(fab))
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", process)
+    pinned.main()
+    assert unpacked == [b"ours"]
 
 
 @pytest.mark.parametrize(

@@ -96,4 +96,4 @@ def test_run_through_the_proxy(secured, tmp_path):
     result = here(settings_of(**{"uplink.kind": "seeds", "run.rounds": 1}))
     assert np.allclose(np.load(folder / "model.npy"), result.x, rtol=0, atol=1e-7)
     # One round's answer, an introduction, a start (31 kB) and two evaluations.
-    assert last["wire_up_bytes"] < sent() - before < 150_000
+    assert last["message_up_bytes"] < sent() - before < 150_000

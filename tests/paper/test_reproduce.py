@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from toys import FAST, LOST, SLOW, toy
 
 from fedzo.cli import main
-from fedzo.paper import FIGURES, find_figure
+from fedzo.paper import ALL, find_figure
 from fedzo.paper.claims import reached
 from fedzo.paper.figure import Points
 from fedzo.paper.picture import axes_of
@@ -39,7 +39,8 @@ def test_claims(reproduced):
     out, judged = reproduced
     falls, slower = judged["table1"]
     assert (falls["verdict"], slower["verdict"]) == ("holds", "does not hold")
-    assert (falls["reason"], slower["reason"]) == ("", "They are not.")
+    told = f"Not as claimed: {slower['measured'][0]['what']}. They are not."
+    assert (falls["reason"], slower["reason"]) == ("", told)
     assert (falls["scale"], falls["rounds"], falls["seeds"]) == ("tiny", 30, 3)
     shares = [1 - h[-1]["train_loss"] / h[0]["train_loss"] for h in histories(out, SLOW)]
     mean, low, high = interval(shares)
@@ -107,14 +108,14 @@ def test_pictures(reproduced):
 
 
 def test_markdown(reproduced):
-    out, _ = reproduced
+    out, judged = reproduced
     text = (out / "claims.md").read_text()
     assert text == markdown(figures_in(out))
     rows = [row.strip("| ").split(" | ") for row in text.splitlines()]
     assert all(len(row) == 5 for row in rows)
     assert rows[2][0] == "table1"
     assert rows[2][4] == "**holds**"
-    assert rows[3][4] == "**does not hold** They are not."
+    assert rows[3][4] == f"**does not hold** {judged['table1'][1]['reason']}"
 
 
 @pytest.mark.slow
@@ -230,7 +231,7 @@ def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
 def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypatch):
     """By what runs are estimated to take, with some to spare."""
     monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 2)
-    figures = [find_figure(name) for name in FIGURES]
+    figures = [find_figure(name) for name in ALL]
     assert seconds_left(figures, "quick", tmp_path) < 22 * 60
 
 
@@ -238,6 +239,7 @@ def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypat
     ("arguments", "message"),
     [
         (["fig9"], "no figure 'fig9'"),
+        (["victim"], "victim: the network cifar10-carlini is not there; python tools/train_victim"),
         (["table1", "--seeds", "0"], "--seeds 0: must be a whole number from 1 to 10,000"),
     ],
 )

@@ -300,3 +300,5 @@ def test_curves_that_only_begin_alike_hide_nothing():
     panel = {"log_x": True, "log_y": False, "series": [cheap, dear]}
     assert covered(panel) == [0, 0]  # though both are near 2 at 20 queries, interpolated
     assert covered(panel | {"series": [dear, cheap, dear]}) == [1, 0, 0]
+    two = [{"x": [0.0, end], "mean": [2.0, 1.0]} for end in (8000.0, 4000.0)]
+    assert covered({"log_x": False, "log_y": False, "series": two}) == [0, 0]

@@ -195,6 +195,20 @@ def test_numbers_of_numpy(tmp_path):
     assert again.history[-1]["uplink_bytes"] == first.history[-1]["uplink_bytes"] == 2 * 4 * 3 * 8
 
 
+def test_a_tuning(tmp_path):
+    """Its space is a table of its own, and not what the refusal is about."""
+    fedzo.tune(
+        lambda params, device, rng: (params["rate"] - 0.3) ** 2 + device,
+        {"rate": fedzo.Float(0.0, 1.0)},
+        devices=2,
+        max_queries=20,
+        algorithm=fedzo.FedZO(learning_rate=0.1, batch_size=1, directions=1, local_steps=1),
+        run_dir=tmp_path,
+    )
+    with pytest.raises(UsageError, match=r"a function that was given to fedzo\.tune"):
+        Experiment.load(str(tmp_path))
+
+
 def local():
     class Here(Plain):
         pass

@@ -2,8 +2,8 @@
 
 from fedzo.flower import make_client_app
 
-# The problems that a run may name, with their settings. A node's own configuration may change
-# them, and allow others: a run cannot.
+# The problems that a run may name, with their settings. A node's own configuration may have others
+# instead: a run cannot.
 app = make_client_app(
     {
         "softmax": {"devices": 50},

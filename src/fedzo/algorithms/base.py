@@ -109,6 +109,10 @@ class Algorithm:
         x: Array = state.x
         return x
 
+    def settled(self, state: Any) -> Algorithm:
+        """Return the algorithm with the numbers that it has come to, where it adapts some."""
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class ZerothOrder(Algorithm):

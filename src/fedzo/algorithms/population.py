@@ -8,9 +8,10 @@ optimiser is that of a well-kept library, whose random numbers follow from the r
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from fedzo.algorithms.asking import Account, Asking, Question
 from fedzo.algorithms.quasi_newton import typical_scale
 from fedzo.algorithms.searching import Search
-from fedzo.errors import check_counts, check_positive
+from fedzo.errors import UsageError, check_counts, check_positive, require
 
 Array = NDArray[Any]
 
@@ -156,6 +157,11 @@ class TPE(Search):
         scale, or of the start's size. With bounds, π is the whole of them.
     population : int
         How many points are asked at a time.
+    levels : sequence of int
+        What the numbers in x stand for, as :class:`~fedzo.variables.space.Space` says it: k levels
+        in order, -k for k options in none, 0 for a number. Then all of each range is searched.
+    conditions : sequence of pairs
+        Which number's option each of them depends on, (number, option), or () if on none.
     batch_size, participants, weighting
         See :class:`~fedzo.algorithms.searching.Search`.
 
@@ -178,6 +184,8 @@ class TPE(Search):
 
     sigma: float = math.pi
     population: int = 1
+    levels: tuple[int, ...] = ()
+    conditions: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,23 +194,77 @@ class TPE(Search):
 
     def search(self, account: Account, scale: Array | None) -> Asking:
         """Ask Optuna for points, and tell it their values, to the end."""
-        import optuna
+        try:
+            import optuna
+        except ImportError:
+            raise UsageError("TPE needs optuna: pip install 'fedzo[tune]'") from None
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        x0 = account.x
-        scale = typical_scale(x0, scale)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        box = self._box(account.x, typical_scale(account.x, scale))
         seed = int(account.draw().words(1)[0])
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=False)
+        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
         study = optuna.create_study(sampler=sampler)
-        width = self.sigma * scale
-        box: dict[str, Any] = {
-            f"x{j}": optuna.distributions.FloatDistribution(x0[j] - width[j], x0[j] + width[j])
-            for j in range(x0.size)
-        }
-        study.enqueue_trial({f"x{j}": x0[j] for j in range(x0.size)})
+        study.enqueue_trial({f"x{j}": side.share(account.x[j]) for j, side in enumerate(box)})
         while True:
-            trials = [study.ask(box) for _ in range(self.population)]
-            points = np.array([[trial.params[name] for name in box] for trial in trials])
+            trials = [study.ask() for _ in range(self.population)]
+            points = np.array([suggested(trial, box) for trial in trials])
             values = yield from account.values(points)
             for trial, value in zip(trials, np.minimum(values, _WORST), strict=True):
                 study.tell(trial, float(value))
+
+    def _box(self, x0: Array, scale: Array) -> list[Side]:
+        """Return what is searched of each number."""
+        if not self.levels:
+            width = self.sigma * scale
+            return [Side(x - w, x + w) for x, w in zip(x0, width, strict=True)]
+        allowed = f"{x0.size}, one for each number in x"
+        require(len(self.levels) == x0.size, "levels", len(self.levels), allowed)
+        conditions = self.conditions or ((),) * x0.size
+        return [Side(-1.0, 1.0, *pair) for pair in zip(self.levels, conditions, strict=True)]
+
+
+class Side(NamedTuple):
+    """One number's side of the box that is searched."""
+
+    low: float
+    high: float
+    levels: int | None = None  # as TPE's; None for x itself, in place of a share u of sin u
+    condition: tuple[int, ...] = ()
+
+    def share(self, x: float) -> Any:
+        """Return what Optuna knows an x as."""
+        if self.levels is None:
+            return float(x)
+        share = (1 + math.sin(x)) / 2
+        return (
+            share if not self.levels else min(int(share * abs(self.levels)), abs(self.levels) - 1)
+        )
+
+
+def suggested(trial: Any, box: list[Side]) -> list[float]:
+    """Return the point that a trial of Optuna's suggests."""
+    taken: list[Any] = []
+    for j, (low, high, levels, condition) in enumerate(box):
+        name = f"x{j}"
+        if condition and taken[condition[0]] != condition[1]:
+            taken.append(None)
+        elif levels is None:
+            taken.append(trial.suggest_float(name, low, high))
+        elif not levels:
+            taken.append(trial.suggest_float(name, 0.0, 1.0))
+        elif levels > 0:
+            taken.append(trial.suggest_int(name, 0, levels - 1))
+        else:
+            taken.append(trial.suggest_categorical(name, range(-levels)))
+    return [_point(value, side) for value, side in zip(taken, box, strict=True)]
+
+
+def _point(value: Any, side: Side) -> float:
+    """Return the number in x that Optuna's value stands for; the middle, where there is none."""
+    if side.levels is None:
+        return float(value)
+    if value is None:
+        return 0.0
+    share = (value + 0.5) / abs(side.levels) if side.levels else value
+    return math.asin(min(max(2 * share - 1, -1.0), 1.0))

@@ -112,9 +112,17 @@ def two_loops(gradient: Array, pairs: list[tuple[Array, Array]], start: float) -
 class Descent:
     """A quasi-Newton descent that can be paused and resumed, in units of ``scale``."""
 
-    def __init__(self, account: Account, scale: Array, curved: float, memory: int) -> None:
+    def __init__(
+        self,
+        account: Account,
+        scale: Array,
+        curved: float,
+        memory: int,
+        at: tuple[Array, float] | None = None,
+    ) -> None:
         self.account, self.scale, self.curved, self.memory = account, scale, curved, memory
-        self.x, self.fun = account.x, account.fun
+        self.x: Array = account.x if at is None else at[0]
+        self.fun = account.fun if at is None else at[1]
         self.pairs: list[tuple[Array, Array]] = []
         self.first = 1 / curved  # H_0
         self.gradient: Array | None = None

@@ -23,7 +23,7 @@ _GRID, _ZOOMS, _NEAR = 0.6, 4, 12  # share of a line's values; finer and finer g
 
 
 def is_separable(account: Account, scale: Array) -> Generator[Question, Array, bool]:
-    """Tell whether f is a sum of functions of single numbers, to rounding, around the best x."""
+    """Return whether f is a sum of functions of single numbers, to rounding, around the best x."""
     x, fun = account.x, account.fun
     for _ in range(3):
         draws = account.draw().uniform(2 * account.dim)

@@ -25,7 +25,7 @@ from fedzo.core.federation import LocalFederation, Replies, Task, Update
 from fedzo.core.files import write_atomic
 from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
-from fedzo.runs.auto import choose
+from fedzo.runs.auto import automatic, choose, stand_in
 from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start
 from fedzo.runs.job import Job
@@ -97,17 +97,15 @@ class AskTell:
             "tables": describe_job(algorithm, uplink, run, {}),
         }
         self._notes, self._values = notes, list[float]()
-        automatic = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
+        pending = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
         job = Job(
-            algorithm=algorithm if automatic is None else _stand_in(automatic),
+            algorithm=algorithm if pending is None else stand_in(pending),
             uplink=uplink,
             options=run,
             tables={},
         )
         federation = _AskingFederation(objective, run.seed, notes)
-        self._loop = _AskingLoop.begin(
-            job, federation, u0, point=objective.point, automatic=automatic
-        )
+        self._loop = _AskingLoop.begin(job, federation, u0, point=objective.point, pending=pending)
         self._end: tuple[Status, str] | None = None
         self._wanted: list[Query] = []
         self._proceed()
@@ -274,15 +272,18 @@ class _AskingLoop(Loop):
     """A run that forgets the values of what is done."""
 
     federation: _AskingFederation
-    automatic: FedZO | None = None  # while its numbers have still to be chosen
+    pending: FedZO | None = None  # while its numbers have still to be chosen
 
     def go(self) -> tuple[Status, str]:
         """Choose numbers in place of "auto", and run to the end."""
-        if self.automatic is not None:
-            algorithm, probed = choose(self.automatic, self.federation, self.x, self.options.rounds)
+        if self.pending is not None:
+            x, federation = self.x, self.federation
+            chosen, probed = choose(self.pending, federation, x, self.options.rounds)
+            algorithm = automatic(self.pending, chosen, federation.objective)
+            state = algorithm.init(x, federation, self.job.uplink)
             self.job = replace(self.job, algorithm=algorithm)
-            self.position = self.position._replace(queries=probed)
-            self.automatic = None
+            self.position = self.position._replace(state=state, queries=probed)
+            self.pending = None
             self.federation.left_out.clear()  # of no round
             self.federation.done()
         return super().go()
@@ -297,11 +298,6 @@ class _AskingLoop(Loop):
         if not self._recorded():
             super().evaluate()
             self.federation.done()
-
-
-def _stand_in(algorithm: FedZO) -> FedZO:
-    """Return the algorithm with any numbers in place of "auto", until they are chosen."""
-    return replace(algorithm, learning_rate=1.0, smoothing=1.0)
 
 
 def _numbers(values: Sequence[float]) -> list[float]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
+
+import numpy as np
 
 from fedzo.algorithms import CMA, TPE, FedZO
+from fedzo.algorithms.automatic import SHARE
 from fedzo.algorithms.searching import Search
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
-from fedzo.errors import InvalidValue, check_count, require
+from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
+from fedzo.plots.trials import draw_trials
 from fedzo.problems.function import OnFailure
-from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Tuning
+from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Training, Tuning
 from fedzo.runs.describe import describe_job
 from fedzo.runs.job import Job, choose_numbers, perform
 from fedzo.runs.minimize import UNLIMITED, split_options
@@ -22,7 +27,7 @@ from fedzo.runs.options import RunKeywords, RunOptions
 from fedzo.runs.records import RESERVED
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal
-from fedzo.variables.space import Float, Int, Space, Value
+from fedzo.variables.space import Kind, Space, Value
 
 # Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.
 TUNER = FedZO(
@@ -35,24 +40,40 @@ TUNER = FedZO(
 )
 
 
+Method = Literal["auto", "tpe", "cma", "fedzo"]
+
+
 @dataclass
 class Tuned:
     """The best parameters that were evaluated, and how they were found.
 
     ``score`` is their mean over all devices and the evaluation's seeds; ``queries`` counts all
-    trainings, evaluations among them; ``history`` has the parameters of each evaluation.
+    trainings, evaluations among them; ``history`` has the parameters of each evaluation, and
+    ``trials`` all parameters that were tried, each with its mean score. ``improved`` is False
+    where nothing better than the start was found: ``message`` says so.
     """
 
     params: dict[str, Value]
     score: float
     queries: int
+    improved: bool
+    message: str
     history: list[dict[str, Any]] = field(repr=False)
+    trials: list[dict[str, Any]] = field(repr=False)
     result: Result = field(repr=False)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the score of every trial against each parameter."""
+        draw_trials(
+            [trial["params"] for trial in self.trials],
+            [trial["score"] for trial in self.trials],
+            path,
+        )
 
 
 def tune(
     train_and_score: TrainAndScore,
-    space: Space | Mapping[str, Float | Int],
+    space: Space | Mapping[str, Kind],
     *,
     devices: int,
     max_queries: int = 400,
@@ -60,7 +81,8 @@ def tune(
     worst: float | None = None,
     on_failure: OnFailure = "raise",
     evaluation_seeds: int = 1,
-    algorithm: FedZO | Search | Literal["auto"] = TUNER,
+    method: Method = "auto",
+    algorithm: FedZO | Search | None = None,
     parallel: Parallel = "threads",
     callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -75,7 +97,9 @@ def tune(
         ``train_and_score(params, device, rng) -> float``, **lower is better**; ``params`` is a
         dict, ``device`` in 0, ..., N-1, and all randomness comes from ``rng``.
     space : mapping
-        ``{"rate": fedzo.Float(1e-4, 1, log=True), "layers": fedzo.Int(1, 8), ...}``.
+        ``{"rate": fedzo.Float(1e-4, 1, log=True), "layers": fedzo.Int(1, 8), ...}``; one of some
+        options is a ``fedzo.Choice(["linear", "rbf"])``, and what is there only with one of them
+        has ``when=("kernel", "rbf")``.
     devices : int
         N.
     max_queries : int
@@ -83,13 +107,16 @@ def tune(
         included: as many whole rounds are run as these allow, and the last is evaluated.
     start, worst, on_failure, evaluation_seeds, parallel
         See :class:`~fedzo.problems.tuning.problem.Tuning`.
-    algorithm : FedZO, a search or "auto"
-        The default is for noisy problems of few dimensions: see ``docs/black-box.md``. A search is
-        one of ``fedzo.TPE()``, ``fedzo.CMA()`` and ``fedzo.Adaptive()``; "auto" takes TPE while
-        there are fewer than 100 points to ask for each parameter, and CMA-ES from there on.
+    method : str
+        ``auto`` takes TPE while there are fewer than 100 trials for each parameter, or where
+        there are choices, and CMA-ES from there on, or where Optuna is not installed. ``tpe``,
+        ``cma`` and ``fedzo`` (local steps from the start, see ``docs/black-box.md``) take that one.
+    algorithm : FedZO or a search, optional
+        One of your own settings in place of a method: ``fedzo.CMA(sigma=0.3)``.
     callback, run_dir, resume, **options
-        See :func:`fedzo.minimize`; an evaluation every third round by default. ``workers`` is the
-        number of processes, too, and ``rounds`` follows from ``max_queries``.
+        See :func:`fedzo.minimize`. By default FedZO is evaluated every third round, and a search,
+        whose every trial is a score, at the start and at the end. ``workers`` is the number of
+        processes, too, and ``rounds`` follows from ``max_queries``.
 
     Examples
     --------
@@ -99,19 +126,18 @@ def tune(
     ...     return float(np.sum(np.square(away)) + 0.1 * rng.normal() + device)
     >>> space = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
     >>> tuned = fedzo.tune(score, space, devices=5, max_queries=300)
-    >>> tuned.params["layers"], round(float(np.log10(tuned.params["rate"])), 1), tuned.queries
-    (3, -1.0, 295)
+    >>> tuned.params["layers"], bool(0.03 < tuned.params["rate"] < 0.3), tuned.queries
+    (3, True, 295)
     """
     check_count("max_queries", max_queries)
     require("rounds" not in options, "rounds", options.get("rounds"), "omitted: see max_queries")
-    chosen: dict[str, Any] = {"evaluate_every": 3, **options}
-    run, _ = split_options(chosen)
     space = space if isinstance(space, Space) else Space(space)
-    if algorithm == "auto":
-        few = max_queries < 100 * space.dim * devices
-        algorithm = TPE(batch_size=1) if few else CMA(batch_size=1)
-    allowed = "a fedzo.FedZO(...), a search such as fedzo.TPE(), or 'auto'"
+    if algorithm is None:
+        algorithm = _algorithm(method, space, max_queries // devices)
+    allowed = "a fedzo.FedZO(...) or a search such as fedzo.TPE()"
     require(isinstance(algorithm, FedZO | Search), "algorithm", algorithm, allowed)
+    every = UNLIMITED if isinstance(algorithm, Search) else 3
+    run, _ = split_options({"evaluate_every": every, **options})
     taken = sorted(RESERVED & space.parameters.keys())
     require(not taken, "space", taken, "other names: the history has these")
     problem = Tuning(
@@ -150,10 +176,51 @@ def tune(
         "probed": probed,
         "python_only": "its training is a function that was given to fedzo.tune",
     }
-    tables = {**describe_job(job.algorithm, job.uplink, run, table), "space": described}
+    tables = {**describe_job(algorithm, job.uplink, run, table), "space": described}
     result = perform(replace(job, options=run, tables=tables), problem, problem.initial())
-    best = result.best
-    return Tuned(space.params(best.x), best.fun, problem.meter.queries, result.history, result)
+    best, trials = result.best, _trials(problem.trainings)
+    found, start_at = space.params(best.x), space.params(problem.initial())
+    improved = found != start_at
+    message = result.message if improved else f"nothing better than the start: {result.message}"
+    return Tuned(
+        params=found,
+        score=best.fun,
+        queries=problem.meter.queries,
+        improved=improved,
+        message=message,
+        history=result.history,
+        trials=trials,
+        result=result,
+    )
+
+
+def _algorithm(method: str, space: Space, trials: int) -> FedZO | Search:
+    """Return what a method's name stands for, on this space, with so many trials."""
+    names = get_args(Method)
+    require(method in names, "method", method, one_of(names) + nearest(str(method), names))
+    unordered = min(space.levels) < 0
+    if method == "auto":
+        few = trials < 100 * space.dim and find_spec("optuna") is not None
+        method = "tpe" if unordered or few else "cma"
+    if method == "tpe":
+        return TPE(batch_size=1, levels=space.levels, conditions=space.conditions)
+    allowed = "'auto' or 'tpe', where the space has a fedzo.Choice"
+    require(not unordered, "method", method, allowed)
+    return CMA(batch_size=1) if method == "cma" else TUNER
+
+
+def _trials(trainings: Sequence[Training]) -> list[dict[str, Any]]:
+    """Return the parameters that were tried, in order, each with its mean score."""
+    scores: dict[str, list[float]] = {}
+    params: dict[str, dict[str, Value]] = {}
+    for training in trainings:
+        key = repr(training.params)
+        params[key] = training.params
+        scores.setdefault(key, []).append(training.score)
+    return [
+        {"params": params[key], "score": float(np.mean(told)), "trainings": len(told)}
+        for key, told in scores.items()
+    ]
 
 
 def _probed(job: Job) -> int:
@@ -169,12 +236,20 @@ def _rounds(
 ) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
     if isinstance(algorithm, Search):  # it ends by itself
+        least = 3 * problem.evaluation_cost + (algorithm.participants or problem.devices)
+        allowed = f"at least {least}, for a trial between evaluations"
+        require(budget >= least, "max_queries", budget, allowed)
         return UNLIMITED
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
+    looks = cost / SHARE if algorithm.automatic else 0.0  # those by which it adapts
     rounds, evaluation = 0, problem.evaluation_cost
-    while probed + _evaluations(rounds + 1, run) * evaluation + (rounds + 1) * cost <= budget:
+
+    def needed(rounds: int) -> int:
+        return _evaluations(rounds, run) * evaluation + rounds * cost + int(rounds * looks)
+
+    while probed + needed(rounds + 1) <= budget:
         rounds += 1
     if rounds == 0:
         least = probed + 2 * evaluation + cost

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import check_seeds
-from fedzo.paper import FIGURES
+from fedzo.errors import UsageError
+from fedzo.paper import ALL, FIGURES
 
 if TYPE_CHECKING:
     from fedzo.paper.figure import Figure
@@ -27,7 +28,7 @@ def add_command(commands: Any) -> None:
         "of the runs is not done again, so an interrupted reproduction resumes where it stopped.",
     )
     parser.add_argument(
-        "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all"
+        "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all (but victim)"
     )
     parser.add_argument(
         "--scale",
@@ -58,8 +59,10 @@ def reproduce(arguments: argparse.Namespace) -> int:
     from fedzo.runs.signals import Interrupts
 
     check_seeds(arguments.seeds)
-    names = FIGURES if "all" in arguments.figures else tuple(dict.fromkeys(arguments.figures))
+    asked = (ALL if name == "all" else (name,) for name in arguments.figures)
+    names = dict.fromkeys(name for each in asked for name in each)
     figures = [find_figure(name) for name in names]
+    _check_models(figures, arguments.scale)
     _tell_time(figures, arguments)
     line = Overall(sys.stderr)
     try:
@@ -76,6 +79,20 @@ def reproduce(arguments: argparse.Namespace) -> int:
                 print(f"{'':<26}{measured['what']}: {words(measured)}")
     print(write_report(arguments.out))
     return 0
+
+
+def _check_models(figures: list[Figure], scale: str) -> None:
+    """Raise where a figure attacks a network that is not there."""
+    from fedzo.models.loading import shipped
+
+    for figure in figures:
+        for tables in figure.tables(scale).values():
+            model = tables["problem"].get("model")
+            if model is not None and model not in shipped():
+                made = f"python tools/train_victim.py {model.rpartition('-')[2]}"
+                raise UsageError(
+                    f"{figure.name}: the network {model} is not there; {made} makes it"
+                )
 
 
 def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:

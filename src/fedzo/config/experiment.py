@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
-from fedzo.core.files import read_toml
+from fedzo.core.files import read_toml, toml_fault
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
@@ -92,6 +92,7 @@ class Experiment:
     @classmethod
     def resolve(cls, tables: Mapping[str, Any], name: str = "run") -> Experiment:
         """Check the tables against what they make, and fill in the defaults."""
+        _refuse_python_only(tables)
         known = ("problem", "algorithm", "server", "uplink", "run", "flower")
         for table, keys in tables.items():
             if table not in known:
@@ -104,7 +105,7 @@ class Experiment:
         if options.modules is not None:
             import_path(Path(options.modules))
         problem = dict(tables.get("problem", {}))
-        problem_name = _problem_name(problem)
+        problem_name = _known_name(problem.pop("name", None))
         factory = _factory(problem_name)
         arguments = arguments_of("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, options.data_seed)}
@@ -160,7 +161,7 @@ class Experiment:
 
 
 def _names_modules(tables: Mapping[str, Any]) -> bool:
-    """Tell whether a configuration names parts of the user's own, as ``module:name``."""
+    """Return whether a configuration names parts of the user's own, as ``module:name``."""
     named = [keys for keys in tables.values() if isinstance(keys, dict)]
     return any(":" in str(keys.get(key, "")) for keys in named for key in ("name", "kind"))
 
@@ -210,7 +211,7 @@ def put_override(tables: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is a string
     except ValueError as error:  # a number of thousands of digits
-        raise UsageError(f"--set {name}: {error}") from error
+        raise UsageError(f"--set {name}: {toml_fault(error)}") from error
     except RecursionError as error:
         raise UsageError(f"--set {name}: the value is nested too deeply") from error
     tables.setdefault(table, {})[key] = value
@@ -243,16 +244,14 @@ def _maker(table: str, name: Any) -> Any:
         return None
 
 
-def _problem_name(keys: dict[str, Any]) -> str:
-    """Take out the key that names the problem."""
-    reason = keys.pop("python_only", None)
-    name = keys.pop("name", None)
-    if reason is not None:
+def _refuse_python_only(tables: Mapping[str, Any]) -> None:
+    """Raise for the configuration of a run that only Python can start."""
+    problem = tables.get("problem")
+    if isinstance(problem, dict) and "python_only" in problem:
         raise UsageError(
-            f"problem.name = {name!r}: this run was started in Python and cannot be run from its "
-            f"configuration: {reason}"
+            f"problem.name = {problem.get('name')!r}: this run was started in Python and cannot be "
+            f"run from its configuration: {problem['python_only']}"
         )
-    return _known_name(name)
 
 
 def _known_name(name: Any) -> str:

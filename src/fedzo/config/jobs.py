@@ -24,6 +24,7 @@ from fedzo.runs.result import Status
 # Seconds of one core for a value: an attack asks a neural network. What a user's own problem
 # takes is unknown; its runs are still in proportion to each other.
 _VALUE = {"attack": 3e-4, "softmax": 7e-7, "quadratic": 1e-6}
+_VALUE_OF_MODEL = {"cifar10-carlini": 1.4e-3}  # where it is not the one that ships
 _ELSE = 1e-6
 _AROUND = 2.0  # seconds for a run's start, its evaluations and its picture
 
@@ -58,6 +59,7 @@ class Run:
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
         value = _VALUE.get(tables["problem"]["name"], _ELSE)
+        value = _VALUE_OF_MODEL.get(tables["problem"].get("model", ""), value)
         return float(_AROUND + self.experiment.options.rounds * each * value)
 
     def history(self) -> list[dict[str, Any]]:

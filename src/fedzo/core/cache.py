@@ -33,7 +33,7 @@ def ensure_cache() -> None:
 
 
 def _writable(folder: Path) -> bool:
-    """Tell whether files can be made in a folder, or the folder itself."""
+    """Return whether files can be made in a folder, or the folder itself."""
     while not os.path.exists(folder):
         if folder.parent == folder:
             return False

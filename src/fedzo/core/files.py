@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedzo.errors import CannotWrite, UsageError
 
@@ -44,11 +46,18 @@ def unfinished(path: Path) -> list[Path]:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file in one step: a reader finds the old content or the new, never half of it."""
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes another one's place when it is whole, in one step."""
     beside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         try:
             with beside.open("wb") as file:
-                file.write(content)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -66,6 +75,16 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
-        raise UsageError(f"{path} is not a TOML file: {error}") from error
+        raise UsageError(f"{path} is not a TOML file: {toml_fault(error)}") from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply") from error
+
+
+def toml_fault(error: ValueError) -> str:
+    """Return in words for people why a text is not TOML.
+
+    >>> toml_fault(ValueError("Exceeds the limit (4300 digits) for integer string conversion"))
+    'it has a number of more than 4,300 digits'
+    """
+    text = str(error)
+    return "it has a number of more than 4,300 digits" if text.startswith("Exceeds") else text

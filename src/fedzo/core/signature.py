@@ -93,7 +93,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Tell whether a TOML value may stand for a parameter of this type."""
+    """Return whether a TOML value may stand for a parameter of this type."""
     for option in _options(hint):
         if typing.get_origin(option) is typing.Literal:
             if value in typing.get_args(option):

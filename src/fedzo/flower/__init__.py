@@ -13,6 +13,7 @@ from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.grid import InProcessGrid
 from fedzo.flower.server import make_server_app
 from fedzo.flower.strategy import FedzoStrategy
+from fedzo.flower.torch import torch_client
 from fedzo.runs.options import FlowerSettings
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "InProcessGrid",
     "make_client_app",
     "make_server_app",
+    "torch_client",
 ]

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
-from fedzo.core.federation import Update
+from fedzo.core.federation import Update, Work
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.errors import UsageError, require
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import span
+from fedzo.flower.course import Course
 from fedzo.flower.fingerprint import agreed_settings, directions_checksum, fingerprint
+from fedzo.flower.following import Behind, Following, Reached, behind, reach
 from fedzo.flower.gate import Cost, Gate
 from fedzo.flower.limits import Limits, evaluation_queries, numbers_of, queries_of
 from fedzo.flower.node import Node, Problems, check_settings
@@ -35,7 +37,7 @@ from fedzo.problems.function import FunctionObjective
 Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
 
-OPTIONAL = ("gradient", "metrics", "initial", "size")
+OPTIONAL = ("gradient", "metrics", "initial", "size", "values_streamed")
 
 
 def make_client_app(
@@ -50,11 +52,11 @@ def make_client_app(
     ----------
     problem : callable or mapping, optional
         A function that is given Flower's context and returns the objective; or the problems that
-        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. A node's own
-        configuration may allow more of them, and settle their settings otherwise; without
-        either, a node computes nothing. The function is called for each message, so it should
-        keep what is dear to make. The objective must be that of all N devices, but is only asked
-        about those that live on this node: of the others it needs no data.
+        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. Where a node's
+        own configuration has some, it computes those instead; without either, nothing. The
+        function is called for each message, so it should keep what is dear to make. The objective
+        must be that of all N devices, but is only asked about those that live on this node: of
+        the others it needs no data.
     algorithms : sequence of classes
         Algorithms of one's own that this node is willing to do the work of, besides fedzo's.
     own : sequence of str
@@ -100,6 +102,8 @@ def _careful(answer: Callable[[Message, Context], RecordDict], host: _Host) -> A
     def reply(message: Message, context: Context) -> Message:
         try:
             content = answer(message, context)
+        except Behind as error:
+            content = behind(error.where)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: it may say anything
@@ -151,13 +155,17 @@ class _Host:
         """Do a round's work, on this node's cores; a device that fails costs nobody but itself."""
         work, devices, coefficients = wire.read_task(message.content, self.algorithms)
         node = Node.read(context.node_config)
-        steps, _, batch = numbers_of(work)
         if self.guarded:
             node.limits.check_devices(devices)
-            node.limits.check_work(work)
+            if isinstance(work, Work):
+                node.limits.check_work(work)
         node, objective = self._open(context)
+        if isinstance(work, Following):
+            reached = self._reach(work, node, objective)
+            work = reached.course.work(work.round, reached.state)
         limits = node.limits if self.guarded else Limits(dim=objective.dim)
         limits.check_start(work, objective)
+        steps, _, batch = numbers_of(work)
         if not isinstance(objective, FunctionObjective):  # which has no batches
             limits.check_records(batch, "a batch")
         held = self._held(node, objective)
@@ -178,7 +186,9 @@ class _Host:
         x, devices, wanted = wire.read_model(message.content)
         if self.guarded:
             Node.read(context.node_config).limits.check_devices(devices)
-        node, objective = self._open(context, x)
+        node, objective = self._open(context, None if isinstance(x, Following) else x)
+        if isinstance(x, Following):
+            x = self._reach(x, node, objective).x
         held = self._held(node, objective)
         costs = {i: Cost(evaluation_queries(objective, i), 1) for i in devices if i in held}
         first = next(iter(costs), None)
@@ -196,6 +206,20 @@ class _Host:
         losses = {i: found.answers[i] for i in devices if i in found.answers}
         failures = {i: self.reason(error) for i, error in found.failures.items()}
         return wire.losses(losses, failures, metrics if first in losses else {})
+
+    def _reach(self, following: Following, node: Node, objective: Objective) -> Reached:
+        """Come to a model by what is kept here and what is told, and keep where that has led."""
+
+        def check(course: Course, x: Array) -> None:
+            if self.guarded:
+                node.limits.check_dimension(x, objective)
+                node.limits.check_work(Work(course.algorithm, x, following.round, course.seed))
+
+        kept = node.shelf.get(following.run)
+        reached = reach(following, kept, objective.initial, self.algorithms, check)
+        if reached.moved:
+            node.shelf.put(following.run, reached.round, reached.text, reached.state)
+        return reached
 
     def _gate(self, node: Node, context: Context) -> Gate:
         return Gate(node, str(context.run_id), self.guarded)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,15 +14,20 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedzo.algorithms import Algorithm
 from fedzo.core.budget import Meter
 from fedzo.core.federation import Replies, Update, Work
 from fedzo.core.random import check_seed
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import wire
 from fedzo.flower.belief import Believed, clipped_losses
+from fedzo.flower.course import Course
+from fedzo.flower.downlink import Downlink, Log, follows
+from fedzo.flower.following import Following
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
+from fedzo.flower.traffic import serialised, transported
 from fedzo.runs.options import FlowerSettings
 from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
@@ -88,6 +95,7 @@ class FlowerFederation:
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
+        self._downlink: Downlink | None = None
         self._nodes = Requests(grid, self.settings, problem or {}, warn)
         self.left_out, self._registry = self._nodes.left_out, self._nodes.registry
         introduction = self._nodes.gather()
@@ -115,6 +123,20 @@ class FlowerFederation:
         """The devices whose nodes draw other directions, and so send whole updates."""
         homes = self._registry.homes(range(self.devices))
         return {i for node, own in homes.items() if self._registry.unlike(node) for i in own}
+
+    def follow(
+        self, algorithm: Algorithm, x0: Array, log: Path | None = None, resume: bool = False
+    ) -> None:
+        """Have nodes follow the run of an algorithm from x0, where the uplink and it allow that.
+
+        They are sent the coefficients that the server has heard, in place of the model. ``log`` is
+        a file for these, from which a resumed run goes on.
+        """
+        streamed, dtype = self.offers("values_streamed"), x0.dtype.name
+        course = Course(algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
+        if follows(self.uplink) and course.can_be_told:
+            self._downlink = Downlink(course, x0, Log(log, resume))
+            self._nodes.downlink = self._downlink
 
     def offers(self, method: str) -> bool:
         """Tell whether every node's problem has one of an objective's optional methods."""
@@ -149,17 +171,19 @@ class FlowerFederation:
                 self._metrics = metrics
             return {**failures, **found}
 
+        if self._downlink is not None:
+            self._downlink.aim(x)
         found = self._nodes.ask(
             wire.EVALUATE,
             range(self.devices),
-            lambda node, own: wire.model(x, own, metrics=first in own),
+            lambda node, own: wire.model(self._followed(node) or x, own, metrics=first in own),
             read,
         )
         losses = np.full(self.devices, np.nan)
         for device, loss in found.items():
             losses[device] = loss
         if self.settings.clip:
-            losses = clipped_losses(losses)
+            losses = clipped_losses(losses, self.settings.clip)
         finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]
@@ -167,14 +191,22 @@ class FlowerFederation:
         return losses
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return what the first device's node answered at the last evaluation, and bytes measured.
+        """Return what the first device's node answered at the last evaluation, and bytes.
 
-        ``wire_up_bytes`` and ``wire_down_bytes`` are the last round's messages as Flower
-        serialises them, without HTTP's headers.
+        All are of the last round. ``message_up_bytes`` and ``message_down_bytes`` are its messages
+        as Flower serialises them; ``transport_up_bytes`` and ``transport_down_bytes`` are an
+        estimate of the requests that carry them, with HTTP's headers.
         """
-        up, down = (sum(map(wire.size, some)) for some in (self._nodes.received, self._nodes.sent))
         own = {k: v for k, v in self._metrics.items() if k not in RESERVED}
-        return {**own, "wire_up_bytes": up, "wire_down_bytes": down}
+        sent, received = self._nodes.sent, self._nodes.received
+        messages, carried = serialised(sent, received), transported(sent, received)
+        return {
+            **own,
+            "message_up_bytes": messages.up,
+            "message_down_bytes": messages.down,
+            "transport_up_bytes": carried.up,
+            "transport_down_bytes": carried.down,
+        }
 
     def _first(self) -> int:
         homes = self._registry.homes(self._registry.sizes)
@@ -186,28 +218,39 @@ class FlowerFederation:
         self._nodes.sent, self._nodes.received = [], []
         if self.coefficients and work.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
-        packed = wire.pack(work) if work.rows is None else None  # once for all nodes
+        if self._downlink is not None:
+            self._downlink.aim(work.x, work)
+        packed = cache(lambda: wire.pack(work))  # once for all nodes, if any needs it
 
         def task(node: int, own: list[int]) -> RecordDict:
             short = self.coefficients and not self._registry.unlike(node)
-            return wire.task(packed or wire.pack(work.only(own)), own, short)
+            followed = self._followed(node)
+            if followed is not None:
+                return wire.task(followed, own, short)
+            whole = packed() if work.rows is None else wire.pack(work.only(own))
+            return wire.task(whole, own, short)
 
         found = self._nodes.ask(
             wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
         )
-        believed, heard = (
-            Believed(
-                work, self.dim, self.uplink, self.settings, self._registry.sizes, self.devices
-            ),
-            0,
+        sizes, streamed = self._registry.sizes, self.offers("values_streamed")
+        believed = Believed(
+            work, self.dim, self.uplink, self.settings, sizes, self.devices, streamed
         )
-        for update in believed.updates(found):
-            heard += 1
-            yield update
+        heard = list(believed.updates(found))
         self._nodes.leave_out(believed.refused)
+        if self._downlink is not None:
+            self._downlink.heard(work, heard)
+        yield from heard
         diverged = [absent.device for absent in self.left_out if "not finite" in absent.reason]
         if diverged and not heard:
             raise NonFinite("the loss", work.round + 1, diverged[0])
+
+    def _followed(self, node: int) -> Following | None:
+        """Return what a node is told in place of the model, if it follows the run."""
+        if self._downlink is None or self._registry.unlike(node):
+            return None
+        return self._downlink.to(node)
 
 
 def _read_updates(content: RecordDict, asked: list[int], work: Work) -> Found:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import weakref
 from collections.abc import Iterable
+from tempfile import mkdtemp
 from typing import Any
 from uuid import uuid4
 
@@ -45,6 +47,8 @@ class InProcessGrid(Grid):
     ) -> None:
         self.client_app = client_app
         ledgers = f"file:{uuid4().hex}-{{}}?mode=memory&cache=shared"  # gone with the grid
+        models = mkdtemp(prefix="fedzo-")
+        weakref.finalize(self, shutil.rmtree, models, ignore_errors=True)
         # Flower's own engines set who sends; a message cannot be made without.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SERVER, 1
         self.contexts = {
@@ -55,6 +59,7 @@ class InProcessGrid(Grid):
                     "partition-id": node - 1,
                     "num-partitions": nodes,
                     "ledger": ledgers.format(node),
+                    "models": models,
                 },
                 state=RecordDict(),
                 run_config=run_config or {},

@@ -19,6 +19,8 @@ from fedzo.core.importing import named
 from fedzo.core.objective import Objective, check_objective, is_plain
 from fedzo.core.signature import made_by
 from fedzo.errors import UsageError, nearest, require
+from fedzo.flower.fingerprint import fingerprint
+from fedzo.flower.kept import Shelf
 from fedzo.flower.ledger import Ledger
 from fedzo.flower.limits import Limits
 from fedzo.flower.privacy import Privacy
@@ -27,7 +29,7 @@ from fedzo.problems import PROBLEMS
 
 Problems = Mapping[str, Mapping[str, Any]]
 _TABLES = ("limits", "privacy", "problem", "problems")
-_PLAIN = ("devices", "ledger", "partition-id", "num-partitions", "node-file")
+_PLAIN = ("devices", "ledger", "models", "apps", "partition-id", "num-partitions", "node-file")
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,28 @@ class Node:
         How much it lets itself be asked.
     ledger : Ledger
         Where it keeps what it has spent: beside Flower's own files, if nothing else is said.
+    shelf : Shelf
+        Where it keeps the models of runs that it follows: beside Flower's own files, if ``models``
+        names no other folder.
     privacy : Privacy, optional
         How much noise is added to what it answers, and when it answers no more.
     problems : mapping
-        The problems that it allows, by name, with their settings.
+        The problems that it allows, by name, with their settings; none: those of the app's code.
     own : mapping
         Settings of the problem that are this node's alone, such as where its data are.
+    apps : tuple of str
+        The apps that it runs, by the SHA-256 of their archives: see :mod:`fedzo.flower.pinned`.
     config : mapping
         The rest: ``devices``, or ``partition-id`` and ``num-partitions``.
     """
 
     limits: Limits
     ledger: Ledger
+    shelf: Shelf
     privacy: Privacy | None = None
     problems: Problems = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
+    apps: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -86,15 +95,17 @@ class Node:
             ledger=Ledger(str(tables.get("ledger") or _home() / "fedzo-ledger.sqlite")),
             problems=tables.get("problems", {}),
             own=tables.get("problem", {}),
+            shelf=Shelf(Path(tables.get("models") or _home() / "fedzo-models"), _owner(tables)),
+            apps=tuple(tables.get("apps", ())),
             config={k: tables[k] for k in _PLAIN if k in tables},
         )
 
     def problem(self, allowed: Problems, run_config: Mapping[str, Any]) -> Objective:
         """Return the problem that a run names, made with this node's settings.
 
-        ``allowed`` are those of the app's code; the node's own configuration goes before them.
+        ``allowed`` are those of the app's code; where the node has some of its own, only those.
         """
-        problems = {**allowed, **self.problems}
+        problems = self.problems or allowed
         name = _chosen(problems, run_config)
         return _made(name, json.dumps({**problems[name], **self.own}))
 
@@ -117,6 +128,11 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
             raise UsageError(f"{key} = {value!r}: unknown key{nearest(key, known)}")
     for name, settings in tables.get("problems", {}).items():
         require(isinstance(settings, dict), f"problems.{name}", settings, "a table of settings")
+
+
+def _owner(tables: Mapping[str, Any]) -> str:
+    """Return a name for the node, the same after a restart: nodes may share a folder."""
+    return fingerprint({key: tables.get(key) for key in ("devices", "partition-id")})
 
 
 def _home() -> Path:

@@ -13,6 +13,8 @@ from fedzo.core.federation import LeftOutDevice
 from fedzo.errors import Halted
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import read_bindings
+from fedzo.flower.downlink import Downlink
+from fedzo.flower.following import read_behind
 from fedzo.flower.reasons import log
 from fedzo.flower.registry import NodeRegistry, failure, lost, shown, worded
 from fedzo.runs.options import FlowerSettings
@@ -46,6 +48,7 @@ class Requests:
         warn: Callable[..., None] = log.warning,
     ) -> None:
         self.grid, self.settings, self._warn = grid, settings, warn
+        self.downlink: Downlink | None = None  # where nodes follow the run by themselves
         self.left_out: list[LeftOutDevice] = []
         self.sent: list[Message] = []  # of the last round
         self.received: list[Message] = []
@@ -107,7 +110,8 @@ class Requests:
                         found[device] = answers[device]
                 self.leave_out({i: why for i, why in answers.items() if isinstance(why, str)})
             enough = len(devices) - len(missing) >= need
-            if not missing or (enough and (not under_way.asked or wait.over())):
+            expected = under_way.asked or self.registry.homes(missing)  # now, or asked again
+            if not missing or (enough and (not expected or wait.over())):
                 break
             answered = f"{len(devices) - len(missing)} of {len(devices)} devices have answered"
             wait.a_moment(enough, answered, at_work=bool(under_way.asked))
@@ -154,7 +158,7 @@ class Requests:
                 yield *known, reply
 
     def _told(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:
-        """Return what a reply says of each device that was asked; nothing, if the node is lost."""
+        """Return what a reply says of each device that was asked; nothing: ask again."""
         if lost(reply):
             self.registry.drop(node, "Flower has lost it")
             return {}
@@ -164,7 +168,13 @@ class Requests:
             refusal = wire.read_refusal(reply.content)
             if refusal is not None:
                 return dict.fromkeys(asked, refusal)
+            where = read_behind(reply.content)
+            if where is not None:
+                again = self.downlink is not None and self.downlink.behind(node, where)
+                return {} if again else dict.fromkeys(asked, "its node cannot follow the run")
             answers = read(reply.content, asked)
+            if self.downlink is not None:
+                self.downlink.reached(node)
         except Exception as error:  # whatever a stranger's bytes can make a decoder raise
             return dict.fromkeys(asked, f"its node's answer is malformed: {error}")
         return {i: answers.get(i, "its node did not answer for it") for i in asked}

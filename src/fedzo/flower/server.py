@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedzo.config.experiment import Experiment
 from fedzo.errors import Halted, InvalidValue, naming
 from fedzo.flower.app_config import experiment_of
+from fedzo.flower.downlink import LOG
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.reasons import log
 from fedzo.runs.job import drive
@@ -70,8 +71,9 @@ def run_on(
         grid, options.seed, experiment.uplink, experiment.flower, _said(experiment)
     )
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
-        job = experiment.job(run_dir, resume, log_progress)
-        return drive(job, federation, federation.initial())
+        job, x0 = experiment.job(run_dir, resume, log_progress), federation.initial()
+        federation.follow(job.algorithm, x0, None if run_dir is None else run_dir / LOG, resume)
+        return drive(job, federation, x0)
 
 
 def log_progress(progress: Progress) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
+from flwr.simulation.run_simulation import _run_simulation as run_engine
+from flwr.supercore.telemetry import EventType
 
 from fedzo.config.experiment import Experiment
 from fedzo.core.federation import cores
@@ -101,11 +102,14 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
     )
     with _quiet():
         try:
-            run_simulation(
-                app,
-                client_app,
+            # What `flwr run` has its simulation process call. Flower's own function for Python is
+            # deprecated, and the command takes a packaged app rather than a problem in hand.
+            run_engine(
+                server_app=app,
+                client_app=client_app,
                 num_supernodes=experiment.flower.nodes or cores(),
                 backend_config=_RAY,
+                exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
             )
         except KeyboardInterrupt:
             interrupted.set()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedzo.algorithms import Algorithm, FedZO
-from fedzo.errors import Halted, InvalidValue, require
+from fedzo.errors import Halted, InvalidValue
 from fedzo.flower import wire
 from fedzo.flower.app_config import HELD_BY_NODES
+from fedzo.flower.downlink import LOG
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.layout import Layout
 from fedzo.flower.reasons import log
@@ -49,6 +50,9 @@ class FedzoStrategy:
         Whom to wait for, and for how long.
     *_every : int
         How often to evaluate and to save: see :class:`~fedzo.runs.options.RunOptions`.
+    trainable : sequence of str, optional
+        Names, or patterns such as ``"head.*"``, of the arrays that the nodes' problem trains, where
+        ``initial_arrays`` has others of floats too: frozen layers, the statistics of batch norm.
     run_dir : path, optional
         A folder on the server for the run's files.
     resume : bool
@@ -75,6 +79,7 @@ class FedzoStrategy:
     settings: FlowerSettings = field(default_factory=FlowerSettings)
     evaluate_every: int = 1
     checkpoint_every: int = 1
+    trainable: Sequence[str] | None = None
     run_dir: str | os.PathLike[str] | None = None
     resume: bool = False
 
@@ -102,8 +107,12 @@ class FedzoStrategy:
             How many rounds to run.
         timeout : float, optional
             Seconds that a quorum is waited for, in place of ``settings.patience``.
-        train_config, evaluate_config : ConfigRecord, optional
-            Must be empty: a node takes nothing from a run but the work of an algorithm.
+        train_config : ConfigRecord, optional
+            Numbers of the algorithm to be set for this run, by their names, such as
+            ``local-steps``; ``lr`` is its learning rate. A node takes nothing else from a run, so
+            whatever else is in it is left aside, with a warning.
+        evaluate_config : ConfigRecord, optional
+            Left aside, with a warning: nodes evaluate as their own configuration says.
         evaluate_fn : callable, optional
             Evaluates a model on the server, after each evaluation by the nodes.
 
@@ -113,16 +122,34 @@ class FedzoStrategy:
             The run could not be finished, so that Flower lists it as failed; ``run_dir`` has
             a checkpoint.
         """
-        for key, given in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            allowed = "empty: a node's own configuration says how it computes"
-            require(not given, key, dict(given or {}), allowed)
-        self.summary()
+        configured = replace(self, algorithm=self._with(train_config or {}))
+        _leave_aside("evaluate_config", evaluate_config or {})
+        configured.summary()
+        return configured._start(grid, initial_arrays, num_rounds, timeout, evaluate_fn)
+
+    def _with(self, train_config: Mapping[str, Any]) -> Algorithm:
+        """Return the algorithm with the numbers that Flower's users put into a configuration."""
+        given = {_field(key): (key, value) for key, value in train_config.items()}
+        numbers = {f.name for f in fields(cast(Any, self.algorithm))} - {"server"}
+        own = {name: value for name, (_, value) in given.items() if name in numbers}
+        _leave_aside("train_config", {k: v for name, (k, v) in given.items() if name not in own})
+        return cast(Algorithm, replace(cast(Any, self.algorithm), **own))
+
+    def _start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None,
+        num_rounds: int,
+        timeout: float | None,
+        evaluate_fn: EvaluateFn | None,
+    ) -> Result:
         settings = self.settings if timeout is None else replace(self.settings, patience=timeout)
         federation = FlowerFederation(grid, self.seed, self.uplink, settings)
-        layout = Layout.of(initial_arrays or wire.vector(federation.initial()))
+        layout = Layout.of(initial_arrays or wire.vector(federation.initial()), self.trainable)
         x0 = checked_start(layout.vector())
         if x0.shape != (federation.dim,):
-            right = f"a vector of {federation.dim} numbers, as the nodes' problem has"
+            right = f"a vector of {federation.dim} numbers, as the nodes' problem has; trainable"
+            right += " names the arrays that it is made of"
             raise InvalidValue("initial_arrays", f"{x0.size} numbers", right)
         result = Result()
 
@@ -133,6 +160,9 @@ class FedzoStrategy:
                     k: v for k, v in progress.record.items() if isinstance(v, int | float)
                 }
                 result.evaluate_metrics_clientapp[progress.round] = MetricRecord(numbers)
+                if progress.round:
+                    cost = {k: v for k, v in numbers.items() if k in _COST}
+                    result.train_metrics_clientapp[progress.round] = MetricRecord(cost)
                 found = evaluate_fn and evaluate_fn(progress.round, layout.record(progress.x))
                 if found is not None:
                     result.evaluate_metrics_serverapp[progress.round] = found
@@ -158,6 +188,8 @@ class FedzoStrategy:
             resume=self.resume,
             watchers=(watch,),
         )
+        log_file = None if job.run_dir is None else job.run_dir / LOG
+        federation.follow(self.algorithm, x0, log_file, self.resume)
         run = drive(job, federation, x0)
         if not run.success:
             raise Halted(run.message)
@@ -168,3 +200,17 @@ class FedzoStrategy:
     def summary(self) -> None:
         """Log what will be run."""
         log.info("fedzo: %s over %s, seed %s", self.algorithm, self.uplink, self.seed)
+
+
+_COST = ("participants", "queries", "uplink_bytes", "downlink_bytes", "channel_uses")
+
+
+def _field(key: str) -> str:
+    """Return what fedzo calls a number of a configuration of Flower's."""
+    name = key.replace("-", "_")
+    return "learning_rate" if name == "lr" else name
+
+
+def _leave_aside(which: str, given: Mapping[str, Any]) -> None:
+    if given:
+        log.warning("%s: %s are not for fedzo's nodes, and left aside", which, ", ".join(given))

@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    no_object_id_recompute,
-)
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.federation import Update, Work
 from fedzo.core.signature import arguments_of
 from fedzo.errors import FedzoError
+from fedzo.flower.following import Following
 from fedzo.flower.reasons import Reason, Refused, one_line
 from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
 from fedzo.runs.parts import describe_parts
@@ -71,27 +68,18 @@ class Answer(NamedTuple):
     failures: Mapping[int, str]
 
 
-def size(message: Any) -> int:
-    """Return the bytes of a message as Flower serialises it: every object that is pushed.
-
-    HTTP's own headers come on top.
-    """
-    with no_object_id_recompute():
-        return sum(len(one.deflate()) for one in get_all_nested_objects(message).values())
-
-
 # ---------------------------------------------------------------------------- down: the work
 
 
 class Packed(NamedTuple):
     """Work as it travels, the same to every node: its plain fields, and its arrays."""
 
-    plain: ConfigRecord
+    plain: Mapping[str, Any]
     arrays: ArrayRecord
 
 
 def pack(work: Work) -> Packed:
-    """Return work as it travels."""
+    """Return work as it travels, with the model."""
     plain: dict[str, Any] = {
         "algorithm": describe_algorithm(work.algorithm),
         "round": work.round,
@@ -102,7 +90,7 @@ def pack(work: Work) -> Packed:
     arrays = {"x": work.x}
     if work.stretch is not None:
         arrays["stretch"] = work.stretch
-    return Packed(ConfigRecord(plain), _arrays(arrays))
+    return Packed(plain, _arrays(arrays))
 
 
 def describe_algorithm(algorithm: Algorithm) -> str:
@@ -111,8 +99,10 @@ def describe_algorithm(algorithm: Algorithm) -> str:
     return json.dumps(as_toml({"algorithm": fields})["algorithm"])
 
 
-def task(work: Packed, devices: Sequence[int], coefficients: bool) -> RecordDict:
+def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -> RecordDict:
     """Return the content of a message that has these devices do the work.
+
+    Everything plain stands in one record: each object of a message is a request of its own.
 
     Examples
     --------
@@ -124,18 +114,36 @@ def task(work: Packed, devices: Sequence[int], coefficients: bool) -> RecordDict
     >>> same.round, same.algorithm == work.algorithm, devices, coefficients
     (7, True, [2, 4], True)
     """
-    asked = ConfigRecord({"devices": [int(i) for i in devices], "coefficients": coefficients})
-    return RecordDict({"task": asked, "work": work.plain, "arrays": work.arrays})
+    return _addressed(work, devices, coefficients=coefficients)
 
 
-def read_task(content: RecordDict, known: Mapping[str, Any]) -> tuple[Work, list[int], bool]:
+def _addressed(told: Packed | Following, devices: Sequence[int], **wanted: bool) -> RecordDict:
+    """Return a message about a model, whole or to be followed, to devices."""
+    plain: dict[str, Any] = {"devices": [int(i) for i in devices], **wanted}
+    if isinstance(told, Following):
+        plain, arrays = plain | told.plain(), told.arrays()
+    else:
+        plain, arrays = plain | dict(told.plain), told.arrays
+    records = RecordDict({"task": ConfigRecord(plain)})
+    if arrays is not None:
+        records["arrays"] = arrays
+    return records
+
+
+def read_task(
+    content: RecordDict, known: Mapping[str, Any]
+) -> tuple[Work | Following, list[int], bool]:
     """Return the work, the devices that shall do it, and whether to answer by coefficients.
 
     ``known`` are the algorithms that this node is willing to run, by name.
     """
-    asked, plain = dict(config(content, "task")), dict(config(content, "work"))
-    devices = take(asked, "devices", list[int])
-    coefficients = take(asked, "coefficients", bool)
+    plain = dict(config(content, "task"))
+    devices = take(plain, "devices", list[int])
+    coefficients = take(plain, "coefficients", bool)
+    following = Following.read(plain, content.array_records.get("arrays"))
+    if following is not None:
+        _require_empty(plain)
+        return following, devices, coefficients
     rows = take(plain, "rows", list[int] | None)
     arrays = dict(array_record(content))
     x = _points(numpy_of(arrays, "x"), rows, devices)
@@ -147,9 +155,13 @@ def read_task(content: RecordDict, known: Mapping[str, Any]) -> tuple[Work, list
         rows=None if rows is None else tuple(rows),
         stretch=_stretch(numpy_of(arrays, "stretch"), x) if "stretch" in arrays else None,
     )
-    if plain or arrays:
-        raise Malformed(f"the message has unknown fields: {[*plain, *arrays]}")
+    _require_empty({**plain, **arrays})
     return work, devices, coefficients
+
+
+def _require_empty(left: Mapping[str, Any]) -> None:
+    if left:
+        raise Malformed(f"the message has unknown fields: {list(left)}")
 
 
 def _points(x: Array, rows: list[int] | None, devices: list[int]) -> Array:
@@ -205,11 +217,11 @@ def answer(found: Answer, coefficients: bool) -> RecordDict:
     plain: dict[str, Any] = {
         "round": found.round,
         "devices": [u.device for u in updates],
-        "weights": [float(u.weight) for u in updates],
         "queries": [u.queries for u in updates],
-        "failed": list(found.failures),
-        "reasons": list(found.failures.values()),
+        **_failed(found.failures),
     }
+    if any(u.weight != 1 for u in updates):
+        plain["weights"] = [float(u.weight) for u in updates]
     records = RecordDict()
     if updates and updates[0].values is not None:
         values = np.stack([np.asarray(u.values, "<f8") for u in updates])
@@ -233,7 +245,8 @@ def read_answer(content: RecordDict, asked: int) -> Answer:
     """
     plain = dict(config(content, "answer"))
     devices, failures = _devices(plain, asked)
-    weights, queries = take(plain, "weights", list[float]), take(plain, "queries", list[int])
+    weights = take(plain, "weights", list[float] | None) or [1.0] * len(devices)
+    queries = take(plain, "queries", list[int])
     if not len(devices) == len(weights) == len(queries):
         raise Malformed("the answer's lists differ in length")
     empty = np.empty(0)
@@ -262,13 +275,20 @@ def _devices(plain: dict[str, Any], asked: int) -> tuple[list[int], dict[int, st
     for name in ("devices", "failed", "reasons"):  # before anything looks at each of a million
         if isinstance(plain.get(name), list) and len(plain[name]) > asked:
             raise Malformed(f"the answer is about more devices than the {asked} that were asked")
-    devices, failed = take(plain, "devices", list[int]), take(plain, "failed", list[int])
-    reasons = take(plain, "reasons", list[str])
+    devices, failed = take(plain, "devices", list[int]), take(plain, "failed", list[int] | None)
+    failed, reasons = failed or [], take(plain, "reasons", list[str] | None) or []
     if len({*devices, *failed}) != len(devices) + len(failed):
         raise Malformed("the answer names a device twice")
     if len(reasons) != len(failed):
         raise Malformed("the answer's lists differ in length")
     return devices, dict(zip(failed, reasons, strict=True))
+
+
+def _failed(failures: Mapping[int, str]) -> dict[str, Any]:
+    """Return who failed, and why; nothing, if nobody did."""
+    if not failures:
+        return {}
+    return {"failed": list(failures), "reasons": list(failures.values())}
 
 
 def _coefficients(plain: dict[str, Any], devices: int) -> Array:
@@ -371,17 +391,18 @@ def read_refusal(content: RecordDict) -> str | None:
     return None if record is None else str(take(dict(record), "reason", str))
 
 
-def model(x: Array, devices: Sequence[int], metrics: bool = False) -> RecordDict:
+def model(x: Array | Following, devices: Sequence[int], metrics: bool = False) -> RecordDict:
     """Return the content of a message that asks for f_i(x), and the problem's metrics at x."""
-    plain = ConfigRecord({"devices": [int(i) for i in devices], "metrics": metrics})
-    return RecordDict({"task": plain, "arrays": vector(x)})
+    told = x if isinstance(x, Following) else Packed({}, vector(x))
+    return _addressed(told, devices, metrics=metrics)
 
 
-def read_model(content: RecordDict) -> tuple[Array, list[int], bool]:
-    """Return x, the devices whose losses are asked for, and whether metrics are."""
+def read_model(content: RecordDict) -> tuple[Array | Following, list[int], bool]:
+    """Return x or how to come to it, the devices whose losses are asked for, if metrics are."""
     plain = dict(config(content, "task"))
-    x = read_vector(content)
-    return x, take(plain, "devices", list[int]), take(plain, "metrics", bool)
+    devices, metrics = take(plain, "devices", list[int]), take(plain, "metrics", bool)
+    following = Following.read(plain, content.array_records.get("arrays"))
+    return read_vector(content) if following is None else following, devices, metrics
 
 
 def losses(
@@ -391,8 +412,7 @@ def losses(
     plain: dict[str, Any] = {
         "devices": list(found),
         "losses": [float(v) for v in found.values()],
-        "failed": list(failures),
-        "reasons": list(failures.values()),
+        **_failed(failures),
     }
     records = RecordDict({"answer": ConfigRecord(plain)})
     if metrics:

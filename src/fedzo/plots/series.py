@@ -48,7 +48,7 @@ def labelled_axes(
 
 
 def logarithmic(key: str, series: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether a linear axis would show the ends of curves as one flat line.
+    """Return whether a linear axis would show the ends of curves as one flat line.
 
     >>> logarithmic("train_loss", [{"mean": [500.0, 1.0]}]), logarithmic("train_loss", [])
     (True, False)
@@ -159,7 +159,7 @@ def covered(panel: Mapping[str, Any]) -> list[int]:
     """Return for each curve of a panel how many of the later ones lie on it and would hide it.
 
     Two curves coincide where they differ by less than a hundredth of the panel's height; one hides
-    another where that is so for at least half of the other's points.
+    another where that is so for more than half of the other's points.
 
     Examples
     --------
@@ -181,7 +181,7 @@ def covered(panel: Mapping[str, Any]) -> list[int]:
         if not len(x):
             return False
         shared = (its_x >= x[0]) & (its_x <= x[-1])
-        if shared.sum() < max(1, len(its_x) / 2):
+        if shared.sum() <= len(its_x) / 2:
             return False
         return bool(np.max(np.abs(np.interp(its_x[shared], x, y) - its_y[shared])) <= near)
 

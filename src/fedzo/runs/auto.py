@@ -1,6 +1,7 @@
 r"""``learning_rate = "auto"`` and ``smoothing = "auto"``: for a problem nobody has tried yet.
 
-**Smoothing** is the corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
+**Smoothing** is what the problem says suits it (an attack within a budget does), or else the
+corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
 :func:`fedzo.theory.corollary`). It supposes that f changes over lengths of about 1. Where the rate
 is measured too, and a round would best go less far than μ, or f does not fall at
 all, x has smaller units: the measurement is made again with a sixteenth of that length, or of
@@ -29,7 +30,6 @@ and they are what ``config.toml`` of a run holds.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -37,14 +37,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.algorithms.automatic import Automatic
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.core.budget import Meter
 from fedzo.core.federation import LocalFederation, Update, Work
-from fedzo.core.files import read_toml
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
-from fedzo.runs.folder import RunFolder
 from fedzo.runs.options import MOST_ROUNDS
 from fedzo.theory.advice import corollary
 from fedzo.theory.bounds import Setting
@@ -57,6 +56,8 @@ _DEVICES = (5, 20)  # at least and at most so many are looked at along the line,
 _LOOKS = 32  # at most so often: 2^32 μ is far enough
 _BACK = 8  # at most so often: at μ / 256 the differences that gave the direction say nothing
 _TRIES = 5  # at most so many measurements: they get to a millionth of the first μ
+_ABOVE = 8.0  # a difference stands out if it is so many times the noise
+_GROWTH = 8  # at most so often does μ grow by four to get there
 _FLAT = (
     "learning_rate = 'auto': the loss is the same all around x0; "
     "take another x0, a larger smoothing, or a number"
@@ -70,15 +71,26 @@ class Chosen(NamedTuple):
     queries: int
 
 
-def recorded(algorithm: FedZO, folder: RunFolder | None) -> FedZO | None:
-    """Return the algorithm with the numbers of the run that has begun in a folder, if any has."""
-    if folder is None or not os.path.exists(folder.config):
-        return None
-    known = read_toml(folder.config).get("algorithm", {})
-    keys = [key for key in ("learning_rate", "smoothing") if getattr(algorithm, key) == "auto"]
-    if not all(isinstance(known.get(key), float) for key in keys):
-        return None
-    return replace(algorithm, **{key: known[key] for key in keys})
+def stand_in(algorithm: FedZO) -> FedZO:
+    """Return the algorithm with any numbers in place of "auto", until those are known.
+
+    >>> stand_in(FedZO(learning_rate="auto", smoothing=0.1)).learning_rate
+    1.0
+    """
+    numbers: dict[str, Any] = {
+        k: 1.0 for k in ("learning_rate", "smoothing") if getattr(algorithm, k) == "auto"
+    }
+    return replace(algorithm, **numbers)
+
+
+def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> Automatic:
+    """Return what is run in place of an algorithm with "auto" in it.
+
+    The rate is adapted where it was not the user's own, and where the problem does not know
+    itself how far a round should go.
+    """
+    adapts = algorithm.learning_rate == "auto" and not objective.reach
+    return Automatic(fedzo=chosen, adapts=adapts)
 
 
 def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int) -> Chosen:
@@ -104,28 +116,90 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
         directions=algorithm.directions,
         local_steps=algorithm.local_steps,
     )
-    in_theory, tries = corollary(setting), 1
-    if algorithm.smoothing == "auto":
-        algorithm, tries = replace(algorithm, smoothing=in_theory.smoothing), _TRIES
-    if algorithm.learning_rate != "auto":
-        return Chosen(algorithm, 0)
+    in_theory, least, queries = corollary(setting), math.inf, 0
     meter = federation.meter or Meter()
     before = meter.queries
     try:
-        return _measured(algorithm, federation, x0, tries)
+        if algorithm.smoothing == "auto":
+            at = Draws(federation.seed, Stream.DIRECTIONS, _ROUND)
+            known = federation.objective.smoothing(at)
+            algorithm = replace(algorithm, smoothing="auto" if known is None else known)
+            queries = meter.queries - before
+        if algorithm.smoothing == "auto":
+            algorithm = replace(algorithm, smoothing=in_theory.smoothing)
+            smoothing, least, queries = _visible(algorithm, federation, x0)
+            algorithm = replace(algorithm, smoothing=smoothing)
+        if algorithm.learning_rate != "auto":
+            return Chosen(algorithm, queries)
+        chosen = _measured(algorithm, federation, x0, least)
+        asked = queries + chosen.queries if federation.meter is None else meter.queries - before
+        return chosen._replace(queries=asked)
     except BudgetSpent:
         # The run finds it spent as well, before its first step, and ends in order.
-        algorithm = replace(algorithm, learning_rate=in_theory.learning_rate)
+        numbers: dict[str, Any] = {
+            "smoothing": in_theory.smoothing,
+            "learning_rate": in_theory.learning_rate,
+        }
+        given = {k: v for k, v in numbers.items() if getattr(algorithm, k) == "auto"}
+        algorithm = replace(algorithm, **given)
         return Chosen(algorithm, meter.queries - before)
     except NonFinite as error:
         raise UsageError("learning_rate = 'auto': the loss is not finite near x0") from error
 
 
-def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: int) -> Chosen:
-    """Return the algorithm with a measured rate, and with a smaller μ if there are more tries."""
+def _visible(algorithm: FedZO, federation: LocalFederation, x0: Array) -> tuple[float, float, int]:
+    """Return μ, the least μ whose differences stand out of the noise, and the queries it took.
+
+    Two values at x0 with the same ξ tell the noise, and the type of the values their precision.
+    μ grows by factors of four until the differences along a few directions are well above both.
+    """
+    smoothing, queries = algorithm.estimator.smoothing, 0
+    devices = sample_uniformly(_ROUND + 1, min(_DEVICES[0], federation.devices), federation)
+    for _ in range(_GROWTH):
+        difference, noise, asked = _difference(algorithm, smoothing, federation, x0, devices)
+        queries += asked
+        if not difference or not math.isfinite(difference):  # flat, or too far: nothing is learnt
+            return algorithm.estimator.smoothing, 0.0, queries
+        if difference >= _ABOVE * noise:
+            return smoothing, smoothing * _ABOVE * noise / difference, queries
+        smoothing *= 4
+    return smoothing, smoothing, queries
+
+
+def _difference(
+    algorithm: FedZO, smoothing: float, federation: LocalFederation, x0: Array, devices: Array
+) -> tuple[float, float, int]:
+    """Return the root mean square of differences over μ and of the noise in them; and queries."""
+    count = min(algorithm.directions, _DEVICES[0])
+    estimator, seed = algorithm.estimator, federation.seed
+
+    def work(objective: Objective, device: int) -> Update:
+        at = Draws(seed, Stream.DIRECTIONS, _ROUND - 2, device)
+        frame = replace(estimator, directions=count).frame(x0.size, x0.dtype)
+        frame.draw(estimator.address(at))
+        steps = (smoothing * frame.scales[:, None]).astype(x0.dtype)
+        points = np.concatenate([np.stack([x0, x0]), x0 + steps * frame.rows])
+        batch = objective.batch(device, algorithm.batch_size, at.on(Stream.BATCHES))
+        values = np.asarray(objective.values(points, batch))
+        precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
+        means = np.asarray(values, np.float64).mean(axis=1)
+        noise = max((means[0] - means[1]) ** 2, 2 * (precision * means[0]) ** 2)
+        found = np.array([np.mean((means[2:] - means[0]) ** 2), noise])
+        return Update(device=device, delta=found, weight=1, queries=values.size)
+
+    updates = federation.map(work, devices)
+    found = [update.delta for update in updates]
+    difference, noise = np.sqrt(np.mean(found, axis=0)) if found else (0.0, 0.0)
+    return float(difference), float(noise), updates.queries
+
+
+def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, least: float) -> Chosen:
+    """Return the algorithm with a measured rate, and with a smaller μ where x has smaller units.
+
+    ``least`` is what μ may not fall below.
+    """
     found, careful, lowest, queries = None, None, 0.0, 0
-    before = 0 if federation.meter is None else federation.meter.queries
-    for _ in range(tries):
+    for _ in range(_TRIES):
         probe, smoothing = _Probe(algorithm, federation, x0), algorithm.estimator.smoothing
         length = float(np.linalg.norm(probe.direction))
         if not length:  # no two values differ
@@ -141,14 +215,14 @@ def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, tries: i
         reach = smoothing if low is None else low.step * length
         if low is not None and reach > smoothing:  # μ is small beside what a round does
             break
+        if reach / 16 < least:
+            break
         algorithm = replace(algorithm, smoothing=reach / 16)
     found = found or careful
     if found is None:
         raise UsageError(_FLAT)
-    least = federation.objective.reach / length
-    found = replace(found, learning_rate=max(found.learning_rate, least))
-    if federation.meter is not None:  # it has seen retries, too
-        queries = federation.meter.queries - before
+    furthest = federation.objective.reach / length
+    found = replace(found, learning_rate=max(found.learning_rate, furthest))
     return Chosen(found, queries)
 
 

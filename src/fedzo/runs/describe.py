@@ -115,7 +115,7 @@ def _found(name: str) -> Any:
 
 
 def _comes_back(key: str, value: object, maker: Any) -> bool:
-    """Tell whether an argument is the same when it was written to TOML, which has no null."""
+    """Return whether an argument is the same when it was written to TOML, which has no null."""
     if is_plain(value) and not _holds_none(value):
         return True
     parameter = inspect.signature(maker).parameters.get(key)

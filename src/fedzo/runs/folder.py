@@ -40,7 +40,7 @@ class RunFolder:
         self.mark = self.path / ".fedzo"  # says that a run may write here
 
     def has_run(self) -> bool:
-        """Tell whether a run was started here."""
+        """Return whether a run was started here."""
         # Not Path.exists, which raises where it may not look; held will say what is wrong.
         return os.path.exists(self.config) or os.path.exists(self.checkpoint)
 

@@ -7,6 +7,7 @@ through here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -22,7 +23,6 @@ from fedzo.errors import UsageError
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.loop import Loop, unchanged
 from fedzo.runs.options import RunOptions
-from fedzo.runs.parts import describe_parts
 from fedzo.runs.result import Callback, Result, closing
 from fedzo.runs.tables import Config, as_toml
 from fedzo.runs.watchers import Curves
@@ -102,18 +102,17 @@ def check_folder(job: Job) -> None:
 def choose_numbers(job: Job, objective: Objective, x0: Array) -> tuple[Job, int]:
     """Return the job with numbers in place of "auto", and how many queries they took.
 
-    If the folder holds a run already, the numbers are those in its ``config.toml``.
+    A resumed run has them in its checkpoint; the configuration still says "auto".
     """
     if not (isinstance(job.algorithm, FedZO) and job.algorithm.automatic):
         return job, 0
-    from fedzo.runs.auto import choose, recorded
+    from fedzo.runs.auto import automatic, choose, stand_in
 
-    algorithm, probed = recorded(job.algorithm, job.folder), 0
-    if algorithm is None:
+    chosen, probed = stand_in(job.algorithm), 0
+    if not (job.resume and job.folder is not None and os.path.exists(job.folder.checkpoint)):
         with LocalFederation(objective, job.options.seed, job.options.workers) as federation:
-            algorithm, probed = choose(job.algorithm, federation, x0, job.options.rounds)
-    tables = {**job.tables, **describe_parts(algorithm, job.uplink)}
-    return replace(job, algorithm=algorithm, tables=tables), probed
+            chosen, probed = choose(job.algorithm, federation, x0, job.options.rounds)
+    return replace(job, algorithm=automatic(job.algorithm, chosen, objective)), probed
 
 
 def drive(

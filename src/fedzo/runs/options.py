@@ -78,11 +78,11 @@ class RunOptions:
         require(target is None or number, "target", target, "a number")
 
     def evaluates(self, t: int) -> bool:
-        """Tell whether f is evaluated on schedule after t rounds."""
+        """Return whether f is evaluated on schedule after t rounds."""
         return t % self.evaluate_every == 0
 
     def saves(self, t: int) -> bool:
-        """Tell whether a checkpoint is written after t rounds."""
+        """Return whether a checkpoint is written after t rounds."""
         return t % self.checkpoint_every == 0 or t == self.rounds
 
 

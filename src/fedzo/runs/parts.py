@@ -98,7 +98,7 @@ def make_parts(tables: Mapping[str, Any]) -> tuple[Algorithm, Uplink, dict[str, 
 
 
 def has_server(kind: Any) -> bool:
-    """Tell whether an algorithm leaves the server's part to a server step."""
+    """Return whether an algorithm leaves the server's part to a server step."""
     return any(field.name == "server" for field in fields(kind))
 
 

@@ -41,7 +41,7 @@ def fingerprint(x: Array) -> str:
 
 
 def all_finite(x: Array) -> bool:
-    """Tell whether all numbers of a model are finite, looking at a few at a time.
+    """Return whether all numbers of a model are finite, looking at a few at a time.
 
     >>> all_finite(np.array([1.0, np.inf]))
     False

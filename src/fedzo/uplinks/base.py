@@ -98,12 +98,13 @@ class Mean:
         """Count an update in."""
         delta, weight = update.delta, update.weight
         self._shares += weight
-        if isinstance(delta, Combination | Rebuilt):
+        if isinstance(delta, Combination | Rebuilt) and not isinstance(self._total, np.ndarray):
             share = delta.scaled(weight)
             self._total = share if self._total is None else self._total + share
             return
-        if self._total is None:
-            self._total = np.zeros(self._dim)
+        if not isinstance(self._total, np.ndarray):  # nothing yet, or what this is not made of
+            self._total = np.zeros(self._dim) if self._total is None else np.array(self._total)
+        delta = np.asarray(delta)
         self._total += delta if weight == 1 else weight * delta.astype(np.float64)
 
     def value(self) -> Any:

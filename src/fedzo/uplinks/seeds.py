@@ -108,11 +108,14 @@ class Seeds(Uplink):
             numbers += own.size
             model = update.delta.nbytes
             devices.append(update.device)
+        log, delta = sent, None
         if heard:
             assert updates.work is not None
             (centre,) = self.essence(heard, updates.work)
-            mean.add(centre._replace(weight=sum(update.weight for update in heard)))
-        log = one if heard and len(heard) == len(devices) else sent
+            if len(heard) == len(devices):
+                log, delta = one, centre.delta
+            else:  # besides the updates of devices that draw other directions
+                mean.add(centre._replace(weight=sum(update.weight for update in heard)))
         down, caught_up = self._downlink(t, devices, log, model, federation)
         metrics: dict[str, float] = {"caught_up": caught_up}
         if self.verify:
@@ -120,7 +123,7 @@ class Seeds(Uplink):
         info = UplinkInfo(
             uplink_bytes=sent, downlink_bytes=down, channel_uses=numbers, metrics=metrics
         )
-        return mean.value(), info
+        return mean.value() if delta is None else delta, info
 
     def essence(self, updates: list[Update], work: Work) -> list[Update]:
         """Return the mean coefficients, as one update, where directions are shared."""
@@ -174,7 +177,7 @@ def centred(like: Update, coefficients: Array, work: Work) -> Update:
 
 
 def sends_updates(federation: Federation, device: int) -> bool:
-    """Tell whether a device sends whole updates, since its generator draws other directions.
+    """Return whether a device sends whole updates, since its generator draws other directions.
 
     Only a federation of several machines has such devices.
     """

@@ -46,7 +46,7 @@ def check_ball(eps: object, norm: object, shape: tuple[int, ...]) -> None:
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
-    """Tell whether inputs of a shape are images: grey or colour, planes first or last.
+    """Return whether inputs of a shape are images: grey or colour, planes first or last.
 
     >>> is_image((3, 32, 32)), is_image((28, 28)), is_image((32, 32, 3)), is_image((10,))
     (True, True, True, False)

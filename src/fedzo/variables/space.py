@@ -1,9 +1,13 @@
-"""Search spaces: what hyper-parameters may be, as a smooth image of free numbers."""
+"""Search spaces: what hyper-parameters may be, as an image of free numbers.
+
+Any of them may be there only ``when`` a choice has been made: a kernel's width, when that is the
+kernel.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -15,7 +19,8 @@ from fedzo.errors import InvalidValue, check_count, nearest, require
 from fedzo.variables.bounds import Box
 
 Array = NDArray[Any]
-Value = float | int
+Value = Any  # a number, or one of the options of a choice
+Condition = tuple[str, Any]  # the name of a choice, and one of its options
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,9 @@ class Float:
     low: float
     high: float
     log: bool = False
+    when: Condition | None = None
+
+    levels = 0
 
     def __post_init__(self) -> None:
         _check_ends(self)
@@ -56,6 +64,7 @@ class Int:
     low: int
     high: int
     log: bool = False
+    when: Condition | None = None
 
     def __post_init__(self) -> None:
         for key in ("low", "high"):
@@ -70,6 +79,46 @@ class Int:
     def share(self, value: float) -> float:
         """Return where a value lies."""
         return _share(self.low - 0.5, self.high + 0.5, self.log, value)
+
+    @property
+    def levels(self) -> int:
+        """How many steps of equal width there are; 0 on a logarithmic scale, which has none."""
+        return 0 if self.log else self.high - self.low + 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some options, which are in no order.
+
+    >>> Choice(["linear", "rbf"]).at(0.7), Choice(["linear", "rbf"]).share("linear")
+    ('rbf', 0.25)
+    """
+
+    options: Sequence[Any]
+    when: Condition | None = None
+
+    def __post_init__(self) -> None:
+        given = isinstance(self.options, list | tuple) and len(self.options) >= 2
+        different = given and all(self.options.count(option) == 1 for option in self.options)
+        require(different, "Choice(options)", self.options, "a list of two different ones or more")
+
+    def at(self, share: float) -> Any:
+        """Return the option at a share of the way from the first to the last."""
+        return self.options[min(int(share * len(self.options)), len(self.options) - 1)]
+
+    def share(self, value: Any) -> float:
+        """Return where an option lies."""
+        if value not in self.options:
+            return math.nan
+        return (self.options.index(value) + 0.5) / len(self.options)
+
+    @property
+    def levels(self) -> int:
+        """Minus how many options there are: they have no order."""
+        return -len(self.options)
+
+
+Kind = Float | Int | Choice
 
 
 class Space:
@@ -88,20 +137,45 @@ class Space:
     {'rate': 0.001, 'layers': 3}
     """
 
-    def __init__(self, parameters: Mapping[str, Float | Int]) -> None:
+    def __init__(self, parameters: Mapping[str, Kind]) -> None:
         given = isinstance(parameters, Mapping) and bool(parameters)
         require(given, "space", parameters, "at least one parameter by its name")
+        earlier: dict[str, Kind] = {}
         for name, kind in parameters.items():
-            allowed = "a fedzo.Float(low, high) or a fedzo.Int(low, high)"
-            require(isinstance(kind, Float | Int), f"space.{name}", kind, allowed)
+            allowed = "a fedzo.Float(low, high), a fedzo.Int(low, high) or a fedzo.Choice(options)"
+            require(isinstance(kind, Kind), f"space.{name}", kind, allowed)
+            _check_condition(name, kind, earlier)
+            earlier[name] = kind
         self.parameters, self.dim = dict(parameters), len(parameters)
         self._box = Box([(-1.0, 1.0)] * self.dim, self.dim)
 
     def params(self, u: Array) -> dict[str, Value]:
-        """Return the parameters at a point."""
+        """Return the parameters at a point: those that are there."""
         shares = (1 + self._box.decode(u)) / 2
-        pairs = zip(self.parameters.items(), shares, strict=True)
-        return {name: kind.at(float(share)) for (name, kind), share in pairs}
+        found: dict[str, Value] = {}
+        for (name, kind), share in zip(self.parameters.items(), shares, strict=True):
+            if kind.when is None or found.get(kind.when[0], _ABSENT) == kind.when[1]:
+                found[name] = kind.at(float(share))
+        return found
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Of each parameter: how many levels, minus how many options, or 0 for a number."""
+        return tuple(kind.levels for kind in self.parameters.values())
+
+    @property
+    def conditions(self) -> tuple[tuple[int, int] | tuple[()], ...]:
+        """Of each parameter: which choice, and which of its options, it is there for."""
+        names = list(self.parameters)
+        return tuple(
+            ()
+            if kind.when is None
+            else (
+                names.index(kind.when[0]),
+                list(self.parameters[kind.when[0]].options).index(kind.when[1]),  # type: ignore[union-attr]
+            )
+            for kind in self.parameters.values()
+        )
 
     def lengths(self) -> Array:
         """Return the typical length of each number of a point."""
@@ -119,11 +193,31 @@ class Space:
         shares = []
         for name, kind in self.parameters.items():
             value = params.get(name)
-            share = kind.share(value) if isinstance(value, Real) else math.nan
-            allowed = f"given, and between {kind.low:g} and {kind.high:g}"
+            if kind.when is not None and params.get(kind.when[0], _ABSENT) != kind.when[1]:
+                shares.append(0.5)
+                continue
+            if isinstance(kind, Choice):
+                share, allowed = kind.share(value), f"one of {list(kind.options)}"
+            else:
+                share = kind.share(float(value)) if isinstance(value, Real) else math.nan
+                allowed = f"given, and between {kind.low:g} and {kind.high:g}"
             require(0 <= share <= 1, name, value, allowed)
             shares.append(share)
         return self._box.encode(2 * np.array(shares) - 1)
+
+
+_ABSENT = object()  # the value of a parameter that is not there
+
+
+def _check_condition(name: str, kind: Kind, earlier: Mapping[str, Kind]) -> None:
+    """Raise unless what a parameter depends on is an option of a choice before it."""
+    if kind.when is None:
+        return
+    choices = {other: k for other, k in earlier.items() if isinstance(k, Choice)}
+    pair = isinstance(kind.when, tuple) and len(kind.when) == 2
+    known = pair and kind.when[0] in choices and kind.when[1] in choices[kind.when[0]].options
+    allowed = "a pair (name, option) of a fedzo.Choice before it in the space"
+    require(known, f"space.{name}.when", kind.when, allowed)
 
 
 def _check_ends(kind: Float | Int) -> None:

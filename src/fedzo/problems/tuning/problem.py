@@ -28,7 +28,7 @@ from fedzo.core.objective import Best, Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import NoAnswer, UsageError, check_count, nearest, one_of, require
 from fedzo.problems.function import OnFailure, as_number, check_on_failure, check_takes
-from fedzo.variables.space import Float, Int, Space, Value
+from fedzo.variables.space import Kind, Space, Value
 
 Array = NDArray[Any]
 TrainAndScore = Callable[[dict[str, Any], int, np.random.Generator], float]
@@ -42,6 +42,14 @@ class Batch(NamedTuple):
     seeds: list[int]
 
 
+class Training(NamedTuple):
+    """What a training was given, and its score."""
+
+    params: dict[str, Value]
+    device: int
+    score: float
+
+
 class Tuning(Objective):
     """f(x) = the mean over devices of the score that hyper-parameters reach there.
 
@@ -52,8 +60,8 @@ class Tuning(Objective):
         returns a score, **lower is better**, such as the loss on the device's own held-out
         part. All its randomness comes from ``rng``, so that a seed names a training.
     space : Space or mapping
-        What is tuned: a name and a :class:`~fedzo.variables.space.Float` or
-        :class:`~fedzo.variables.space.Int` each.
+        What is tuned: a name and a :class:`~fedzo.variables.space.Float`,
+        :class:`~fedzo.variables.space.Int` or :class:`~fedzo.variables.space.Choice` each.
     devices : int
         N.
     start : mapping, optional
@@ -83,7 +91,8 @@ class Tuning(Objective):
     --------
     >>> def score(params, device, rng):  # some training: noisy, the best rate differs by device
     ...     return (np.log10(params["rate"]) + 2 + 0.1 * device) ** 2 + 0.01 * rng.normal()
-    >>> problem = Tuning(score, {"rate": Float(1e-4, 1.0, log=True)}, devices=2)
+    >>> import fedzo
+    >>> problem = Tuning(score, {"rate": fedzo.Float(1e-4, 1.0, log=True)}, devices=2)
     >>> bool(problem.losses(np.zeros(1), np.arange(2)).max() < 0.1)
     True
     >>> problem.metrics(np.zeros(1))
@@ -95,7 +104,7 @@ class Tuning(Objective):
     def __init__(
         self,
         train_and_score: TrainAndScore,
-        space: Space | Mapping[str, Float | Int],
+        space: Space | Mapping[str, Kind],
         devices: int,
         *,
         start: Mapping[str, Value] | None = None,
@@ -126,6 +135,7 @@ class Tuning(Objective):
         self._seed, self._workers = seed, workers
         self._sent = _pickled(self._train) if parallel == "processes" else None
         self._pool: ProcessPoolExecutor | None = None
+        self.trainings: list[Training] = []
 
     @property
     def evaluation_cost(self) -> int:
@@ -182,6 +192,8 @@ class Tuning(Objective):
             found = list(self._pool.map(_train_here, tasks[:granted]))
         self.meter.require(granted, len(tasks))
         scores = np.array([one.score for one in found])
+        for (params, device, _), score in zip(tasks, scores.tolist(), strict=True):
+            self.trainings.append(Training(params, device, score))
         if self.worst is not None:
             return np.where(scores < self.worst, scores, self.worst)
         if not np.isfinite(scores).all():

@@ -1,0 +1,1 @@
+"""Problems, methods and scores of ``benchmarks/compare.py``."""

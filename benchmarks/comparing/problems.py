@@ -1,0 +1,170 @@
+"""The problems of the comparison: a set to develop on, and another that is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+@dataclass
+class Problem:
+    """f_i(x) of N devices, exactly and with noise, and what a user would know of it."""
+
+    name: str
+    exact: Callable[[Array, int], float]
+    x0: Array
+    devices: int
+    queries: int  # in all
+    noise: float = 0.0
+    bounds: Sequence[tuple[float, float]] | None = None
+    scale: str = "linear"
+    draws: Any = field(default_factory=lambda: np.random.default_rng(0))
+
+    def noisy(self, x: Array, device: int) -> float:
+        """Return what a method is told."""
+        return self.exact(np.asarray(x), device) + self.noise * float(self.draws.normal())
+
+    def true(self, x: Array) -> float:
+        """Return the mean that everybody is judged by."""
+        return float(np.mean([self.exact(np.asarray(x), i) for i in range(self.devices)]))
+
+
+def quadratic(dim: int, condition: float, devices: int, seed: int) -> tuple[Any, Array]:
+    """Return a rotated quadratic whose devices differ by linear terms, and a start."""
+    draws = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(draws.normal(size=(dim, dim)))
+    sizes = np.logspace(0, -np.log10(condition), dim)
+    centre = draws.normal(size=dim)
+    tilts = 0.3 * draws.normal(size=(devices, dim)) * sizes
+    tilts -= tilts.mean(axis=0)
+
+    def exact(x: Array, device: int) -> float:
+        z = basis @ (x - centre)
+        return float(0.5 * sizes @ z**2 + tilts[device] @ z)
+
+    return exact, np.zeros(dim)
+
+
+def valley(dim: int, devices: int, seed: int) -> tuple[Any, Array]:
+    """Return Rosenbrock's function with another goal for each device."""
+    goals = 1 + 0.1 * np.random.default_rng(seed).normal(size=(devices, dim - 1))
+
+    def exact(x: Array, device: int) -> float:
+        bend = 100 * (x[1:] - x[:-1] ** 2) ** 2
+        return float(np.sum(bend + (goals[device] - x[:-1]) ** 2))
+
+    return exact, np.full(dim, -1.0)
+
+
+def logistic(dim: int, devices: int, seed: int, samples: int = 100) -> tuple[Any, Array]:
+    """Return logistic regression with a little ridge, other data at each device."""
+    draws = np.random.default_rng(seed)
+    weights = draws.normal(size=dim)
+    data = draws.normal(size=(devices, samples, dim)) / np.sqrt(dim) * 3
+    data += 0.3 * draws.normal(size=(devices, 1, dim)) / np.sqrt(dim)
+    data *= np.sign(data @ weights + 0.3 * draws.normal(size=(devices, samples)))[..., None]
+
+    def exact(x: Array, device: int) -> float:
+        return float(np.logaddexp(0, -data[device] @ x).mean() + 1e-4 * x @ x)
+
+    return exact, np.zeros(dim)
+
+
+def waves(dim: int, devices: int, seed: int) -> tuple[Any, Array]:
+    """Return Rastrigin's function, shifted for each device a little."""
+    draws = np.random.default_rng(seed)
+    centre, x0 = draws.uniform(-2, 2, dim), draws.uniform(-4, 4, dim)
+    shifts = 0.05 * draws.normal(size=(devices, dim))
+
+    def exact(x: Array, device: int) -> float:
+        z = x - centre - shifts[device]
+        return float(np.sum(z**2 + 10 - 10 * np.cos(2 * np.pi * z)))
+
+    return exact, x0
+
+
+def decay(devices: int, seed: int) -> tuple[Any, Array]:
+    """Return the fit of two exponential decays whose rates and amplitudes lie decades apart."""
+    draws = np.random.default_rng(seed)
+    goal = 10.0 ** draws.uniform([1.5, -1.5, -3.5, -0.5], [2.5, -0.5, -2.5, 0.5])
+    times = np.logspace(-1, 4, 40)
+
+    def curve(x: Array) -> Array:
+        return x[0] * np.exp(-x[2] * times) + x[1] * np.exp(-x[3] * times)
+
+    measured = curve(goal) * (1 + 0.01 * draws.normal(size=(devices, 40)))
+
+    def exact(x: Array, device: int) -> float:
+        return float(np.mean(((curve(x) - measured[device]) / (1e-3 + measured[device])) ** 2))
+
+    return exact, np.array([10.0, 1.0, 1e-2, 1e-1])
+
+
+def ridge(devices: int, seed: int) -> tuple[Any, Array]:
+    """Return the validation error of a regression by the logarithms of three penalties."""
+    draws = np.random.default_rng(seed)
+    sizes, noise = np.repeat([3.0, 0.5, 0.0], 10), 1.0
+    weights = draws.normal(size=30) * sizes
+    x = draws.normal(size=(devices, 80, 30))
+    y = x @ weights + noise * draws.normal(size=(devices, 80))
+
+    def exact(u: Array, device: int) -> float:
+        penalties = np.diag(np.repeat(10.0 ** np.clip(u, -9, 9), 10))
+        train, test = x[device, :40], x[device, 40:]
+        fitted = np.linalg.solve(train.T @ train + penalties, train.T @ y[device, :40])
+        return float(np.mean((test @ fitted - y[device, 40:]) ** 2))
+
+    return exact, np.zeros(3)
+
+
+def branin(devices: int, seed: int) -> tuple[Any, Array]:
+    """Return Branin's function, which has three minima in its box."""
+    draws = np.random.default_rng(seed)
+    shifts = 0.2 * draws.normal(size=devices)
+
+    def exact(x: Array, device: int) -> float:
+        bend = x[1] - 5.1 * x[0] ** 2 / (4 * np.pi**2) + 5 * x[0] / np.pi - 6
+        wave = 10 * (1 - 1 / (8 * np.pi)) * np.cos(x[0])
+        return float(bend**2 + wave + 10 + shifts[device] * x[0])
+
+    return exact, draws.uniform([-4, 1], [9, 14])
+
+
+def development(seed: int) -> list[Problem]:
+    """Return the problems that the defaults were chosen on."""
+    return [
+        Problem("quadratic", *quadratic(20, 1e3, 3, seed), 3, 6_000),
+        Problem("valley", *valley(50, 5, seed), 5, 20_000),
+        Problem("valley, noisy", *valley(50, 5, seed), 5, 20_000, noise=0.5),
+        Problem("logistic", *logistic(50, 10, seed), 10, 20_000),
+        Problem("logistic, d = 1,000", *logistic(1000, 10, seed), 10, 40_000),
+        Problem("the same, noisy", *logistic(1000, 10, seed), 10, 40_000, noise=0.01),
+    ]
+
+
+def held_back(seed: int) -> list[Problem]:
+    """Return the problems of the table, which nothing was chosen on."""
+    seed += 1000
+    far = quadratic(10, 1e2, 2, seed + 7)
+    many = logistic(1200, 8, seed + 12, samples=60)
+    return [
+        Problem("ill-conditioned", *quadratic(30, 1e6, 4, seed), 4, 24_000),
+        Problem("noisy quadratic", *quadratic(12, 1e2, 6, seed + 1), 6, 14_400, noise=1.0),
+        Problem("valley", *valley(24, 8, seed + 2), 8, 38_400),
+        Problem("valley, noisy", *valley(30, 4, seed + 3), 4, 24_000, noise=1.0),
+        Problem("heterogeneous", *logistic(100, 20, seed + 4, samples=30), 20, 60_000),
+        Problem("waves", *waves(10, 2, seed + 5), 2, 8_000),
+        Problem("Branin, bounded", *branin(3, seed + 6), 3, 600, bounds=[(-5, 10), (0, 15)]),
+        Problem("bounded", far[0], far[1] + 0.1, 2, 4_000, bounds=[(-0.5, 0.5)] * 10),
+        Problem("over decades", *decay(6, seed + 8), 6, 3_000, scale="log"),
+        Problem("tuning", *ridge(5, seed + 9), 5, 500),
+        Problem("one number", *quadratic(1, 1.0, 3, seed + 10), 3, 300),
+        Problem("d = 800", *quadratic(800, 1e3, 10, seed + 11), 10, 40_000),
+        Problem("d = 1,200", *many, 8, 36_000),
+        Problem("d = 1,200, noisy", *many, 8, 36_000, noise=0.02),
+    ]

@@ -1,0 +1,1 @@
+"""MiniLM fine-tuned on several nodes from losses alone."""

@@ -1,0 +1,230 @@
+r"""FedZO whose learning rate is adapted while it runs: what ``learning_rate = "auto"`` makes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.base import Algorithm, RoundInfo
+from fedzo.algorithms.fedzo import FedZO, State
+from fedzo.algorithms.population import CMA
+from fedzo.algorithms.server import Kept
+from fedzo.core.federation import Federation, Work
+from fedzo.errors import NonFinite
+from fedzo.uplinks.base import Uplink, sample_uniformly
+
+Array = NDArray[Any]
+
+LOOKS_FROM = 1 << 31  # looks are addressed by rounds from here on: runs do not get there
+SHARE = 16  # looks take a sixteenth of the queries, or less
+DEVICES = 5  # at least so many are looked at, if there are
+FURTHEST = 4.0  # a look does not tell more than that the best rate is so many times this one
+EPS = float(np.finfo(np.float64).eps)
+
+
+class AutomaticState(NamedTuple):
+    """What is carried from round to round."""
+
+    x: Array  # x^t
+    server: Kept  # what the server step keeps
+    good_x: Array  # the best model that a look has seen: where a rise leads back to
+    good_server: Kept
+    numbers: Array  # see Numbers
+
+
+class Numbers(NamedTuple):
+    """The numbers of a state, in its order."""
+
+    rate: float  # η
+    smoothing: float  # μ
+    variance: float = math.nan  # of the difference that a look sees
+    ceiling: float = math.inf  # the rate that failed last
+    usual: float = math.nan  # how far rounds go
+
+
+@dataclass(frozen=True, kw_only=True)
+class Automatic(Algorithm):
+    r"""FedZO's rounds, and a look at f now and then that says how long their steps should be.
+
+    A look compares f at the present model x with f at the best model y so far, and at a point as
+    far beyond, :math:`2x - y`: on the same devices and samples, twice, so that the difference of
+    the two tells how much of them is noise.
+
+    * Where f has risen in both by more than three times the noise, or is not finite, the run goes
+      back to y, and η is halved; the rate that failed is a ceiling, which rises by a tenth a look.
+    * Where f has fallen by more than twice the noise, the parabola through the three is lowest at v
+      of the way from y to x, and η is multiplied by :math:`\sqrt{v}` where v > 1. It is not
+      shortened where v < 1: what is best for one round is less than what is best for many.
+
+    Looks take about a sixteenth of the queries, a device's share of each being small; a round that
+    goes four times as far as usual is looked at at once.
+
+    Other units of f and of η are the same run: nothing here has a unit.
+
+    Parameters
+    ----------
+    fedzo : FedZO
+        What a round does, with the numbers that it begins with.
+    adapts : bool
+        Whether the rate may be changed; one of the user's own is left alone.
+    """
+
+    fedzo: FedZO
+    adapts: bool = True
+
+    @property
+    def coefficients_shape(self) -> tuple[int, int]:
+        """(H, b2): how many coefficients an update has."""
+        return self.fedzo.coefficients_shape
+
+    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> AutomaticState:
+        """Return the state before round 0."""
+        start = self.fedzo.init(x0, federation, uplink)
+        numbers = Numbers(float(self.fedzo.learning_rate), float(self.fedzo.smoothing))
+        kept = start.server
+        return AutomaticState(start.x, kept, start.x.copy(), kept, np.array(numbers))
+
+    def settled(self, state: AutomaticState) -> FedZO:
+        """Return FedZO with the numbers of this state."""
+        rate, smoothing, *_ = numbers_of(state)
+        return replace(self.fedzo, learning_rate=rate, smoothing=smoothing)
+
+    def round(
+        self, t: int, state: AutomaticState, federation: Federation, uplink: Uplink
+    ) -> tuple[AutomaticState, RoundInfo]:
+        """Return the state after round t: FedZO's, and what a look has to say about it."""
+        if not self.adapts:
+            after, info = self.settled(state).round(t, State(*state[:2]), federation, uplink)
+            return state._replace(x=after.x, server=after.server), info
+        try:
+            after, info = self.settled(state).round(t, State(*state[:2]), federation, uplink)
+            moved = state._replace(x=after.x, server=after.server)
+            finite = bool(np.isfinite(after.x).all())
+        except NonFinite:
+            moved, info, finite = state, self._spoilt(federation), False
+        if finite:
+            far, moved = went_far(state, moved)
+            if far or (t + 1) % self.interval(federation) == 0:
+                moved, info = self._looked(t, moved, federation, info)
+        else:
+            moved = gone_back(moved)
+        metrics = {**info.metrics, "learning_rate": numbers_of(moved).rate}
+        return moved, info._replace(metrics=metrics)
+
+    def interval(self, federation: Federation) -> int:
+        """Return how many rounds there are between two looks."""
+        count, size = self._look(federation)
+        return max(1, math.ceil(SHARE * 6 * count * size / self._cost(federation)))
+
+    def _cost(self, federation: Federation) -> int:
+        """Return how many values a round takes."""
+        points = self.fedzo.estimator.stencil[0].size
+        devices = self.fedzo.participants or federation.devices
+        return devices * self.fedzo.local_steps * points * self.fedzo.batch_size
+
+    def _look(self, federation: Federation) -> tuple[int, int]:
+        """Return how many devices, and how many samples of each, half of a look takes."""
+        enough = self._cost(federation) // (6 * SHARE)
+        count = min(federation.devices, max(enough, DEVICES))
+        return count, max(1, min(self.fedzo.batch_size, enough // count))
+
+    def _spoilt(self, federation: Federation) -> RoundInfo:
+        """Return the account of a round that was not finite: all that may have been asked for."""
+        devices = self.fedzo.participants or federation.devices
+        return RoundInfo(participants=devices, queries=self._cost(federation))
+
+    def _looked(
+        self, t: int, state: AutomaticState, federation: Federation, info: RoundInfo
+    ) -> tuple[AutomaticState, RoundInfo]:
+        """Return the state as a look leaves it, and the round's account with the look's."""
+        x, good = state.x, state.good_x
+        points = np.stack([good, x, x + (x - good)])
+        count, size = self._look(federation)
+        halves = []
+        for half in (0, 1):
+            at = LOOKS_FROM + (2 * t + half) % (1 << 30)
+            devices = sample_uniformly(at, count, federation)
+            work = Work(CMA(batch_size=size), points, at, federation.seed)
+            updates = federation.map(work, devices)
+            values = np.array([update.values for update in updates])
+            halves.append(values.mean(axis=0) if len(values) else np.full(3, np.nan))
+            info = info._replace(
+                queries=info.queries + updates.queries,
+                uplink_bytes=info.uplink_bytes + values.nbytes,
+                downlink_bytes=info.downlink_bytes + len(values) * points.nbytes,
+            )
+        return judged(state, np.array(halves)), info
+
+
+def numbers_of(state: AutomaticState) -> Numbers:
+    """Return the numbers of a state by their names."""
+    return Numbers(*state.numbers.tolist())
+
+
+def went_far(before: AutomaticState, after: AutomaticState) -> tuple[bool, AutomaticState]:
+    """Return whether a round went much further than rounds do, and note how far they do."""
+    numbers = numbers_of(after)
+    length, usual = float(np.linalg.norm(after.x - before.x)), numbers.usual
+    if math.isnan(usual):
+        return False, after._replace(numbers=np.array(numbers._replace(usual=length)))
+    usual = 0.7 * usual + 0.3 * min(length, 4 * usual)
+    far = length > 4 * numbers.usual > 0
+    return far, after._replace(numbers=np.array(numbers._replace(usual=usual)))
+
+
+def judged(state: AutomaticState, values: Array) -> AutomaticState:
+    """Return the state after a look, whose two halves have a value at each of its three points.
+
+    >>> state = AutomaticState(np.ones(1), (), np.zeros(1), (), np.array(Numbers(0.1, 1e-3, 0.0)))
+    >>> parabola = np.array([[4.0, 1.0, 0.0]] * 2)  # (2 - v)^2: twice the way would be best
+    >>> round(numbers_of(judged(state, parabola)).rate, 6), judged(state, parabola).good_x
+    (0.141421, array([1.]))
+    >>> back = judged(state, np.array([[1.0, 9.0, 25.0]] * 2))
+    >>> numbers_of(back).rate, back.x
+    (0.05, array([0.]))
+    """
+    down, beyond = (values[:, 1:] - values[:, :1]).mean(axis=0)
+    if not np.isfinite(values[:, 0]).all():  # nobody was heard
+        return state
+    if not math.isfinite(down):
+        return gone_back(state)
+    numbers = numbers_of(state)
+    apart, before = float(np.ptp(values[:, 1] - values[:, 0]) / 2) ** 2, numbers.variance
+    # What soars does so unevenly: one look must not pass for much more noise than there was.
+    variance = apart if math.isnan(before) else 0.7 * before + 0.3 * min(apart, 4 * before)
+    risen = (values[:, 1] > values[:, 0]).all()
+    if risen and down > 3 * math.sqrt(variance) + 8 * EPS * abs(values[:, 0]).max():
+        return gone_back(state._replace(numbers=np.array(numbers._replace(variance=variance))))
+    ceiling = 1.1 * numbers.ceiling
+    longer = 1.0 if down**2 < 4 * variance else math.sqrt(max(lowest_at(down, beyond), 1.0))
+    rate = min(numbers.rate * longer, max(ceiling / 1.5, numbers.rate))
+    numbers = numbers._replace(rate=rate, variance=variance, ceiling=ceiling)
+    state = state._replace(numbers=np.array(numbers))
+    if down < 0:
+        state = state._replace(good_x=state.x.copy(), good_server=state.server)
+    return state
+
+
+def gone_back(state: AutomaticState) -> AutomaticState:
+    """Return the best state that a look has seen, to go on from with half the rate."""
+    rate = numbers_of(state).rate
+    numbers = np.array(numbers_of(state)._replace(rate=rate / 2, ceiling=rate))
+    return state._replace(x=state.good_x.copy(), server=state.good_server, numbers=numbers)
+
+
+def lowest_at(down: float, beyond: float) -> float:
+    """Return where the parabola through 0, ``down`` at 1 and ``beyond`` at 2 is lowest.
+
+    >>> lowest_at(-3.0, -4.0), lowest_at(-3.0, -8.0), lowest_at(-1.0, float("inf"))
+    (2.0, 4.0, 0.25)
+    """
+    if not math.isfinite(beyond):
+        return 1 / FURTHEST
+    bend, slope = (beyond - 2 * down) / 2, (4 * down - beyond) / 2
+    if bend <= 0:
+        return FURTHEST if down < 0 else 1 / FURTHEST
+    return min(max(-slope / (2 * bend), 1 / FURTHEST), FURTHEST)

@@ -1,0 +1,63 @@
+"""Trials of a search space: the score of each against each parameter."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from fedzo.errors import UsageError
+
+
+def draw_trials(
+    params: Sequence[Mapping[str, Any]], scores: Sequence[float], out: str | os.PathLike[str]
+) -> None:
+    """Draw one panel for each parameter; later trials are darker, and the best has a ring.
+
+    Parameters
+    ----------
+    params
+        The parameters of each trial; a trial need not have all of them.
+    scores
+        The score of each.
+    out
+        The picture's file; its ending says the format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "trials.svg")
+    >>> draw_trials([{"rate": 0.1, "kernel": "rbf"}, {"rate": 1e-4}], [0.5, 0.7], path)
+    >>> "rate" in path.read_text()
+    True
+    """
+    from matplotlib.figure import Figure
+
+    shown = [(p, s) for p, s in zip(params, scores, strict=True) if math.isfinite(s)]
+    if not shown:
+        raise UsageError("there is no finite score to draw")
+    names = list(dict.fromkeys(name for trial, _ in shown for name in trial))
+    columns = min(len(names), 4)
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.6 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+    best = min(score for _, score in shown)
+    for axis, name in zip(axes, names, strict=False):
+        told = [(k, t[name], s) for k, (t, s) in enumerate(shown) if name in t]
+        numbers = all(isinstance(v, Real) and not isinstance(v, bool) for _, v, _ in told)
+        values: list[Any] = [v if numbers else str(v) for _, v, _ in told]
+        found = [s for *_, s in told]
+        axis.scatter(values, found, c=[k for k, *_ in told], cmap="viridis_r", s=14)
+        leads = [v for v, s in zip(values, found, strict=True) if s == best]
+        axis.scatter(leads, [best] * len(leads), s=70, facecolors="none", edgecolors="red")
+        if numbers and min(values) > 0 and max(values) > 50 * min(values):
+            axis.set_xscale("log")
+        axis.set_xlabel(name)
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    for axis in axes[::columns]:
+        axis.set_ylabel("score")
+    figure.savefig(Path(out), dpi=110)

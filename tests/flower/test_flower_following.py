@@ -1,0 +1,314 @@
+"""Nodes that follow a run by its coefficients: the server's model, to the bit, whatever happens."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+
+import fedzo
+from fedzo.algorithms import server as steps
+from fedzo.core.federation import Update
+from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
+from fedzo.flower.course import Course
+from fedzo.flower.downlink import Log
+from fedzo.flower.following import Following, checksum, pack_round, read_behind, unpack_rounds
+from fedzo.flower.reasons import Refused
+from fedzo.flower.schema import Malformed
+from fedzo.flower.traffic import sizes
+from fedzo.problems.quadratic import Quadratic
+from fedzo.runs.job import Job, drive
+from fedzo.runs.options import RunOptions
+
+SETTINGS = FlowerSettings(quorum=0.1, grace=0.01, clip=False)
+ALGORITHM = {"learning_rate": 0.01, "directions": 3, "local_steps": 2, "batch_size": 2}
+
+
+class Nodes(InProcessGrid):
+    """Nodes of which some are away in some rounds; ``told`` are the messages to each of them."""
+
+    def __init__(self, problem, nodes=3, away=lambda node, round: False):
+        super().__init__(make_client_app(lambda context: problem), nodes)
+        self.away, self.round, self.told = away, 0, []
+
+    def get_node_ids(self):
+        return [node for node in super().get_node_ids() if not self.away(node, self.round)]
+
+    def push_messages(self, messages):
+        for message in messages:
+            self.told.append((message.metadata.dst_node_id, message))
+            if message.metadata.message_type == wire.TRAIN:
+                self.round = message.content["task"]["round"] + 1
+        return super().push_messages(messages)
+
+    def followed(self):
+        """Return who was sent what in training: node, round, bytes of the log, arrays."""
+        trained = [(n, m.content) for n, m in self.told if m.metadata.message_type == wire.TRAIN]
+        return [(n, c["task"]["round"], c["task"].get("log"), "arrays" in c) for n, c in trained]
+
+    def kept(self, node):
+        """Return the path of what a node keeps."""
+        (path,) = self._shelf(node)
+        return path
+
+    def forget(self, node):
+        for path in self._shelf(node):
+            path.unlink()
+
+    def _shelf(self, node):
+        from fedzo.flower.node import Node
+
+        shelf = Node.read(self.contexts[node].node_config).shelf
+        return list(Path(shelf.folder).glob(f"*-{shelf.owner}.state"))
+
+
+def run(grid, algorithm, uplink, rounds, folder=None, resume=False, x0=None, **options):
+    federation = FlowerFederation(grid, 5, uplink, SETTINGS)
+    x0 = federation.initial() if x0 is None else x0
+    federation.follow(algorithm, x0, folder and folder / "coefficients.log", resume)
+    settings = RunOptions(rounds=rounds, seed=5, **{"evaluate_every": 10, **options})
+    return drive(Job(algorithm, uplink, settings, {}, folder, resume), federation, x0)
+
+
+def held(path):
+    """Return the round and the model of what a node keeps."""
+    with path.open("rb") as file:
+        return json.loads(file.readline())["round"], np.load(file)
+
+
+WAYS = {
+    "mean": (fedzo.FedZO(**ALGORITHM, participants=4), fedzo.Seeds()),
+    "shared": (fedzo.FedZO(**ALGORITHM, shared_directions=True), fedzo.Seeds()),
+    "sizes": (fedzo.FedZO(**ALGORITHM, weighting="size"), fedzo.Seeds()),
+    "momentum": (fedzo.FedZO(**ALGORITHM, server=steps.Momentum(beta=0.5)), fedzo.Seeds()),
+    "adam": (
+        fedzo.FedZO(**ALGORITHM, server=steps.Adam(rate=0.01), shared_directions=True),
+        fedzo.Seeds(),
+    ),
+    "hiso": (fedzo.FedZO(**ALGORITHM, server=steps.HiSo()), fedzo.Seeds()),
+    "robust": (fedzo.FedZO(**ALGORITHM, shared_directions=True), fedzo.RobustSeeds("median")),
+    "orthogonal": (fedzo.FedZO(**ALGORITHM, direction_kind="orthogonal"), fedzo.Seeds()),
+    "signs": (fedzo.FedZO(**ALGORITHM, direction_kind="rademacher"), fedzo.Seeds()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_server_and_nodes_are_equal_to_the_bit(way, tmp_path):
+    """A node joins late and leaves for a while, one forgets all, and the server is killed."""
+    algorithm, uplink = WAYS[way]
+    problem = Quadratic(dim=300 if way == "orthogonal" else 4000, devices=6)
+    rounds = 50 if way == "mean" else 10
+
+    def away(node, round):
+        return node == 3 and (round < rounds // 5 or 2 * rounds <= 5 * round < 3 * rounds)
+
+    grid = Nodes(problem, away=away)
+    run(grid, algorithm, uplink, 2 * rounds // 3, tmp_path)
+    grid.forget(2)
+    result = run(grid, algorithm, uplink, rounds, tmp_path, resume=True)
+    assert result.nit == rounds
+    for node in (1, 2, 3):
+        round, x = held(grid.kept(node))
+        assert round == rounds
+        assert np.array_equal(x, result.last)
+    if way != "orthogonal":  # whose log is longer than its model
+        assert not any(arrays for *_, arrays in grid.followed())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_same_run_as_without_following(dtype):
+    algorithm, problem = fedzo.FedZO(**ALGORITHM), Quadratic(dim=400, devices=6)
+    x0 = np.linspace(-1, 1, 400).astype(dtype)
+    grid = Nodes(problem)
+    there = run(grid, algorithm, fedzo.Seeds(), 8, x0=x0)
+    here = fedzo.minimize(problem, x0, algorithm=algorithm, rounds=8, seed=5, evaluate_every=10)
+    assert np.array_equal(there.last, here.last)
+    # Its start is not that of the nodes: each is sent it once, and nobody after that.
+    sent = [m for _, m in grid.told if "arrays" in m.content.array_records]
+    assert len(sent) == 3
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_bytes_do_not_grow_with_the_model(shared):
+    bytes_of = {}
+    for dim in (400, 40_000):
+        grid = Nodes(Quadratic(dim=dim, devices=3))
+        algorithm = fedzo.FedZO(**ALGORITHM, shared_directions=shared)
+        run(grid, algorithm, fedzo.Seeds(), 4, evaluate_every=4)
+        last = [m for _, m in grid.told if m.metadata.message_type == wire.TRAIN][-3:]
+        bytes_of[dim] = [sum(sizes(message)) for message in last]
+        lengths = {len(log) for _, t, log, _ in grid.followed() if t > 0}
+        numbers = 8 * 2 * 3
+        assert lengths == {4 + 4 + numbers} if shared else {4 + 3 * (4 + numbers)}
+    assert max(abs(a - b) for a, b in zip(*bytes_of.values(), strict=True)) < 20
+    assert max(bytes_of[40_000]) < 1100
+
+
+def test_the_model_is_sent_where_the_log_is_longer():
+    grid = Nodes(Quadratic(dim=5, devices=3), away=lambda node, round: node == 3 and round == 1)
+    run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3, evaluate_every=3)
+    late = [(t, log, arrays) for node, t, log, arrays in grid.followed() if t > 0]
+    assert late
+    assert all(log is None and arrays for _, log, arrays in late[1:])
+
+
+def spoil(path):
+    """Change one number of the model that a node keeps."""
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_another_model_is_found_out_and_replaced(caplog):
+    grid = Nodes(Quadratic(dim=400, devices=6))
+
+    class Spoiling(fedzo.Seeds):
+        def aggregate(self, t, updates, federation):
+            found = super().aggregate(t, updates, federation)
+            if t == 3:
+                spoil(grid.kept(2))
+            return found
+
+    algorithm = fedzo.FedZO(**ALGORITHM)
+    federation = FlowerFederation(grid, 5, fedzo.Seeds(), SETTINGS)
+    x0 = federation.initial()
+    federation.follow(algorithm, x0)
+    job = Job(algorithm, Spoiling(), RunOptions(rounds=8, seed=5, evaluate_every=8), {})
+    result = drive(job, federation, x0)
+    assert "node 2 comes to another model than the server's: it is sent the model" in caplog.text
+    assert [(n, t) for n, t, _, arrays in grid.followed() if arrays] == [(2, 4)]
+    assert np.array_equal(held(grid.kept(2))[1], result.last)
+
+
+def test_a_half_written_file_is_as_good_as_none():
+    grid = Nodes(Quadratic(dim=400, devices=6))
+    run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3)
+    path = grid.kept(1)
+    path.write_bytes(path.read_bytes()[:-100])
+    result = run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3)
+    assert np.array_equal(held(path)[1], result.last)
+
+
+def test_a_node_keeps_two_runs_at_most():
+    grid = Nodes(Quadratic(dim=40, devices=3))
+    for rate in (0.01, 0.02, 0.03):
+        run(grid, fedzo.FedZO(**{**ALGORITHM, "learning_rate": rate}), fedzo.Seeds(), 1)
+    assert len(grid._shelf(1)) == 2
+
+
+def test_the_model_always_if_asked_for():
+    grid = Nodes(Quadratic(dim=400, devices=6))
+    run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(downlink="model"), 2)
+    assert all(arrays for *_, arrays in grid.followed())
+
+
+def test_nodes_that_draw_other_directions_are_sent_the_model(monkeypatch, caplog):
+    from fedzo.flower import client
+
+    told = iter(["other"])
+    right = client.directions_checksum()
+    monkeypatch.setattr(client, "directions_checksum", lambda: next(told, right))
+    grid = Nodes(Quadratic(dim=400, devices=6))
+    result = run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3)
+    assert result.success
+    assert "round 1 has whole updates: the model is sent for it" in caplog.text
+    assert all(arrays for node, t, _, arrays in grid.followed() if node == 1 or t > 0)
+
+
+# --------------------------------------------------------------------------------- what is let in
+
+
+def following(**changes):
+    problem = Quadratic(dim=20, devices=3)
+    x = problem.initial()
+    course = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, False, "float64")
+    numbers = np.ones((2, 3))
+    log = pack_round([Update(0, None, 1, 0, numbers)])
+    aim = Following("abc", 1, checksum(x), 0, log, course.text)
+    return problem, aim._replace(**changes)
+
+
+def reply_to(problem, content):
+    grid = InProcessGrid(make_client_app(lambda context: problem), 1)
+    (reply,) = grid.send_and_receive([Message(content, 1, wire.TRAIN)])
+    return reply.content
+
+
+COURSE = json.loads(following()[1].course)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"log": b"abc"}, "malformed"),
+        ({"log": following()[1].log[:-1]}, "malformed"),
+        ({"log": following()[1].log + b"x"}, "malformed"),
+        ({"log": b"\xff" * 60}, "malformed"),
+        ({"log": bytes(10_000)}, "malformed"),
+        ({"round": 10**7, "log": b""}, "malformed"),
+        ({"since": 2}, "malformed"),
+        ({"since": -1}, "malformed"),
+        ({"run": "../../x"}, "malformed"),
+        ({"course": "[" * 9_999}, "unknown-algorithm"),
+        ({"course": json.dumps({**COURSE, "uplink": {"kind": "os:abort"}})}, "unknown-algorithm"),
+        ({"course": json.dumps({**COURSE, "server": {"name": "a:b"}})}, "unknown-algorithm"),
+        ({"course": json.dumps({**COURSE, "seed": -1})}, "unknown-algorithm"),
+        ({"course": json.dumps({**COURSE, "dtype": "object"})}, "unknown-algorithm"),
+        ({"state": (np.zeros(3),), "log": b""}, "malformed"),
+        ({"state": (np.full(20, np.nan),), "log": b""}, "malformed"),
+    ],
+)
+def test_malformed_following(changes, code):
+    problem, told = following(**changes)
+    refusal = wire.read_refusal(reply_to(problem, wire.task(told, [0], True)))
+    assert refusal is not None
+    assert refusal.split()[0] == code
+
+
+def test_limits_hold_for_what_is_followed():
+    many = json.dumps({**COURSE, "algorithm": {**COURSE["algorithm"], "local_steps": 10**6}})
+    problem, told = following(course=many)
+    assert wire.read_refusal(reply_to(problem, wire.task(told, [0], True))).split()[0] == "steps"
+
+
+def test_a_wrong_checksum_is_told():
+    problem, told = following(check="0" * 16)
+    assert read_behind(reply_to(problem, wire.task(told, [0], True))).differs
+
+
+def test_course_knows_only_what_is_known_here():
+    text = following()[1].course
+    with pytest.raises(Refused, match="none that are known here"):
+        Course.read(text, {})
+
+
+def test_rounds_without_anybody():
+    packed = pack_round([]) + pack_round([Update(1, None, 2.5, 0, np.ones((1, 2)))])
+    nobody, somebody = unpack_rounds(packed, 2, (1, 2), np.dtype(np.float64))
+    assert nobody == []
+    assert somebody[0].weight == 2.5
+    with pytest.raises(Malformed, match="cut off"):
+        unpack_rounds(packed, 3, (1, 2), np.dtype(np.float64))
+
+
+def test_log_survives_a_kill_in_the_midst_of_writing(tmp_path):
+    file = tmp_path / "log"
+    log = Log(file)
+    for t in range(3):
+        log.append(t, bytes([t]) * 10)
+    file.write_bytes(file.read_bytes()[:-4])
+    again = Log(file, resume=True)
+    assert again.since(0, 2) == b"\0" * 10 + b"\1" * 10
+    assert again.since(0, 3) is None
+    again.append(1, b"new")
+    assert Log(file, resume=True).since(0, 2) == b"\0" * 10 + b"new"
+    assert Log(file).since(0, 1) is None
+
+
+def test_a_server_that_sends_what_it_has_not(caplog):
+    """A record that only looks like a task to follow."""
+    problem, told = following()
+    content = wire.task(told, [0], True)
+    content["task"] = ConfigRecord({**content["task"], "run": 7})
+    assert wire.read_refusal(reply_to(problem, content)).split()[0] == "malformed"
