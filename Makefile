@@ -9,7 +9,7 @@ PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test slow results compare fuzz soak soak-federation processes lint types docs bench clean
+.PHONY: demo test slow results compare compare-attack fuzz soak soak-federation processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -45,11 +45,21 @@ results: $(VENV)/.dev
 	$(BIN)/fedzo reproduce all --scale quick --out build/results/quick
 	$(BIN)/python tools/make_results.py build/results/paper build/results/quick --sweeps build/results/sweeps
 
-# Our methods and others at equal queries, and BBOB: an hour or more.
+# Our methods and others at equal queries, BBOB and bbob-noisy: hours. Every run is kept in compare/
+# as it ends, so this can be interrupted, and goes on where it was.
 compare: $(VENV)/.dev
 	$(PIP) nevergrad coco-experiment
-	$(BIN)/python benchmarks/compare.py --out compare
-	$(BIN)/python benchmarks/compare.py --bbob 6 7
+	$(BIN)/python benchmarks/compare.py --tuned
+	$(BIN)/python benchmarks/compare.py --bbob 11 12
+	$(BIN)/python benchmarks/compare.py --suite bbob-noisy --bbob 11 --dims 10
+
+# One perturbation by several methods at equal queries and equal ε, three victims: an hour.
+compare-attack: $(VENV)/.torch
+	$(PIP) --no-deps adversarial-robustness-toolbox six tqdm
+	$(BIN)/fedzo data get cifar10
+	for name in plain mixer; do test -e victims/cifar10-$$name.onnx || \
+	  $(BIN)/python tools/train_victim.py $$name --out victims || exit 1; done
+	$(BIN)/python benchmarks/attack.py --compare --victims victims --out compare-attack
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,51 +1,184 @@
-"""How often one perturbation within a budget fools the network that ships, on unseen images.
+"""One perturbation within a budget: fedzo's and others' at equal queries and equal ε.
 
-python benchmarks/attack.py [--eps 8] [--norm inf] [--max-queries 50000] [--seeds 2]
+    python benchmarks/attack.py                        # ours, on the deer and the network that ship
+    python benchmarks/attack.py --compare [--seeds 5]  # all methods, several victims: a table
+    python benchmarks/attack.py --throughput           # against the victim's own best
 
-The deer that ship and that the network gets right are on ten devices; success is on test images
-that it gets right, which nobody has, in 8 bits. The budget is for all queries of the attack, its
-evaluations included; telling which images the network gets right is not counted.
+The images that a victim gets right are on ten devices; success is on test images that it gets
+right, which nobody has, in 8 bits. The budget is for all queries of an attack, its evaluations
+included; telling which images a victim gets right is not counted.
+
+``--compare`` keeps each result in a file of its own in ``--out`` and resumes where it was stopped.
+Its victims are the ResNet-8 that ships, on which our settings and those of the others were chosen,
+and those that ``python tools/train_victim.py plain --out victims`` (and ``mixer``) writes, which
+nothing was tuned on.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import fedzo
+from attack_methods import METHODS
+from attack_throughput import measure
 from fedzo import data, models
+from fedzo.errors import BudgetSpent
 from fedzo.problems.attack.inputs import gets_right
 
-LABEL, DEVICES = "deer", 10
+Array = NDArray[Any]
+
+DEVICES, OURS = 10, "fedzo"
+SHIPPED = "resnet8"
+OF_EACH_CLASS = (40, 100)  # images of a class for the devices, and to measure success on: "all"
+
+
+class Images(NamedTuple):
+    """What the devices have, and what nobody has."""
+
+    train: Array
+    labels: Array
+    test: Array
+    answers: Array
+
+
+def victim(name: str, folder: Path, **options: Any) -> models.Model:
+    """Return the network that ships, or one that was trained into a folder."""
+    file = "cifar10-resnet8" if name == SHIPPED else str(folder / f"cifar10-{name}.onnx")
+    return models.load(file, **options)
+
+
+def images_of(judge: models.Model, label: str) -> Images:
+    """Return images that a victim gets right: the deer that ship, or some of each class."""
+    if label == "deer":
+        known = data.load("cifar10-deer-mini")
+        parts = [(known.train_inputs, known.train_labels), (known.test_inputs, known.test_labels)]
+        found = [gets_right(judge, *part) for part in parts]
+    else:
+        known = data.load("cifar10")
+        parts = [(known.train_inputs, known.train_labels), (known.test_inputs, known.test_labels)]
+        found = []
+        for (inputs, labels), count in zip(parts, OF_EACH_CLASS, strict=True):
+            some = np.concatenate([np.flatnonzero(labels == c)[: 2 * count] for c in range(10)])
+            right, of = gets_right(judge, inputs[some], labels[some])
+            kept = np.concatenate([np.flatnonzero(of == c)[:count] for c in range(10)])
+            found.append((right[kept], of[kept]))
+    return Images(*found[0], *found[1])
+
+
+def ours(model: models.Model, images: Images, eps: float, norm: str, seed: int) -> Array:
+    """Return the perturbation that UniversalAttack finds with its own settings."""
+    order = np.random.default_rng(0).permutation(len(images.labels))  # each device has all classes
+    parts = np.array_split(order, DEVICES)
+    attack = fedzo.UniversalAttack(model, eps=eps, norm=norm, seed=seed)
+    attack.fit([images.train[part] for part in parts], [images.labels[part] for part in parts])
+    return attack.noise.reshape(-1)
+
+
+def theirs(model: models.Model, images: Images, eps: float, method: str, seed: int) -> Array:
+    """Return what another method has when the queries are spent."""
+    rng, delta = np.random.default_rng(seed), np.zeros(images.train[0].size)
+    rows = images.train.reshape(len(images.train), -1)
+    try:
+        for found in METHODS[method](
+            lambda batch: model(batch.astype(np.float32)), rows, images.labels, eps, rng
+        ):
+            delta = found
+    except BudgetSpent:
+        pass
+    return delta
+
+
+def success(judge: models.Model, images: Images, delta: Array) -> float:
+    """Return how often images in 8 bits under a perturbation are taken for something else."""
+    levels = np.rint(images.test * 255).reshape(len(images.test), -1)
+    moved = (levels + np.rint(delta.astype(np.float64) * 255)).clip(0, 255) / 255
+    return float(np.mean(judge.predict(moved.astype(np.float32)) != images.answers))
+
+
+def run(
+    options: argparse.Namespace, name: str, label: str, method: str, seed: int
+) -> dict[str, Any]:
+    """Return what comes of one attack, from its file if it was made before."""
+    eps, budget = options.eps / 255, options.max_queries
+    words = f"{name} {label} {method} {options.norm} {options.eps:g} {budget} {seed}"
+    kept = options.out / (
+        "-".join("".join(c if c.isalnum() else " " for c in words).split()) + ".json"
+    )
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    judge = victim(name, options.victims)
+    images = images_of(judge, label)
+    model = victim(name, options.victims, max_queries=budget)
+    if method == OURS:
+        delta = ours(model, images, eps, options.norm, seed)
+    else:
+        delta = theirs(model, images, eps, method, seed)
+    told = {
+        "success": success(judge, images, delta),
+        "queries": model.queries,
+        "largest": float(np.abs(np.rint(delta.astype(np.float64) * 255)).max()),
+        "images": [len(images.labels), len(images.answers)],
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(told))
+    return told
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Print a table: for each victim and label the mean success of each method, and its range."""
+    cases = [(SHIPPED, "deer"), (SHIPPED, "all")]
+    cases += [(name, label) for name in options.others for label in ("deer", "all")]
+    methods = options.methods or [*METHODS, OURS]
+    for seed, case, method in itertools.product(range(options.seeds), cases, methods):
+        told = run(options, *case, method, seed)
+        print(f"# {case[0]}, {case[1]}, {method}, seed {seed}: {told['success']:.1%} "
+              f"with {told['queries']:,} queries", flush=True)  # fmt: skip
+    print(f"\n| | {' | '.join(f'{name}, {label}' for name, label in cases)} |")
+    print("| --- |" + " --- |" * len(cases))
+    for method in methods:
+        cells = []
+        for case in cases:
+            rates = [100 * run(options, *case, method, s)["success"] for s in range(options.seeds)]
+            cells.append(f"{statistics.mean(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})")
+        print(f"| {method} | {' | '.join(cells)} |")
 
 
 def main() -> None:
-    """Run the attack for each seed and print what comes of it."""
+    """Read what is wanted, and print it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--eps", type=float, default=8.0, help="in grey levels")
     parser.add_argument("--norm", default="inf")
     parser.add_argument("--max-queries", type=int, default=50_000)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--throughput", action="store_true")
+    parser.add_argument("--victims", type=Path, default=Path("victims"))
+    parser.add_argument("--others", nargs="*", default=["plain", "mixer"])
+    parser.add_argument("--methods", nargs="*", choices=[*METHODS, OURS])
+    parser.add_argument("--label", default="deer", choices=["deer", "all"])
+    parser.add_argument("--victim", default=SHIPPED)
+    parser.add_argument("--out", type=Path, default=Path("compare-attack"))
     options = parser.parse_args()
-    images, judge = data.load("cifar10-deer-mini"), models.load("cifar10-resnet8")
-    train, _ = gets_right(judge, images.train_inputs, images.train_labels)
-    test, _ = gets_right(judge, images.test_inputs, images.test_labels)
-    label = list(images.classes).index(LABEL)
-    for seed in range(options.seeds):
-        model = models.load("cifar10-resnet8", max_queries=options.max_queries)
-        attack = fedzo.UniversalAttack(model, eps=options.eps / 255, norm=options.norm, seed=seed)
-        attack.fit(np.array_split(train, DEVICES), label)
-        moved = attack.apply(test)
-        held_out = float(np.mean(judge.predict(moved) != label))
-        own = max(record["attack_success"] for record in attack.result.history)
-        largest = float(np.abs(np.rint(moved * 255) - np.rint(test * 255)).max())
-        print(
-            f"seed {seed}: {held_out:.0%} of {len(test)} held out, {own:.0%} of {len(train)} own; "
-            f"{attack.queries:,} queries, {attack.result.nit} rounds, "
-            f"largest change {largest:g}/255",
-            flush=True,
-        )
+    if options.throughput:
+        model = victim(options.victim, options.victims)
+        images = images_of(model, "deer")
+        measure(model, images.train, int(images.labels[0]))
+    elif options.compare:
+        compare(options)
+    else:
+        for seed in range(options.seeds):
+            told = run(options, options.victim, options.label, OURS, seed)
+            print(f"seed {seed}: {told['success']:.0%} of {told['images'][1]} held out; "
+                  f"{told['queries']:,} queries, largest change {told['largest']:g}/255",
+                  flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -112,12 +112,14 @@ def main() -> None:
     parser.add_argument("--tuned", action="store_true", help="the tuned methods, too")
     parser.add_argument("--bbob", type=int, nargs="+", metavar="INSTANCE")
     parser.add_argument("--suite", choices=("bbob", "bbob-noisy"), default="bbob")
+    parser.add_argument("--functions", type=int, nargs="+", help="of the suite; all by default")
     parser.add_argument("--dims", type=int, nargs="+", default=[10, 40])
     arguments = parser.parse_args()
     out: Path = arguments.out
     if arguments.bbob:
         kept = Kept(out / f"{arguments.suite}.jsonl", "function", "dim", "instance", "method")
-        table = bbob.table(arguments.suite, arguments.bbob, arguments.dims, kept.get)
+        functions = arguments.functions or bbob.FUNCTIONS[arguments.suite]
+        table = bbob.table(arguments.suite, arguments.bbob, arguments.dims, functions, kept.get)
         print(table)
         (out / f"{arguments.suite}.md").write_text(table + "\n")
         return

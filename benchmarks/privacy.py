@@ -180,19 +180,21 @@ def draw(clipped: float, accuracies: Array, lengths: Array) -> None:
     picture = Figure(figsize=(10, 3.6), dpi=150, layout="constrained")
     left, right = picture.subplots(1, 2)
     names = ("noise on the b2 = 20 differences of a step", "noise on the d numbers of an update")
-    left.axhline(clipped, color="0.5", linestyle=":", label="clipped, no noise")
-    left.axhline(0.1, color="0.8", linestyle=":", label="guessing")
+    for level, text, at in ((clipped, "clipped, no noise", 0), (0.1, "guessing", -1)):
+        left.axhline(level, color="0.5", linestyle=":")
+        side = "right" if at else "left"
+        left.annotate(text, (EPSILONS[at], level + 0.008), ha=side, fontsize=8)
     for i, name in enumerate(names):
         left.plot(EPSILONS, accuracies[:, i], "os"[i] + "-", color=COLOURS[i], label=name)
         right.plot(DIMENSIONS, lengths[:, i], "os"[i] + "-", color=COLOURS[i], label=name)
     left.set(xscale="log", xlabel="ε of a whole run, δ = 1e-5", ylabel="test accuracy")
-    left.set(title="Softmax regression, d = 7850", ylim=(0, None))
+    left.set(title="Softmax regression, d = 7850", ylim=(0, clipped + 0.1))
     right.set(xscale="log", yscale="log", xlabel="d", ylabel="length of the noise / of the update")
     right.set(title="One step at ε = 1, 200 records")
     for axes in (left, right):
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8)  # for both
     OUT.parent.mkdir(exist_ok=True)
     picture.savefig(OUT)
 

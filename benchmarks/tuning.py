@@ -41,6 +41,7 @@ BAD_START = {"learning_rate": 3e-3, "momentum": 0.1, "regularisation": 0.3}
 
 
 def by_fedzo(queries, seed, algorithm=TUNER, evaluate_every=3, start=None):
+    more = {} if evaluate_every is None else {"evaluate_every": evaluate_every}
     return fedzo.tune(
         PROBLEM.function,
         SPACE,
@@ -48,10 +49,10 @@ def by_fedzo(queries, seed, algorithm=TUNER, evaluate_every=3, start=None):
         max_queries=queries,
         worst=PROBLEM.worst,
         algorithm=algorithm,
-        evaluate_every=evaluate_every,
         seed=seed,
         start=start,
         workers=1,
+        **more,
     ).params
 
 
@@ -71,8 +72,9 @@ def by_optuna(queries, seed, sampler):
 
 
 METHODS = {
-    "fedzo.tune": by_fedzo,
-    "fedzo.tune, from a bad start": lambda q, s: by_fedzo(q, s, start=BAD_START),
+    'method="auto"': lambda q, s: by_fedzo(q, s, algorithm=None, evaluate_every=None),
+    'method="fedzo"': by_fedzo,
+    'method="fedzo", from a bad start': lambda q, s: by_fedzo(q, s, start=BAD_START),
     "random search": lambda q, s: by_optuna(q, s, optuna.samplers.RandomSampler),
     "Optuna, TPE": lambda q, s: by_optuna(q, s, optuna.samplers.TPESampler),
 }

@@ -71,3 +71,25 @@ def test_medians_take_turns():
     times = medians({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2, burst=2)
     assert "".join(calls) == "ab" + "aabb" * 2
     assert set(times) == {"a", "b"}
+
+
+@pytest.mark.parametrize("name", ["mezo", "mezo, tidied", "decomfl"])
+def test_the_steps_of_the_field_descend_a_linear_loss_by_its_gradient(name):
+    """Over 600 seeds: within 5 standard errors of -rate a, rate |a| sqrt((d + 1) / n) in all."""
+    from mezo import METHODS
+
+    a = torch.arange(1.0, 7.0, dtype=torch.float32)
+    parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
+
+    def value():
+        return float(a @ torch.cat([parameter.detach().flatten() for parameter in parameters]))
+
+    total = torch.zeros(6)
+    with torch.no_grad():
+        for seed in range(600):
+            for parameter in parameters:
+                parameter.data = torch.zeros_like(parameter)
+            METHODS[name](parameters, value, seed, rate=0.1)
+            total += torch.cat([parameter.flatten() for parameter in parameters]) / 600
+    error = float((total + 0.1 * a).norm())
+    assert error < 5 * 0.1 * float(a.norm()) * 7**0.5 / 600**0.5

@@ -189,6 +189,7 @@ def soak(folder: Path, minutes: int, every: float, seconds: float, seed: int) ->
             "uplink.kind": "seeds",
             "run.rounds": 10**6,
             "flower.bindings": str(nodes.bindings),
+            "flower.patience": 3600.0,  # on a busy machine a node may be killed before it answers
             "run-dir": str(out.resolve()),
         }
         run = federation.run(APP, settings)

@@ -2,6 +2,7 @@
 
     python tools/train_victim.py resnet8       # ships with fedzo
     python tools/train_victim.py carlini       # the paper's own kind of victim
+    python tools/train_victim.py plain --out victims   # and mixer: victims that nothing is tuned on
 
 A training that was stopped resumes after its last whole epoch, by the same command: all of its
 state is in ``cifar10-NETWORK.training`` beside the result, and goes when it is done.
@@ -11,7 +12,11 @@ microcontroller: 78,000 weights and 12.5 million multiply-adds. ``carlini`` is t
 Carlini and Wagner (2017), conv 64-64-pool-128-128-pool and dense 256-256-10, whose test
 accuracy in the paper is 82.3 %.
 
-Both take pixels in [0, 1], planes first, and answer logits; scaling is a part of the graph and
+``plain`` is three strided convolutions without a way around them, ``mixer`` a small MLP-Mixer
+(Tolstikhin et al., 2021), which has no convolutions but that of its patches; both are trained for
+a few epochs, to be other kinds of victims in ``benchmarks/attack.py``.
+
+All take pixels in [0, 1], planes first, and answer logits; scaling is a part of the graph and
 batch normalisation is folded into the convolutions. Needs torch, onnx and onnxscript.
 """
 
@@ -111,8 +116,50 @@ def carlini() -> nn.Module:
     return network
 
 
-NETWORKS = {"resnet8": resnet8, "carlini": carlini}
+def plain() -> nn.Module:
+    """Return three strided convolutions."""
+
+    def layer(before: int, after: int) -> tuple[nn.Module, ...]:
+        return nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()
+
+    stages = (*layer(3, 32), *layer(32, 64), *layer(64, 128))
+    return nn.Sequential(Scale(), *stages, nn.Flatten(), nn.Linear(128 * 16, 10))
+
+
+class Mixing(nn.Module):
+    """Two layers across the patches, and two within each."""
+
+    def __init__(self, patches: int, width: int) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.across, self.within = (
+            nn.Sequential(nn.Linear(size, inner), nn.GELU(), nn.Linear(inner, size))
+            for size, inner in ((patches, patches), (width, 2 * width))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.across(self.before(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.within(self.between(x))
+
+
+class Mixer(nn.Module):
+    """Patches of 4 x 4 pixels, mixed twice, and their mean."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__()
+        self.scale, self.patches = Scale(), nn.Conv2d(3, width, 4, 4)
+        self.blocks = nn.Sequential(Mixing(64, width), Mixing(64, width))
+        self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        x = self.patches(self.scale(input)).flatten(2).transpose(1, 2)
+        return self.last(self.norm(self.blocks(x)).mean(1))
+
+
+NETWORKS = {"resnet8": resnet8, "carlini": carlini, "plain": plain, "mixer": Mixer}
 RECIPES = {
+    "plain": Recipe(epochs=5, learning_rate=0.2, weight_decay=5e-4),
+    "mixer": Recipe(epochs=5, learning_rate=0.1, weight_decay=1e-4),
     "resnet8": Recipe(epochs=40, learning_rate=0.2, weight_decay=3e-4),
     "carlini": Recipe(epochs=12, learning_rate=0.03, weight_decay=5e-4, products="bfloat16"),
 }

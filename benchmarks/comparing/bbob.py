@@ -30,15 +30,19 @@ class Remembering(Problem):
 
 
 def table(
-    suite: str, instances: Sequence[int], dims: Sequence[int], get: Callable[..., Any]
+    suite: str,
+    instances: Sequence[int],
+    dims: Sequence[int],
+    functions: Sequence[int],
+    get: Callable[..., Any],
 ) -> str:
     """Return a Markdown table of where the plain call comes within 1 % of the fall of the best."""
     lines = ["| d | instance | within 1 % | others: function (share of the fall that is left) |"]
     lines.append("| --- | --- | ---: | --- |")
     for dim in dims:
         for instance in instances:
-            missed, count = {}, len(FUNCTIONS[suite])
-            for function in FUNCTIONS[suite]:
+            missed, count = {}, len(functions)
+            for function in functions:
                 ends = {
                     name: get(
                         lambda at=(suite, function, dim, instance), m=name: solve(*at, m),

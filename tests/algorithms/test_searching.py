@@ -8,6 +8,7 @@ from fedzo.algorithms.adaptive import turns
 from fedzo.algorithms.asking import Account, Points, Stencil, owners, unpack
 from fedzo.algorithms.quasi_newton import curvature, two_loops, typical_scale
 from fedzo.algorithms.searching import Live
+from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.core.random import Draws, Stream
 from fedzo.problems.function import FunctionObjective
 
@@ -62,11 +63,22 @@ def test_slopes_that_are_shared_out_are_their_owners():
     assert measured == pytest.approx([1.0, 7.0, 3.0])  # devices 0, 1, 0
 
 
+@pytest.mark.parametrize("turn", [0, 1, 7])
 @pytest.mark.parametrize(("devices", "dim"), [(1, 4), (3, 7), (5, 5), (9, 4)])
-def test_every_coordinate_has_an_owner_and_every_device_is_asked(devices, dim):
-    shares = np.array([owners(i, devices, dim) for i in range(devices)])
+def test_every_coordinate_has_an_owner_and_every_device_is_asked(devices, dim, turn):
+    shares = np.array([owners(i, devices, dim, turn) for i in range(devices)])
     assert (shares.sum(axis=0) >= 1).all()
     assert shares.sum() == max(dim, devices)
+
+
+def test_in_as_many_turns_as_devices_everybody_has_every_coordinate():
+    shares = np.array([[owners(i, 3, 7, turn) for i in range(3)] for turn in range(3)])
+    assert (shares.sum(axis=0) == 1).all()
+
+
+def test_a_turn_survives_packing():
+    question = Stencil(np.ones(2), np.full(2, 0.1), everyone=False, central=True, turn=5)
+    assert unpack(question.pack()).turn == 5
 
 
 def test_points_are_answered_in_order():
@@ -245,3 +257,124 @@ def test_some_devices_are_enough():
     )
     assert result.x == pytest.approx(np.ones(2), abs=0.05)
     assert {record["participants"] for record in result.history[1:]} == {2}
+
+
+def told(generator, account, fun, devices=1):
+    """Return what a part of a search comes to."""
+
+    def whole():
+        yield from account.start()
+        return (yield from generator())
+
+    live = Live(whole(), account)
+    while live.question is not None:
+        answer, _ = ask(live.question, fun, account.dim, devices)
+        live.tell(account.left, answer)
+    return live.reason
+
+
+@pytest.mark.parametrize(
+    ("fun", "separable"),
+    [
+        (lambda x, i: float(np.sum(x**2 - np.cos(9 * x) + 1e6)), True),
+        (lambda x, i: float(np.sum(x**2) + 1e-3 * x[0] * x[1]), False),
+        (lambda x, i: float(np.sqrt(x @ x)), False),
+    ],
+)
+def test_a_sum_of_functions_of_single_numbers_is_told_from_others(fun, separable):
+    account = Account(np.full(4, 0.5), 1, np.inf, Draws(0, Stream.SEARCH))
+    assert told(lambda: is_separable(account, np.ones(4)), account, fun) == separable
+
+
+def test_lines_are_searched_everywhere():
+    """Rastrigin's function in ten numbers has 10^10 local minima, and 10 lines."""
+
+    def rastrigin(x, device):
+        z = x - 0.7
+        return float(np.sum(z**2 + 10 - 10 * np.cos(2 * np.pi * z)))
+
+    account = Account(np.full(10, 3.0), 1, 2000.0, Draws(0, Stream.SEARCH))
+    assert told(lambda: search_lines(account, np.ones(10), 1900), account, rastrigin)
+    assert account.x == pytest.approx(np.full(10, 0.7), abs=1e-3)
+
+
+def test_the_first_candidate_is_given_up_beyond_the_noise_only():
+    noise = np.random.default_rng(0)
+
+    def bowl(x, device):
+        return float(x @ x) + noise.normal()
+
+    for far, kept in ((0.1, True), (2.0, False)):
+        account = Account(np.full(2, far), 1, np.inf, Draws(0, Stream.SEARCH))
+        pair = [account.x, np.zeros(2)]
+        told(lambda a=account, c=pair: a.compare(c, repeats=50), account, bowl)
+        assert np.array_equal(account.x, pair[0]) == kept
+
+
+def random_problem(seed, dims=(0, 1.6)):
+    """Return a quadratic, or a bounded function of one, of random size, units and noise."""
+    draws = np.random.default_rng(seed)
+    dim, devices = round(10 ** draws.uniform(*dims)), int(draws.integers(1, 51))
+    units_x, units_f = 10 ** draws.uniform(-6, 6, 2)
+    curves = np.logspace(0, -draws.uniform(0, 6), dim)
+    centre, tilts = draws.normal(size=dim), 0.3 * draws.normal(size=(devices, dim)) * curves
+    tilts -= tilts.mean(axis=0)
+    saturates, noisy = draws.random(2) < (0.3, 0.6)
+
+    def exact(x, device):
+        z = x / units_x - centre
+        value = float(0.5 * curves @ z**2)
+        return units_f * ((np.log1p(value) if saturates else value) + float(tilts[device] @ z))
+
+    def mean(x):
+        return float(np.mean([exact(x, i) for i in range(devices)]))
+
+    x0 = (3 * draws.normal(size=dim) + centre) * units_x
+    noise = noisy * draws.uniform(0, 0.3) * (mean(x0) - mean(centre * units_x))
+
+    def fun(x, device):
+        return exact(x, device) + noise * draws.normal()
+
+    return fun, mean, x0, devices, noise
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(10), pytest.param(range(10, 200), marks=pytest.mark.slow)], ids=["few", "all"]
+)
+def test_random_problems_never_end_worse_than_they_began(seeds):
+    """By the true f. Noise may fool a comparison at 2.5 errors, in 6 of 1,000 problems at most."""
+    worse = 0
+    for seed in seeds:
+        fun, mean, x0, devices, noise = random_problem(seed)
+        budget = min(20 * (x0.size + 4) * devices, 4000)
+        result = fedzo.minimize(fun, x0, devices=devices, max_queries=budget, workers=1, seed=seed)
+        assert result.nfev <= budget
+        assert np.isfinite(result.fun)
+        assert noise or mean(result.x) <= mean(x0)
+        worse += mean(result.x) > mean(x0)
+    assert worse <= len(seeds) // 100
+
+
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])
+def test_other_units_are_the_same_run(factor):
+    def waves(x, device):
+        return float(np.sum(x**2) + np.cos(5 * x).sum()) + device
+
+    x0 = np.array([1.0, -2.0, 0.5])
+    plain, _ = finish(fedzo.Adaptive(), waves, x0, 2, left=600)
+    of_f, _ = finish(fedzo.Adaptive(), lambda x, i: factor * waves(x, i), x0, 2, left=600)
+    of_x, _ = finish(fedzo.Adaptive(), lambda x, i: waves(x / factor, i), factor * x0, 2, left=600)
+    assert of_f.x == pytest.approx(plain.x, rel=1e-6)
+    assert of_x.x / factor == pytest.approx(plain.x, rel=1e-6)
+
+
+def test_noise_does_not_hide_a_slope_that_many_devices_measure():
+    """Each device's noise is a tenth of the fall; single slopes drown in it, averages do not."""
+    noise, centres = np.random.default_rng(1), np.random.default_rng(2).normal(size=(10, 40))
+
+    def bowl(x, device):
+        return float(np.mean((x - 3 - centres[device]) ** 2)) + noise.normal()
+
+    result = fedzo.minimize(bowl, np.zeros(40), devices=10, max_queries=12_000, workers=1)
+    goal = 3 + centres.mean(axis=0)
+    assert np.mean((result.x - goal) ** 2) < 0.15 * np.mean(goal**2)

@@ -165,7 +165,7 @@ def test_auto_is_the_same_run_too(tmp_path, scale):
     )
     opt = fedzo.AskTell(start, algorithm=auto, **SETTINGS)
     assert opt.x.tobytes() == start.tobytes()
-    assert opt.result().message == "waiting for 12 values after round 0"  # a round's worth
+    assert opt.result().message == "waiting for 16 values after round 0"  # two at x0, two beside
     while batch := opt.ask():
         count += len(batch)
         opt.tell([distance(x / scale, i) for x, i in batch])

@@ -6,7 +6,8 @@ import pytest
 import fedzo
 from fedzo.errors import InvalidValue
 from fedzo.models import FunctionModel
-from fedzo.problems.attack.problem import Attack, attack
+from fedzo.problems.attack.named import attack
+from fedzo.problems.attack.problem import Attack
 from fedzo.runs.result import Status
 
 RNG = np.random.default_rng(8)
@@ -55,8 +56,7 @@ def test_success_is_that_of_the_image_in_bytes():
 def test_a_budget_of_queries_is_planned_for_and_the_best_success_is_kept():
     found = fedzo.UniversalAttack(model(max_queries=20_000), eps=EPS).fit(DEVICES, 0)
     result = found.result
-    round_ = 3 * (20 + 1)
-    assert 20_000 - round_ < found.queries <= 20_000
+    assert found.queries == 20_000  # the last round is cut short, and used
     assert result.algorithm.server.rounds == result.nit
     best = next(r for r in result.history if r["round"] == result.best.round)
     assert best["attack_success"] == max(r["attack_success"] for r in result.history)
@@ -106,7 +106,7 @@ def test_a_resumed_run_chooses_as_one_at_once(tmp_path):
 
 
 def test_nothing_found_is_told():
-    deaf = FunctionModel(lambda batch: np.tile([1.0, 0.0], (len(batch), 1)), input_shape=SHAPE)
+    deaf = FunctionModel(lambda batch: np.tile([1 / 3, 0.0], (len(batch), 1)), input_shape=SHAPE)
     tester = fedzo.UniversalAttack(deaf, eps=EPS, rounds=2)
     with pytest.warns(UserWarning, match="no perturbation is better than none"):
         tester.fit(DEVICES, 0)
@@ -142,7 +142,7 @@ def test_the_measured_rate_is_on_the_result():
 def test_labels_and_targets_of_a_configuration():
     pytest.importorskip("onnxruntime")
     problem = attack(label=["deer"], target="frog", eps=EPS, devices=2)
-    assert set(problem._own.labels) == {problem.classes.index("deer")}
+    assert set(problem.own.labels) == {problem.classes.index("deer")}
     assert attack(label="all", devices=2).evaluation_cost == problem.evaluation_cost
     with pytest.raises(InvalidValue, match=r"label = 'dear'.*did you mean 'deer'"):
         attack(label=["dear"])

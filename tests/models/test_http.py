@@ -234,13 +234,13 @@ def test_exactly_the_budget_reaches_the_server(server, linear):
     with pytest.raises(BudgetSpent):
         model(linear.inputs)
     counts = server.counts()
-    assert counts["sizes"] == [4, 4, 3, 4, 4, 3, 3]
+    assert sorted(counts["sizes"]) == [3, 3, 3, 4, 4, 4, 4]  # several are under way
     assert counts["rows"] == model.queries == model.sent == 25
 
 
 def test_threads_together_reach_the_server_with_exactly_the_budget(server, linear):
-    """Over at most one connection for each of the four."""
-    model = HttpModel(server.url, "linear", max_queries=150, max_batch=5)
+    """Over at most one connection for each of the four, if each asks one thing at a time."""
+    model = HttpModel(server.url, "linear", max_queries=150, max_batch=5, in_flight=1)
     server.plan()
 
     def ask(_):

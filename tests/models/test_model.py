@@ -231,7 +231,7 @@ def test_exactly_the_budget_reaches_the_model_itself():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("outputs", "labels"),
+        ("outputs", "label"),
         ("input_range", (1.0, 0.0)),
         ("input_range", (0.0, math.inf)),
         ("input_range", (0.0, math.nan)),

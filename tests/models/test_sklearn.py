@@ -53,8 +53,17 @@ def test_an_estimator_that_is_not_fitted_or_not_for_such_inputs(data):
         SklearnModel(LogisticRegression)
 
 
-def test_an_estimator_that_cannot_tell_how_likely_a_class_is(data):
+def test_an_estimator_that_cannot_tell_how_likely_a_class_is_answers_labels(data):
     from sklearn.svm import LinearSVC
 
+    fitted = LinearSVC().fit(*data)
+    model = SklearnModel(fitted)
+    assert model.outputs == "labels"
+    assert model.predict(data[0]).tolist() == fitted.predict(data[0]).tolist()
+    scores = model(data[0])
+    assert scores.shape == (len(data[0]), len(fitted.classes_))
+    assert set(scores.ravel()) == {0.0, 1.0}
     with pytest.raises(UsageError, match="LinearSVC has no predict_proba"):
-        SklearnModel(LinearSVC().fit(*data))
+        SklearnModel(fitted, outputs="probabilities")
+    with pytest.raises(InvalidValue, match="outputs = 'logits'"):
+        SklearnModel(fitted, outputs="logits")

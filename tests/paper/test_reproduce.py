@@ -39,7 +39,8 @@ def test_claims(reproduced):
     out, judged = reproduced
     falls, slower = judged["table1"]
     assert (falls["verdict"], slower["verdict"]) == ("holds", "does not hold")
-    assert (falls["reason"], slower["reason"]) == ("", "They are not.")
+    told = f"Not as claimed: {slower['measured'][0]['what']}. They are not."
+    assert (falls["reason"], slower["reason"]) == ("", told)
     assert (falls["scale"], falls["rounds"], falls["seeds"]) == ("tiny", 30, 3)
     shares = [1 - h[-1]["train_loss"] / h[0]["train_loss"] for h in histories(out, SLOW)]
     mean, low, high = interval(shares)
@@ -107,14 +108,14 @@ def test_pictures(reproduced):
 
 
 def test_markdown(reproduced):
-    out, _ = reproduced
+    out, judged = reproduced
     text = (out / "claims.md").read_text()
     assert text == markdown(figures_in(out))
     rows = [row.strip("| ").split(" | ") for row in text.splitlines()]
     assert all(len(row) == 5 for row in rows)
     assert rows[2][0] == "table1"
     assert rows[2][4] == "**holds**"
-    assert rows[3][4] == "**does not hold** They are not."
+    assert rows[3][4] == f"**does not hold** {judged['table1'][1]['reason']}"
 
 
 @pytest.mark.slow

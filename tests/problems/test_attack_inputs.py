@@ -5,7 +5,8 @@ import pytest
 
 from fedzo.errors import InvalidValue
 from fedzo.models import FunctionModel
-from fedzo.problems.attack.problem import Attack, attack
+from fedzo.problems.attack.named import attack
+from fedzo.problems.attack.problem import Attack
 
 ROWS = np.linspace(0.1, 0.9, 24).reshape(4, 6)
 IMAGES = ROWS.reshape(4, 2, 3)

@@ -1,4 +1,4 @@
-"""Numbers chosen before a run: what they are, what they cost, and that they are kept."""
+"""Numbers in place of "auto": what they are, what they cost, how they adapt, that they are kept."""
 
 import json
 import tomllib
@@ -43,12 +43,13 @@ def test_half_of_what_is_best_for_a_round_of_a_quadratic(curvature):
     assert found.algorithm.learning_rate == pytest.approx(0.5 / (2 * curvature), rel=1e-6)
 
 
-def test_smoothing_is_the_corollarys_and_costs_nothing():
-    """μ = (d b1 b2 M H T)^(-1/4) where b1 b2 <= d."""
+def test_smoothing_is_the_corollarys_where_values_have_no_noise():
+    """μ = (d b1 b2 M H T)^(-1/4) where b1 b2 <= d; two values at x0 and five beside it tell."""
     found = chosen(lambda x, i: float(x @ x))
     assert found.algorithm.smoothing == pytest.approx((6 * 6 * 3 * 2 * 50) ** -0.25)
-    only = chosen(lambda x, i: 1 / 0, replace(AUTO, learning_rate=0.1))
-    assert (only.algorithm.smoothing, only.queries) == (found.algorithm.smoothing, 0)
+    only = chosen(lambda x, i: float(x @ x), replace(AUTO, learning_rate=0.1))
+    assert (only.algorithm.smoothing, only.queries) == (found.algorithm.smoothing, 4 * 7)
+    assert only.algorithm.learning_rate == 0.1
     given = chosen(lambda x, i: float(x @ x), replace(AUTO, smoothing=0.5))
     assert given.algorithm.smoothing == 0.5
 
@@ -62,7 +63,8 @@ def test_queries_are_counted_and_others_are_left_alone():
 
     found = chosen(bowl)
     assert found.queries == len(calls)
-    assert 2 * 3 * 12 < found.queries <= 2 * 3 * 12 + 4 * 8  # a round, and a few looks
+    # Seven values of each device for μ, a round, and a few looks along the line.
+    assert 4 * 7 + 2 * 3 * 12 < found.queries <= 4 * 7 + 2 * 3 * 12 + 4 * 8
     kept = replace(found.algorithm, learning_rate="auto", smoothing="auto")
     assert kept == AUTO
 
@@ -164,7 +166,35 @@ def test_a_budget_that_the_measurement_spends():
     np.testing.assert_array_equal(result.x, START)
 
 
-def test_a_run_counts_the_probe_and_its_folder_holds_the_numbers(tmp_path):
+def noisy_slope(x, device, level=0.5):
+    noisy_slope.draws += 1
+    return float(x.sum()) + level * np.sin(1e3 * noisy_slope.draws)
+
+
+def test_smoothing_is_such_that_differences_stand_out_of_the_noise():
+    """A slope of length sqrt(6): differences are about μ, and the noise of two values 0.5."""
+    noisy_slope.draws = 0
+    found = chosen(noisy_slope)
+    assert 1 < found.algorithm.smoothing < 200
+    exact = chosen(lambda x, i: float(x.sum()))
+    assert exact.algorithm.smoothing < 0.1
+
+
+def test_smoothing_of_values_in_single_precision():
+    """Of 10,000 in float32 nothing below 0.001 can be seen."""
+
+    class Single(Quadratic):
+        def values(self, points, batch):
+            return np.asarray(points.sum(axis=1)[:, None] + 1e4, np.float32)
+
+    algorithm = replace(AUTO, learning_rate=1.0)
+    with LocalFederation(Single(dim=6, devices=4), 0, 1) as federation:
+        few = choose(algorithm, federation, START, 10**6)
+    differences = few.algorithm.smoothing  # along a unit vector, of a slope of about 1
+    assert differences > 1e4 * np.finfo(np.float32).eps
+
+
+def test_a_run_counts_the_probe_and_goes_on_where_it_was(tmp_path):
     asked = []
 
     def bowl(x, device):
@@ -172,24 +202,113 @@ def test_a_run_counts_the_probe_and_its_folder_holds_the_numbers(tmp_path):
         return float(np.sum((x - device) ** 2))
 
     found = chosen(bowl, rounds=8)
-    run = {"devices": 4, "evaluate_every": 2, "workers": 1}
-    auto = fedzo.minimize(bowl, START, rounds=8, algorithm=AUTO, run_dir=tmp_path / "a", **run)
-    given = fedzo.minimize(bowl, START, rounds=8, algorithm=found.algorithm, **run)
-    assert auto.last.tobytes() == given.last.tobytes()
-    assert auto.queries == given.queries + found.queries
-    assert auto.history[0]["queries"] == found.queries
+    run = {"devices": 4, "evaluate_every": 2, "workers": 1, "algorithm": AUTO}
+    first = fedzo.minimize(bowl, START, rounds=8, run_dir=tmp_path / "a", **run)
+    assert first.history[0]["queries"] == found.queries
+    assert first.nfev == len(asked) - found.queries  # those of the choice above
     table = tomllib.loads((tmp_path / "a" / "config.toml").read_text())["algorithm"]
-    assert table["learning_rate"] == found.algorithm.learning_rate
-    assert table["smoothing"] == found.algorithm.smoothing
+    assert (table["learning_rate"], table["smoothing"]) == ("auto", "auto")
+    assert isinstance(first.algorithm.learning_rate, float)
     # T is in the corollary: 8 rounds are chosen for, and then gone on with
     asked.clear()
-    longer = fedzo.minimize(
-        bowl, START, rounds=10, algorithm=AUTO, run_dir=tmp_path / "a", resume=True, **run
+    longer = fedzo.minimize(bowl, START, rounds=30, run_dir=tmp_path / "a", resume=True, **run)
+    assert len(asked) == longer.nfev - first.nfev  # no probe
+    assert longer.history[: len(first.history)] == first.history
+
+
+def test_a_kill_at_any_round_is_resumed_to_the_bit(tmp_path):
+    def valley(x, device):
+        return float(np.sum((x - device) ** 2) + 10 * (x[0] - x[1]) ** 4)
+
+    run = {"devices": 4, "rounds": 25, "evaluate_every": 5, "algorithm": AUTO}
+    whole = fedzo.minimize(valley, START, run_dir=tmp_path / "whole", **run)
+    for stop in (0, 1, 13, 24):
+
+        def dies(progress, stop=stop):
+            if progress.round == stop:
+                raise SystemExit
+
+        folder = tmp_path / str(stop)
+        with pytest.raises(SystemExit):
+            fedzo.minimize(valley, START, run_dir=folder, checkpoint_every=1, callback=dies, **run)
+        again = fedzo.minimize(
+            valley, START, run_dir=folder, checkpoint_every=1, resume=True, **run
+        )
+        assert again.last.tobytes() == whole.last.tobytes()
+        assert [{**r, "seconds": 0} for r in again.history] == [
+            {**r, "seconds": 0} for r in whole.history
+        ]
+
+
+def test_the_rate_grows_where_the_first_is_too_short():
+    """Around the start f is curved 100 times as much as on the way from there."""
+
+    def bent(x, device):
+        return float(np.sum(np.sqrt(1e-4 + (x - 2) ** 2)) + 1e-3 * np.sum((x - 50) ** 2))
+
+    with LocalFederation(FunctionObjective(bent, 6, devices=4), 0, 1) as federation:
+        first = choose(AUTO, federation, np.full(6, 2.01), 60).algorithm
+    run = {"devices": 4, "rounds": 60, "workers": 1}
+    fixed = fedzo.minimize(bent, np.full(6, 2.01), algorithm=first, **run)
+    adapted = fedzo.minimize(bent, np.full(6, 2.01), algorithm=AUTO, **run)
+    assert adapted.fun < fixed.fun
+    assert adapted.algorithm.learning_rate != first.learning_rate
+
+
+def test_on_a_rise_the_run_goes_back_and_the_rate_falls():
+    """Beyond 0.5 there is a wall that x0 does not see."""
+
+    def wall(x, device):
+        return float(-x[0] + 1e6 * max(x[0] - 0.5, 0.0) ** 2 + 1e-3 * (x[1:] @ x[1:]))
+
+    result = fedzo.minimize(
+        wall, np.zeros(6), devices=4, algorithm=AUTO, rounds=80, evaluate_every=1
     )
-    assert len(asked) == 2 * 3 * 2 * 12 + 4  # two rounds and an evaluation: no probe
-    whole = fedzo.minimize(bowl, START, rounds=10, algorithm=found.algorithm, **run)
-    assert longer.last.tobytes() == whole.last.tobytes()
-    assert longer.queries == whole.queries + found.queries
+    losses = [record["train_loss"] for record in result.history]
+    assert result.success
+    assert losses[-1] < losses[0]
+    assert result.fun < -0.4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_never_ends_worse_than_it_began(seed):
+    """Quartics that soar, in any units, with noise in every other one."""
+    r = np.random.default_rng(seed)
+    centres, units, height = r.normal(size=(3, 5)), 10 ** r.uniform(-3, 3), 10 ** r.uniform(-6, 6)
+    noise = r.normal(size=10_000) * (seed % 2) * 0.01
+    calls = iter(range(10**9))
+
+    def rough(x, device):
+        z = x / units - centres[device]
+        soaring = float(z @ z + 100 * np.sum((z[1:] - z[:-1] ** 2) ** 2))
+        return height * (soaring + noise[next(calls) % 10_000])
+
+    auto = replace(AUTO, directions=5, participants=None)
+    result = fedzo.minimize(rough, np.zeros(5), devices=3, algorithm=auto, rounds=60, workers=1)
+    assert result.success, result.message
+    assert result.history[-1]["train_loss"] <= 1.01 * result.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])
+def test_other_units_of_f_are_the_same_run(factor):
+    def bowl(x, device):
+        return float(np.sum((x - device) ** 2) + (x[0] - x[1]) ** 4)
+
+    def in_units(x, device):
+        return factor * bowl(x, device)
+
+    run = {"devices": 4, "algorithm": AUTO, "rounds": 30}
+    one, other = (fedzo.minimize(f, START, **run) for f in (bowl, in_units))
+    assert one.x.tobytes() == other.x.tobytes()
+
+
+def test_a_rate_of_ones_own_is_left_alone():
+    auto = replace(AUTO, learning_rate=0.01)
+    result = fedzo.minimize(
+        lambda x, i: float(x @ x), START, devices=4, algorithm=auto, rounds=30, workers=1
+    )
+    assert result.algorithm.learning_rate == 0.01
+    assert "learning_rate" not in result.history[-1]
 
 
 def test_by_a_configuration(tmp_path, monkeypatch):

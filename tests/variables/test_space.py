@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedzo.errors import InvalidValue
-from fedzo.variables.space import Float, Int, Space
+from fedzo.variables.space import Choice, Float, Int, Space
 
 SPACE = Space(
     {
@@ -87,3 +87,34 @@ def test_smooth_in_between():
 def test_what_is_no_space_is_refused(make, message):
     with pytest.raises(InvalidValue, match=message):
         make()
+
+
+CHOICES = {"kernel": Choice(["linear", "rbf"]), "width": Float(1.0, 3.0, when=("kernel", "rbf"))}
+
+
+def test_what_depends_on_a_choice_is_there_with_it_only():
+    space = Space(CHOICES)
+    assert space.params(np.array([-1.0, 0.0])) == {"kernel": "linear"}
+    assert space.params(np.array([1.0, 0.0])) == {"kernel": "rbf", "width": 2.0}
+    for params in ({"kernel": "linear"}, {"kernel": "rbf", "width": 2.5}):
+        assert space.params(space.point(params)) == pytest.approx(params)
+    assert space.levels == (-2, 0)
+    assert space.conditions == ((), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"a": Float(0, 1, when=("b", 1)), "b": Choice([1, 2])}, "space.a.when"),
+        ({"b": Choice([1, 2]), "a": Float(0, 1, when=("b", 3))}, "space.a.when"),
+        ({"b": Int(1, 2), "a": Float(0, 1, when=("b", 1))}, "space.a.when"),
+    ],
+)
+def test_conditions_that_cannot_be_met_are_refused(parameters, message):
+    with pytest.raises(InvalidValue, match=message):
+        Space(parameters)
+
+
+def test_a_choice_has_two_different_options():
+    with pytest.raises(InvalidValue, match="two different ones or more"):
+        Choice(["one"])

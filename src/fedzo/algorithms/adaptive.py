@@ -34,18 +34,22 @@ RACE = 0.08  # share of the queries that each method has under noise, before one
 class Adaptive(Search):
     r"""Minimise a function of which nothing is known, with nothing set but the budget.
 
-    Two methods share the queries: CMA-ES, and a quasi-Newton descent
-    (:mod:`~fedzo.algorithms.quasi_newton`),
+    Its parts are a quasi-Newton descent (:mod:`~fedzo.algorithms.quasi_newton`),
 
-    .. math:: x^{k+1} = x^k - \alpha_k H_k g^k.
+    .. math:: x^{k+1} = x^k - \alpha_k H_k g^k,
+
+    an averaged descent (:mod:`~fedzo.algorithms.averaging`), a search along single lines
+    (:mod:`~fedzo.algorithms.separable`) and CMA-ES.
 
     1. The noise of the values is measured by repeats at x0, and the curvature along a random line.
-    2. The descent has an eighth of the queries. Then f is looked at along two lines: where it
-       turns more often than a polynomial of degree four can, it is rugged. Where it is neither
-       rugged nor noisy, the descent goes on to its end.
+    2. Without noise the descent has an eighth of the queries. Then f is looked at along two lines:
+       where it turns more often than a polynomial of degree four can, it is rugged. Where it is
+       not, the descent goes on to its end, and others begin elsewhere. Where it is, and f is a sum
+       of functions of single numbers, each has a line of its own.
     3. CMA-ES from the best point with the rest, as wide as the descent has gone; before the queries
-       end, a second descent from the best point that it found. Under noise its mean is compared
-       with the start and with the descent's end, by repeats.
+       end, a second descent from the best point that it found.
+    4. Under noise both descents and CMA-ES race from the start, and the winner has the rest. What
+       it finds is taken if it is better than the start beyond the noise, by repeats.
 
     Everything is in units of the start's size or of the problem's scale, and of the noise or the
     fall of f, so other units of x and f are the same run. The model is the best point that was

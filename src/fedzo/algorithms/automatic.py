@@ -56,9 +56,9 @@ class Automatic(Algorithm):
 
     * Where f has risen in both by more than three times the noise, or is not finite, the run goes
       back to y, and η is halved; the rate that failed is a ceiling, which rises by a tenth a look.
-    * Where f differs by less than twice the noise, nothing is learnt.
-    * Else the parabola through the three is lowest at v of the way from y to x, and η is
-      multiplied by :math:`\sqrt{v}` where v > 1, and by :math:`\sqrt{2v}` where v < 1/2.
+    * Where f has fallen by more than twice the noise, the parabola through the three is lowest at v
+      of the way from y to x, and η is multiplied by :math:`\sqrt{v}` where v > 1. It is not
+      shortened where v < 1: what is best for one round is less than what is best for many.
 
     Looks take about a sixteenth of the queries, a device's share of each being small; a round that
     goes four times as far as usual is looked at at once.
@@ -200,25 +200,13 @@ def judged(state: AutomaticState, values: Array) -> AutomaticState:
     if risen and down > 3 * math.sqrt(variance) + 8 * EPS * abs(values[:, 0]).max():
         return gone_back(state._replace(numbers=np.array(numbers._replace(variance=variance))))
     ceiling = 1.1 * numbers.ceiling
-    told = 1.0 if down**2 < 4 * variance else factor(lowest_at(down, beyond))
-    rate = min(numbers.rate * told, max(ceiling / 1.5, numbers.rate))
+    longer = 1.0 if down**2 < 4 * variance else math.sqrt(max(lowest_at(down, beyond), 1.0))
+    rate = min(numbers.rate * longer, max(ceiling / 1.5, numbers.rate))
     numbers = numbers._replace(rate=rate, variance=variance, ceiling=ceiling)
     state = state._replace(numbers=np.array(numbers))
     if down < 0:
         state = state._replace(good_x=state.x.copy(), good_server=state.server)
     return state
-
-
-def factor(lowest: float) -> float:
-    """Return what to multiply the rate by, if it would best have gone so far.
-
-    Steps of the best length for one round are shorter than those that get furthest in many, so
-    only steps of twice that length are shortened.
-
-    >>> [round(factor(lowest), 3) for lowest in (4.0, 1.0, 0.5, 0.25)]
-    [2.0, 1.0, 1.0, 0.707]
-    """
-    return math.sqrt(lowest if lowest >= 1 else min(2 * lowest, 1.0))
 
 
 def gone_back(state: AutomaticState) -> AutomaticState:

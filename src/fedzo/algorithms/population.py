@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedzo.algorithms.asking import Account, Asking, Question
 from fedzo.algorithms.quasi_newton import typical_scale
 from fedzo.algorithms.searching import Search
-from fedzo.errors import check_counts, check_positive, require
+from fedzo.errors import UsageError, check_counts, check_positive, require
 
 Array = NDArray[Any]
 
@@ -194,7 +194,10 @@ class TPE(Search):
 
     def search(self, account: Account, scale: Array | None) -> Asking:
         """Ask Optuna for points, and tell it their values, to the end."""
-        import optuna
+        try:
+            import optuna
+        except ImportError:
+            raise UsageError("TPE needs optuna: pip install 'fedzo[tune]'") from None
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

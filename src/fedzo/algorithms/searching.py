@@ -47,6 +47,7 @@ class Live:
     def __init__(self, search: Asking, account: Account) -> None:
         self.search, self.account = search, account
         self.log: Array = np.empty(0)
+        self.read: Array | None = None  # the state's log that it has come to
         self.question: Question | None = None
         self.reason = ""
         self._advance(None)
@@ -118,7 +119,7 @@ class Search(Algorithm):
             answer = np.full(live.question.size, np.nan)
         left = self.queries_left(federation)
         live.tell(left, answer)
-        live.log = np.concatenate([state.log, [left], answer])
+        live.log = live.read = np.concatenate([live.log, [left], answer])
         x = live.account.x.astype(state.x0.dtype)
         info = RoundInfo.of(updates, sent)
         return SearchState(x, state.x0, live.log), info._replace(done=live.reason)
@@ -147,17 +148,20 @@ class Search(Algorithm):
     def _live_of(self, state: SearchState, federation: Federation) -> Live:
         """Return the search that has read this state's log, rebuilt from it if need be."""
         live = self._kept.get("live")
-        if live is not None and live.log is state.log:
+        if live is not None and live.read is state.log:
             return live
         devices = self.participants or federation.devices
         draws = Draws(federation.seed, Stream.SEARCH)
         account = Account(state.x0, devices, float(state.log[0]), draws)
         live, at = Live(self.search(account, federation.scale), account), 1
-        while at < state.log.size and live.question is not None:
+        log = state.log.copy()
+        while at < log.size and live.question is not None:
             end = at + 1 + live.question.size
-            live.tell(float(state.log[at]), state.log[at + 1 : end])
+            if end >= log.size:  # whoever resumes may have more queries to give
+                log[at] = max(log[at], self.queries_left(federation))
+            live.tell(float(log[at]), log[at + 1 : end])
             at = end
-        live.log = state.log
+        live.log, live.read = log, state.log
         self._kept["live"] = live
         return live
 

@@ -32,17 +32,20 @@ T = TypeVar("T")
 PENALISED = FedZO(
     learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20
 )
-# Within a budget: a forward difference on one image costs b2 + 1 queries for b2 directions, and
+# Within a budget: a forward difference on one image costs little more than a query a direction, and
 # signs need no rate to be measured. η only scales the update, of which the signs are taken.
 WITHIN = FedZO(
     learning_rate=0.001,
-    smoothing=1.0,
+    smoothing="auto",
     batch_size=1,
     directions=20,
     local_steps=1,
 )
+SIGNS = SignMomentum(rate=0.1, last_rate=0.01, beta=0.9)
+_FEW = 60  # rounds: with fewer the steps are longer, so that x still gets to the ball's surface
 _ROUNDS = 200  # of an attack within a budget, where queries are not limited
-_EVALUATIONS = 4  # of an attack within a budget, beside that of the start
+_EVALUATIONS = 4  # of an attack within a budget at most, beside that of the start
+_SHARE = 0.1  # of the queries that evaluations may take, where more than one is not needed
 
 
 class UniversalAttack:
@@ -64,6 +67,8 @@ class UniversalAttack:
         What inputs are to be taken for; None: for anything that they are not.
     margin : str
         ``logits`` or ``confidences``: see :mod:`fedzo.problems.attack.problem`.
+    transfer_to : model, optional
+        Another model, on which the report of a run with ``run_dir`` tries the perturbation.
     algorithm : Algorithm, optional
         How to look for it. By default FedZO: within a budget by signs, with as many rounds as
         the model's ``max_queries`` allows; else with the settings of ``fedzo run attack`` and a
@@ -117,6 +122,7 @@ class UniversalAttack:
         norm: str = "inf",
         target: Any = None,
         margin: str = "logits",
+        transfer_to: Any = None,
         algorithm: Algorithm | None = None,
         callback: Callbacks = None,
         run_dir: str | os.PathLike[str] | None = None,
@@ -125,6 +131,7 @@ class UniversalAttack:
     ) -> None:
         self.model = _model(model)
         self.c, self.eps, self.norm, self.target, self.margin = c, eps, norm, target, margin
+        self.transfer_to = None if transfer_to is None else _model(transfer_to)
         self._algorithm, self._given = algorithm, options
         self._options: dict[str, Any] = {
             "callback": callback,
@@ -173,13 +180,17 @@ class UniversalAttack:
             norm=self.norm,
             target=self.target,
             margin=self.margin,
+            transfer_to=self.transfer_to,
         )
+        if self._options["run_dir"] is not None:
+            problem.keep_for_report()
         self._result = minimize(problem, **self._plan(problem), **self._options)
         self._perturbation = problem.perturbation(self._result.x)
         self._distortion = problem.distortion(self._result.x)
-        if problem.failure is not None:
-            problem.failure.add_note("The best perturbation so far is kept: see noise and save().")
-            raise problem.failure
+        if problem.victim.failure is not None:
+            failure = problem.victim.failure
+            failure.add_note("The best perturbation so far is kept: see noise and save().")
+            raise failure
         if not self.noise.any():
             self._result.success = False
             told = f"no perturbation is better than none: {self._result.message}"
@@ -192,11 +203,13 @@ class UniversalAttack:
             algorithm = PENALISED if self._algorithm is None else self._algorithm
             # Each round is evaluated, so the best is known whenever the queries end.
             return {"algorithm": algorithm, "rounds": 20, "evaluate_every": 1, **self._given}
-        rounds = self._given.get("rounds", _affordable(problem))
-        server = SignMomentum(rate=0.1, last_rate=0.01, beta=0.9, rounds=rounds)
-        every = -(-rounds // _EVALUATIONS)
+        affordable, evaluations = _affordable(problem)
+        rounds = self._given.get("rounds", affordable)
+        longer = max(1.0, _FEW / max(rounds, 1))
+        rates = {"rate": longer * SIGNS.rate, "last_rate": longer * SIGNS.last_rate}
+        server = replace(SIGNS, rounds=max(rounds, 1), **rates)
         chosen = {"algorithm": replace(WITHIN, server=server), "rounds": rounds}
-        return {**chosen, "evaluate_every": every, **self._given}
+        return {**chosen, "evaluate_every": max(-(-rounds // evaluations), 1), **self._given}
 
     @property
     def result(self) -> Result:
@@ -271,13 +284,15 @@ class UniversalAttack:
         return self
 
 
-def _affordable(problem: Attack) -> int:
-    """Return how many rounds the model's queries are enough for, with their evaluations."""
-    budget = problem.model.max_queries
-    if budget is None:
-        return _ROUNDS
-    left = budget - problem.model.queries - (_EVALUATIONS + 1) * problem.evaluation_cost
-    return max(left // (problem.devices * (WITHIN.directions + 1)), 1)
+def _affordable(problem: Attack) -> tuple[int, int]:
+    """Return how many rounds the queries are enough for, the last one in part, and evaluations."""
+    left, cost = problem.model.meter.left, problem.evaluation_cost
+    if left is None:
+        return _ROUNDS, _EVALUATIONS
+    evaluations = min(max(int(_SHARE * left / cost) - 1, 1), _EVALUATIONS)
+    left -= evaluations * cost + problem.victim.kept_back
+    in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
+    return max(-(-left // in_a_round), 1), evaluations
 
 
 def _known(value: T | None, advice: str) -> T:

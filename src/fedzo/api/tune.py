@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
@@ -109,8 +109,8 @@ def tune(
         See :class:`~fedzo.problems.tuning.problem.Tuning`.
     method : str
         ``auto`` takes TPE while there are fewer than 100 trials for each parameter, or where
-        there are choices, and CMA-ES from there on. ``tpe``, ``cma`` and ``fedzo`` (local steps
-        from the start, see ``docs/black-box.md``) take that one.
+        there are choices, and CMA-ES from there on, or where Optuna is not installed. ``tpe``,
+        ``cma`` and ``fedzo`` (local steps from the start, see ``docs/black-box.md``) take that one.
     algorithm : FedZO or a search, optional
         One of your own settings in place of a method: ``fedzo.CMA(sigma=0.3)``.
     callback, run_dir, resume, **options
@@ -126,8 +126,8 @@ def tune(
     ...     return float(np.sum(np.square(away)) + 0.1 * rng.normal() + device)
     >>> space = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
     >>> tuned = fedzo.tune(score, space, devices=5, max_queries=300)
-    >>> tuned.params["layers"], round(float(np.log10(tuned.params["rate"])), 1), tuned.queries
-    (3, -1.0, 295)
+    >>> tuned.params["layers"], bool(0.03 < tuned.params["rate"] < 0.3), tuned.queries
+    (3, True, 295)
     """
     check_count("max_queries", max_queries)
     require("rounds" not in options, "rounds", options.get("rounds"), "omitted: see max_queries")
@@ -200,7 +200,8 @@ def _algorithm(method: str, space: Space, trials: int) -> FedZO | Search:
     require(method in names, "method", method, one_of(names) + nearest(str(method), names))
     unordered = min(space.levels) < 0
     if method == "auto":
-        method = "tpe" if unordered or trials < 100 * space.dim else "cma"
+        few = trials < 100 * space.dim and find_spec("optuna") is not None
+        method = "tpe" if unordered or few else "cma"
     if method == "tpe":
         return TPE(batch_size=1, levels=space.levels, conditions=space.conditions)
     allowed = "'auto' or 'tpe', where the space has a fedzo.Choice"
@@ -235,14 +236,20 @@ def _rounds(
 ) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
     if isinstance(algorithm, Search):  # it ends by itself
+        least = 3 * problem.evaluation_cost + (algorithm.participants or problem.devices)
+        allowed = f"at least {least}, for a trial between evaluations"
+        require(budget >= least, "max_queries", budget, allowed)
         return UNLIMITED
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
-    if algorithm.automatic:  # and for the looks by which it adapts
-        cost += math.ceil(cost / SHARE)
+    looks = cost / SHARE if algorithm.automatic else 0.0  # those by which it adapts
     rounds, evaluation = 0, problem.evaluation_cost
-    while probed + _evaluations(rounds + 1, run) * evaluation + (rounds + 1) * cost <= budget:
+
+    def needed(rounds: int) -> int:
+        return _evaluations(rounds, run) * evaluation + rounds * cost + int(rounds * looks)
+
+    while probed + needed(rounds + 1) <= budget:
         rounds += 1
     if rounds == 0:
         least = probed + 2 * evaluation + cost

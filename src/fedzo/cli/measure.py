@@ -25,7 +25,7 @@ from fedzo.core.directions import Frame
 from fedzo.core.federation import LocalFederation, Replies, Work
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.problems.attack.problem import attack
+from fedzo.problems.attack.named import attack
 from fedzo.problems.softmax import Softmax, softmax
 from fedzo.uplinks import AirComp, Ideal, Seeds
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
-from fedzo.core.files import read_toml
+from fedzo.core.files import read_toml, toml_fault
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
@@ -211,7 +211,7 @@ def put_override(tables: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is a string
     except ValueError as error:  # a number of thousands of digits
-        raise UsageError(f"--set {name}: {error}") from error
+        raise UsageError(f"--set {name}: {toml_fault(error)}") from error
     except RecursionError as error:
         raise UsageError(f"--set {name}: the value is nested too deeply") from error
     tables.setdefault(table, {})[key] = value

@@ -235,7 +235,7 @@ def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:
         points.sort(key=lambda point: point[0])
         x = np.array([point[0] for point in points])
         seeds = np.array([point[1] for point in points]).T
-        drawn.append(series_of(line or "at the end", x, seeds, i % len(COLOURS), False))
+        drawn.append(series_of(line, x, seeds, i % len(COLOURS), False))
     if key is None:  # words: a point for each of them, and no line between
         names = ["\n".join(map(str, setting.values.values())) for setting in settings]
         label = ", ".join(k.partition(".")[2] for k in swept)

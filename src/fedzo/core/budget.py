@@ -44,7 +44,21 @@ class Meter:
             self.queries += granted
             return granted
 
+    def give_back(self, unasked: int) -> None:
+        """Take queries off the count that were granted, but never got to whoever answers."""
+        with self._lock:
+            self.queries -= unasked
+
+    @property
+    def left(self) -> int | None:
+        """How many queries may still be answered; None: any number."""
+        return None if self.max_queries is None else self.max_queries - self.queries
+
+    def spent(self) -> BudgetSpent:
+        """Return what to raise where the budget is not enough."""
+        return BudgetSpent(f"the budget of {self.max_queries or 0:,} queries is spent")
+
     def require(self, granted: int, wanted: int) -> None:
         """Raise :class:`~fedzo.errors.BudgetSpent` unless all that was wanted was granted."""
         if granted < wanted:
-            raise BudgetSpent(f"the budget of {self.max_queries:,} queries is spent")
+            raise self.spent()

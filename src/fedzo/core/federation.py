@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo.core.budget import Meter
+from fedzo.core.gathering import Gathering
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt, Term
 from fedzo.core.stretched import Stretched
-from fedzo.errors import NoAnswer, UsageError, check_count
+from fedzo.errors import BudgetSpent, NoAnswer, UsageError, check_count
 
 Array = NDArray[Any]
 A = TypeVar("A")
@@ -275,6 +276,8 @@ class LocalFederation:
 
     def map(self, work: Task, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
+        if self.objective.gathering is not None:
+            return Replies(self._gathered(self.objective.gathering, work, devices), work)
         stream = self._ordered if self._trials is None else self._tried
         answers = stream(lambda i: self._answer(work, int(i)), devices)
         return Replies((answer for answer in answers if answer is not None), work)
@@ -286,11 +289,27 @@ class LocalFederation:
         sums in them have the same order, and the same bits, with any number of workers.
         """
         parts = np.array_split(np.arange(self.devices), min(64, self.devices))
-        return np.concatenate(list(self._ordered(lambda part: self._losses(x, part), parts)))
+        gathering = self.objective.gathering
+        stream = self._ordered if gathering is None else gathering.map
+        return np.concatenate(list(stream(lambda part: self._losses(x, part), parts)))
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return the problem's further metrics at x."""
         return self.objective.metrics(x)
+
+    def _gathered(
+        self, gathering: Gathering, work: Task, devices: Sequence[int] | Array
+    ) -> Iterator[Update]:
+        """Yield the updates; where a budget ends, those of the devices that got to their end."""
+        heard = False
+        try:
+            for update in gathering.map(lambda i: self._answer(work, int(i)), devices):
+                if update is not None:
+                    yield update
+                    heard = True
+        except BudgetSpent:
+            if not heard:
+                raise
 
     def _answer(self, work: Task, device: int) -> Update | None:
         try:

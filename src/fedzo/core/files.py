@@ -75,6 +75,16 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
-        raise UsageError(f"{path} is not a TOML file: {error}") from error
+        raise UsageError(f"{path} is not a TOML file: {toml_fault(error)}") from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply") from error
+
+
+def toml_fault(error: ValueError) -> str:
+    """Return in words for people why a text is not TOML.
+
+    >>> toml_fault(ValueError("Exceeds the limit (4300 digits) for integer string conversion"))
+    'it has a number of more than 4,300 digits'
+    """
+    text = str(error)
+    return "it has a number of more than 4,300 digits" if text.startswith("Exceeds") else text

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
+from fedzo.core.gathering import Gathering
 from fedzo.core.random import Draws
 from fedzo.errors import UsageError
 
@@ -72,6 +73,9 @@ class Objective(_Made):
     own_threads : bool
         Whether the problem uses all cores itself, and must be asked by one thread at a time, as
         a network is.
+    gathering : Gathering, optional
+        Joins what devices ask at the same moment, where a larger batch is quicker: then devices
+        work side by side, and a round that a budget cuts short is used as far as it came.
     chosen_by : str
         The metric that is largest for the best model, ties broken by the loss; empty: the loss.
     in_place : bool
@@ -98,6 +102,7 @@ class Objective(_Made):
     scale: Array | None = None
     reach: float = 0.0
     own_threads: bool = False
+    gathering: Gathering | None = None
     chosen_by: str = ""
     in_place: bool = False
 
@@ -184,6 +189,10 @@ class Objective(_Made):
     def evaluation_cost(self) -> int:
         """How many values one evaluation takes: one for each sample, if nothing else is said."""
         return sum(self.size(i) for i in range(self.devices))
+
+    def smoothing(self, draws: Draws) -> float | None:
+        """Return the μ that suits the problem, which ``smoothing = "auto"`` takes; None: any."""
+        return None
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return further numbers to record at an evaluation, such as a test accuracy."""

@@ -14,6 +14,7 @@ from fedzo.core.federation import Update
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.streams import KINDS, Combination, scales
+from fedzo.errors import BudgetSpent
 
 Array = NDArray[Any]
 Correction = Callable[[Array, Array], Array]
@@ -70,9 +71,15 @@ def local_steps(
     for k in range(steps):
         if correction is not None:  # at x^(k), before the estimate moves it
             pull = (learning_rate * correction(x, start)).astype(x.dtype)
-        coefficients[k], x, asked = estimator.step(
-            objective, x, batch_size, frame, at._replace(step=k), learning_rate, delta, start
-        )
+        try:
+            coefficients[k], x, asked = estimator.step(
+                objective, x, batch_size, frame, at._replace(step=k), learning_rate, delta, start
+            )
+        except BudgetSpent:
+            if k == 0 or objective.gathering is None:  # then what was asked depends on threads
+                raise
+            coefficients[k:] = 0  # the steps that were taken are an update, too
+            break
         if correction is not None:
             delta -= pull
             x = start + delta

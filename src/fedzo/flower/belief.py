@@ -5,9 +5,9 @@ weight. What is only too much is kept within bounds that the other answers of th
 so that no device has more than its say, and nothing has to be remembered from round to round:
 
 * an update longer than ``clip`` times the round's median length is shortened to that;
-* a loss is kept within ten times the spread of all losses around their median, and so is each value
-  that a search asked all devices for;
-* a sample count, where it is a weight, is at most ten times the median count.
+* a loss is kept within ``clip`` times the spread of all losses around their median, and so is each
+  value that a search asked all devices for;
+* a sample count, where it is a weight, is at most ``clip`` times the median count.
 
 The median is the lower one, which half of the devices cannot move at will. In a round without
 such outliers nothing is changed, to the bit.
@@ -34,7 +34,6 @@ Array = NDArray[Any]
 
 LONGEST = 1e150  # of an update, if nothing else is said: what is longer has no square
 MOST_QUERIES = 10**12  # of a device in a round: who claims more would spoil the count
-WIDE = 10  # how many times the median a loss's spread or a sample count may be
 
 
 class Believed:
@@ -54,7 +53,7 @@ class Believed:
         self.work, self.dim, self.uplink, self.settings = work, dim, uplink, settings
         by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
         self.weights = sizes if by_size else dict.fromkeys(sizes, 1)  # as each should tell it
-        self.shares = clipped_sizes(self.weights) if settings.clip else self.weights
+        self.shares = clipped_sizes(self.weights, settings.clip) if settings.clip else self.weights
         self.question, self.devices = question_of(work), devices
         self.refused: dict[int, str] = {}
 
@@ -122,7 +121,7 @@ class Believed:
         if self.settings.clip and len(rows):
             assert self.question is not None
             for column in np.flatnonzero(self.question.told_by_all):
-                rows[:, column] = clipped_losses(rows[:, column])
+                rows[:, column] = clipped_losses(rows[:, column], self.settings.clip)
         for row, (device, update) in zip(rows, found.items(), strict=True):
             yield update._replace(values=row, weight=self.shares[device])
 
@@ -173,30 +172,34 @@ def length_of(update: Update, work: Work) -> float:
     return own if unit else own * math.sqrt(work.x.shape[-1])
 
 
-def clipped_losses(losses: Array) -> Array:
-    """Return losses within ten times their spread around the median; NaN stays NaN.
+def clipped_losses(losses: Array, clip: float) -> Array:
+    """Return losses within ``clip`` times their spread around the median; NaN stays NaN.
 
-    The spread is the median distance from the median, or the median itself where that is more.
+    The spread is the median distance from the median, or the median itself where that is more:
+    an honest device may be much worse off than the others. Where both are zero there is nothing
+    to compare by.
 
-    >>> clipped_losses(np.array([2.0, 2.5, -1e300, 2.25, np.nan]))
-    array([  2.  ,   2.5 , -18.  ,   2.25,    nan])
+    >>> clipped_losses(np.array([2.0, 2.5, -1e300, 2.25, np.nan]), clip=5)
+    array([ 2.  ,  2.5 , -8.  ,  2.25,   nan])
     """
     known = losses[np.isfinite(losses)]
     if not len(known):
         return losses
     middle = lower_median(known.tolist())
     spread = max(lower_median(np.abs(known - middle).tolist()), abs(middle))
+    if not spread:
+        return losses
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.clip(losses, middle - WIDE * spread, middle + WIDE * spread))
+        return np.asarray(np.clip(losses, middle - clip * spread, middle + clip * spread))
 
 
-def clipped_sizes(sizes: Mapping[int, int]) -> dict[int, int]:
-    """Return sample counts, none more than ten times the median.
+def clipped_sizes(sizes: Mapping[int, int], clip: float) -> dict[int, int]:
+    """Return sample counts, none more than ``clip`` times the median.
 
-    >>> clipped_sizes({0: 100, 1: 120, 2: 10**9})
-    {0: 100, 1: 120, 2: 1200}
+    >>> clipped_sizes({0: 100, 1: 120, 2: 10**9}, clip=5)
+    {0: 100, 1: 120, 2: 600}
     """
-    most = int(WIDE * lower_median(list(sizes.values()))) if sizes else 0
+    most = int(clip * lower_median(list(sizes.values()))) if sizes else 0
     return {device: min(size, most) for device, size in sizes.items()}
 
 

@@ -183,7 +183,7 @@ class FlowerFederation:
         for device, loss in found.items():
             losses[device] = loss
         if self.settings.clip:
-            losses = clipped_losses(losses)
+            losses = clipped_losses(losses, self.settings.clip)
         finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]

@@ -5,17 +5,27 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.core.budget import Meter
-from fedzo.errors import InvalidValue, ModelError, check_count, first_line, one_of, require
+from fedzo.errors import (
+    InvalidValue,
+    ModelError,
+    check_count,
+    first_line,
+    nearest,
+    one_of,
+    require,
+)
 
 Array = NDArray[Any]
 
-OUTPUTS = ("logits", "probabilities", "log-probabilities")
+OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
+_WORTH_A_PIECE = 16  # inputs: a batch is not shared among threads in smaller parts
 _ROUNDING = 1e-3  # how far from one a model's probabilities may sum
 
 
@@ -26,6 +36,7 @@ class Common(TypedDict, total=False):
     input_shape: Sequence[int] | None
     max_queries: int | None
     max_batch: int | None
+    classes: int | None
 
 
 class Model(ABC):
@@ -41,7 +52,8 @@ class Model(ABC):
     name
         What error messages call the model.
     outputs
-        What the scores are: "logits", "probabilities" or "log-probabilities".
+        What the answers are: "logits", "probabilities" or "log-probabilities"; or "labels", one
+        for each input: then the scores are 1 for it and 0 for any other.
     input_range
         The smallest and the largest number that an input may hold. Not enforced, except on
         whole numbers: bytes from 0 to 255 for a model that wants [0, 1] are refused.
@@ -52,11 +64,15 @@ class Model(ABC):
         How many queries may be answered in all; None: any number.
     max_batch
         The most inputs that go into the model at a time; larger batches are split.
+    classes
+        How many classes there are; needed where the answers are labels, known by itself elsewhere.
 
     Attributes
     ----------
     classes : int or None
         How many scores an answer has; None until it is known.
+    in_flight : int
+        How many parts of a batch may be under way at a time.
 
     Examples
     --------
@@ -87,15 +103,20 @@ class Model(ABC):
         input_shape: Sequence[int] | None = None,
         max_queries: int | None = None,
         max_batch: int | None = None,
+        classes: int | None = None,
     ) -> None:
-        require(outputs in OUTPUTS, "outputs", outputs, one_of(OUTPUTS))
+        if outputs not in OUTPUTS:
+            raise InvalidValue("outputs", outputs, one_of(OUTPUTS) + nearest(str(outputs), OUTPUTS))
         if max_batch is not None:
             check_count("max_batch", max_batch)
+        if classes is not None or outputs == "labels":
+            check_count("classes", classes, least=2)
         self.name, self.outputs, self.max_batch = name, outputs, max_batch
         self.input_range = _range(input_range)
         self.input_shape = None if input_shape is None else shape_of(input_shape)
         self.meter = Meter(max_queries)
-        self.classes: int | None = None
+        self.classes = classes
+        self.in_flight = 1
         self._fixed_batch: int | None = None
 
     @property
@@ -114,8 +135,10 @@ class Model(ABC):
         The inputs are rows, (n, dim), or have the model's shape, (n, ...).
         """
         batch = self._batch(inputs)
-        size = self.max_batch or len(batch)
-        answers = [self._answer(batch[at : at + size]) for at in range(0, len(batch), size)]
+        granted = self.meter.take(len(batch))
+        if granted:
+            answers = self._in_parts(batch[:granted])
+        self.meter.require(granted, len(batch))
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     def predict(self, inputs: ArrayLike) -> Array:
@@ -144,11 +167,11 @@ class Model(ABC):
     def log_scores_of(self, scores: Array) -> Array:
         """Return scores whose differences are differences of logits; asks the model nothing.
 
-        Logits and log-probabilities stay as they are, probabilities become their logarithms.
+        Logits, log-probabilities and labels stay as they are, of probabilities it is the logarithm.
         A probability below the smallest normal number of its type counts as that number, whose
         logarithm is -87.3 in float32 and -708.4 in float64; so does a log-probability of -inf.
         """
-        if self.outputs == "logits":
+        if self.outputs in ("logits", "labels"):
             return scores
         tiny = np.finfo(scores.dtype).tiny
         if self.outputs == "probabilities":
@@ -157,7 +180,7 @@ class Model(ABC):
 
     def probabilities_of(self, scores: Array) -> Array:
         """Return the probabilities that scores stand for; asks the model nothing."""
-        if self.outputs == "probabilities":
+        if self.outputs in ("probabilities", "labels"):
             return scores
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
@@ -211,19 +234,45 @@ class Model(ABC):
             held = f"whole numbers from {batch.min()} to {batch.max()}"
             raise InvalidValue("inputs", held, f"in the model's input_range, {low:g} to {high:g}")
 
-    def _answer(self, piece: Array) -> Array:
-        granted = self.meter.take(len(piece))
-        if granted:
-            batch = _filled(piece[:granted], self._fixed_batch)
-            scores = self._checked(self._scores(batch), len(batch))[:granted]
-        self.meter.require(granted, len(piece))
-        return scores
+    def _in_parts(self, batch: Array) -> list[Array]:
+        """Return the scores of a batch part by part, several of them under way at a time.
+
+        After a failure nothing more is asked, and what was not asked is not counted.
+        """
+        size = self.max_batch or len(batch)
+        if self.in_flight > 1:
+            size = min(size, max(math.ceil(len(batch) / self.in_flight), _WORTH_A_PIECE))
+        parts = [batch[at : at + size] for at in range(0, len(batch), size)]
+        if self.in_flight == 1 or len(parts) == 1:
+            answers, asked = [], 0
+            try:
+                for part in parts:
+                    asked += len(part)
+                    answers.append(self._answer(part))
+            except Exception:
+                self.meter.give_back(len(batch) - asked)
+                raise
+            return answers
+        with ThreadPoolExecutor(min(self.in_flight, len(parts)), "fedzo-model") as threads:
+            under_way = [threads.submit(self._answer, part) for part in parts]
+            try:
+                return [answer.result() for answer in under_way]
+            except Exception:
+                unasked = [len(p) for p, a in zip(parts, under_way, strict=True) if a.cancel()]
+                self.meter.give_back(sum(unasked))
+                raise
+
+    def _answer(self, part: Array) -> Array:
+        batch = _filled(part, self._fixed_batch)
+        return self._checked(self._scores(batch), len(batch))[: len(part)]
 
     def _checked(self, answer: ArrayLike, rows: int) -> Array:
         try:
             scores = np.asarray(answer)
         except (ValueError, TypeError, RuntimeError) as error:
             raise self._error(f"the answer is not an array: {first_line(error)}") from None
+        if self.outputs == "labels":
+            return self._one_hot(scores, rows)
         if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
             wanted = f"({rows}, classes), 2 classes or more"
             raise self._error(f"answered scores of shape {scores.shape}, not {wanted}")
@@ -235,6 +284,23 @@ class Model(ABC):
             scores = scores.astype(np.float32 if scores.itemsize < 4 else np.float64)
         self._check_values(scores)
         self.classes = scores.shape[1]
+        return scores
+
+    def _one_hot(self, labels: Array, rows: int) -> Array:
+        """Return 1 for the label of each input and 0 for the other classes."""
+        if labels.shape not in ((rows,), (rows, 1)):
+            raise self._error(f"answered labels of shape {labels.shape}, not ({rows},)")
+        assert self.classes is not None  # or the model would not have been made
+        flat = labels.reshape(-1)
+        numbers = flat.dtype.kind in "fiu"
+        columns = flat.astype(np.int64) if numbers and np.isfinite(flat).all() else None
+        if columns is None or np.any(columns != flat):
+            raise self._error(f"answered {flat.dtype}, not whole numbers; is outputs = 'labels'?")
+        if columns.min() < 0 or columns.max() >= self.classes:
+            held = f"from {columns.min()} to {columns.max()}"
+            raise self._error(f"answered labels {held}, not 0 to {self.classes - 1}")
+        scores = np.zeros((rows, self.classes), np.float32)
+        scores[np.arange(rows), columns] = 1
         return scores
 
     def _check_values(self, scores: Array) -> None:

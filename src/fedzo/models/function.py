@@ -22,9 +22,9 @@ class FunctionModel(Model):
     fun
         batch -> scores: (n, ...) of the model's input shape to (n, classes).
     outputs
-        What the scores are: "logits", "probabilities" or "log-probabilities".
+        What the scores are: "logits", "probabilities", "log-probabilities" or "labels".
     **common
-        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`.
 
     Examples

@@ -11,11 +11,12 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedzo.errors import InvalidValue, ModelError, one_of, require
+from fedzo.errors import InvalidValue, ModelError, check_count, one_of, require
 from fedzo.models.base import Array, Common, Model
 from fedzo.models.service import Reply, Service, read_json, shortened
 
 _TYPES = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
+_WHOLE = {"INT64": "<i8", "INT32": "<i4", "INT16": "<i2", "UINT8": "u1"}  # labels may be these
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _BINARY = "binary_tensor_data"  # what a service calls the extension when it announces it
 _DESCRIPTION_BYTES = 1 << 20  # a service's description of itself or of a model
@@ -46,7 +47,7 @@ class HttpModel(Model):
     version
         Its version there; None: the service chooses.
     outputs
-        What the scores are: "logits", "probabilities" or "log-probabilities".
+        What the scores are: "logits", "probabilities", "log-probabilities" or "labels".
     input_name, datatype
         The input's name and type, "FP16", "FP32" or "FP64". None: asked of the service.
     output_name
@@ -55,11 +56,14 @@ class HttpModel(Model):
         Whether numbers travel as bytes, not as text: the protocol's binary tensor extension,
         several times faster for images; FP16 needs it. None: if the service announces it,
         which is asked along with the rest; as text if nothing has to be asked.
+    in_flight
+        How many requests may be under way at a time: while the service works on one, the next is
+        on its way. A batch goes in so many parts, or in those that ``max_batch`` makes of it.
     headers, timeout, retries, backoff, verify
         How to ask: see :class:`~fedzo.models.service.Service`. The values of headers are
         never shown.
     **common
-        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`. The shape is asked of the service if it is not given.
 
     Examples
@@ -84,6 +88,7 @@ class HttpModel(Model):
         output_name: str | None = None,
         datatype: str | None = None,
         binary: bool | None = None,
+        in_flight: int = 4,
         headers: Mapping[str, str] | None = None,
         timeout: float = 30.0,
         retries: int = 3,
@@ -99,6 +104,8 @@ class HttpModel(Model):
         if version is not None:
             self._path += f"/versions/{quote(str(version), safe='')}"
         super().__init__(self._service.url + self._path, outputs, **common)
+        check_count("in_flight", in_flight)
+        self.in_flight = in_flight
         self._input, self._output, self._datatype = input_name, output_name, datatype
         self._columns: int | None = None  # of all outputs, if the service describes them
         if None in (input_name, output_name, datatype, self.input_shape):
@@ -218,14 +225,15 @@ class HttpModel(Model):
         raise self._error(f"answered the outputs {names}, not {expected}")
 
     def _numbers(self, data: Any, datatype: Any) -> Array:
-        if datatype not in _TYPES:
-            raise self._error(f"answered {datatype!r}, not {one_of(_TYPES)}")
+        types = _TYPES | _WHOLE if self.outputs == "labels" else _TYPES
+        if datatype not in types:
+            raise self._error(f"answered {datatype!r}, not {one_of(types)}")
         if isinstance(data, bytes):
-            return np.frombuffer(data, _TYPES[datatype])
+            return np.frombuffer(data, types[datatype])
         numbers = np.asarray(data)
         if numbers.dtype.kind not in "fiu":
             raise self._error("answered data that are not all numbers")
-        return numbers.astype(_TYPES[datatype])
+        return numbers.astype(types[datatype])
 
     def _json(self, reply: Reply) -> dict[str, Any]:
         """Return the JSON object in an answer, or raise what it says instead."""

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedzo.core.federation import cores
 from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, first_line, one_of
 from fedzo.models.base import Array, Common, Model
 
@@ -31,14 +32,14 @@ class OnnxModel(Model):
         The file. Its one input has the batch along its first axis; if the file fixes the
         batch size, the last piece of a batch is filled up, which does not count as queries.
     outputs
-        What the scores are: "logits", "probabilities" or "log-probabilities".
+        What the scores are: "logits", "probabilities", "log-probabilities" or "labels".
     threads
-        How many threads one call may use. 1 is best if fedzo's own workers make the calls:
-        more would only wait for each other.
+        How many parts of a batch are computed at a time, each by one thread; None: one for
+        each core, which is quicker than to share each layer's work.
     output_name
         Which output the scores are, for files that have several.
     **common
-        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`. The shape is needed only if the file leaves it open.
 
     Examples
@@ -60,19 +61,22 @@ class OnnxModel(Model):
         path: str | os.PathLike[str],
         outputs: str = "logits",
         *,
-        threads: int = 1,
+        threads: int | None = None,
         output_name: str | None = None,
         **common: Unpack[Common],
     ) -> None:
-        check_count("threads", threads)
+        if threads is not None:
+            check_count("threads", threads)
         super().__init__(Path(path).name, outputs, **common)
-        self._session = _session(Path(path).expanduser(), threads)
+        self.in_flight = threads or cores()
+        self._session = _session(Path(path).expanduser())
         self._input, self._dtype = self._only_input()
         shape = [size if isinstance(size, int) and size > 0 else None for size in self._input.shape]
         self._declare(shape)
         self._output = self._chosen_output(output_name)
         columns = self._output.shape[-1] if self._output.shape else None
-        self.classes = columns if isinstance(columns, int) else None
+        if outputs != "labels":
+            self.classes = columns if isinstance(columns, int) else None
 
     def _scores(self, batch: Array) -> ArrayLike:
         batch = np.ascontiguousarray(batch, self._dtype)
@@ -100,7 +104,7 @@ class OnnxModel(Model):
         return outputs[name]
 
 
-def _session(path: Path, threads: int) -> Any:
+def _session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError:
@@ -109,7 +113,7 @@ def _session(path: Path, threads: int) -> Any:
         raise UsageError(f"{path}: does not exist")
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
     options.log_severity_level = 4  # what fails is raised; it need not be printed as well
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

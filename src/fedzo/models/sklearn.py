@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike
 from fedzo.errors import UsageError, first_line, one_of, require
 from fedzo.models.base import Array, Common, Model
 
+_ANSWERS = {"probabilities": "predict_proba", "labels": "predict"}
+
 
 class SklearnModel(Model):
-    """Anything with ``predict_proba`` over rows: a fitted classifier, a pipeline.
+    """Anything with ``predict_proba`` over rows, or with ``predict``: a classifier, a pipeline.
 
     Its labels are those that the estimator was fitted to, its ``classes_``: names, or numbers
     that need not begin with zero. Without ``classes_`` a label is the index of its column.
@@ -22,8 +24,11 @@ class SklearnModel(Model):
     ----------
     estimator
         The fitted classifier. It is given flat rows, whatever ``input_shape`` is.
+    outputs
+        "probabilities", or "labels" if only ``predict`` is to be asked; None: probabilities, where
+        the estimator has them.
     **common
-        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`. The shape is taken from the estimator if it is not given.
 
     Examples
@@ -35,13 +40,25 @@ class SklearnModel(Model):
     (['cat', 'dog'], [1])
     """
 
-    def __init__(self, estimator: Any, **common: Unpack[Common]) -> None:
+    def __init__(
+        self, estimator: Any, outputs: str | None = None, **common: Unpack[Common]
+    ) -> None:
         name = type(estimator).__name__
         if isinstance(estimator, type):
             raise UsageError(f"{estimator.__name__} is a class: give a fitted estimator of it")
-        if not callable(getattr(estimator, "predict_proba", None)):
-            raise UsageError(f"{name} has no predict_proba: it cannot tell how likely a class is")
-        super().__init__(name, "probabilities", **common)
+        likely = callable(getattr(estimator, "predict_proba", None))
+        outputs = outputs or ("probabilities" if likely else "labels")
+        require(outputs in _ANSWERS, "outputs", outputs, one_of(_ANSWERS))
+        asked = _ANSWERS[outputs]
+        if not callable(getattr(estimator, asked, None)):
+            raise UsageError(f"{name} has no {asked}: it cannot be asked for {outputs}")
+        labels = list(getattr(estimator, "classes_", ()))
+        several = any(np.ndim(label) for label in labels)  # outputs, each with classes of its own
+        self._labels = np.array([] if several else labels)
+        if self._labels.size:
+            common = {**common, "classes": self._labels.size}
+        super().__init__(name, outputs, **common)
+        self._ask = getattr(estimator, asked)
         features = getattr(estimator, "n_features_in_", None)
         if features is not None:
             self.input_shape = self.input_shape or (int(features),)
@@ -50,10 +67,6 @@ class SklearnModel(Model):
                 fits, "input_shape", self.input_shape, f"of {features} numbers, as {name} takes"
             )
         self.estimator = estimator
-        labels = list(getattr(estimator, "classes_", ()))
-        several = any(np.ndim(label) for label in labels)  # outputs, each with classes of its own
-        self._labels = np.array([] if several else labels)
-        self.classes = self._labels.size or None
 
     def predict(self, inputs: ArrayLike) -> Array:
         """Return the estimator's own label of the highest score of each input."""
@@ -73,6 +86,9 @@ class SklearnModel(Model):
 
     def _scores(self, batch: Array) -> ArrayLike:
         try:
-            return self.estimator.predict_proba(batch.reshape(len(batch), -1))  # type: ignore[no-any-return]
+            answer = self._ask(batch.reshape(len(batch), -1))
         except ValueError as error:  # not fitted, or not for such inputs
             raise self._error(first_line(error)) from error
+        if self.outputs == "labels" and self._labels.size:
+            return self.columns(answer)
+        return answer  # type: ignore[no-any-return]

@@ -28,14 +28,14 @@ class TorchModel(Model):
     module
         Takes a batch along the first axis and returns a row of scores for each input.
     outputs
-        What the scores are: "logits", "probabilities" or "log-probabilities".
+        What the scores are: "logits", "probabilities", "log-probabilities" or "labels".
     device
         Where to move the module, such as "cpu" or "cuda:1"; None: it stays where it is.
     mean, std
         What the module wants inputs to be normalised by, (z - mean) / std: a number for each
         channel, the first axis of an input. None: it takes inputs as they are.
     **common
-        ``input_range``, ``input_shape``, ``max_queries`` and ``max_batch`` of
+        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`.
 
     Examples

@@ -127,6 +127,28 @@ def judge(comparisons: Sequence[Comparison]) -> Verdict:
     return Verdict.HOLDS if found == {Verdict.HOLDS} else Verdict.UNKNOWN
 
 
+def explain(comparisons: Sequence[Comparison]) -> str:
+    """Return which numbers keep a claim from holding, in words; nothing if it does.
+
+    Examples
+    --------
+    >>> close = Comparison("gap", np.array([0.2, 0.2, 0.21]), low=-0.05, high=0.05)
+    >>> wide = Comparison("speed-up", np.array([0.5, 2.1, 2.0]), low=1)
+    >>> explain([close]), explain([wide])
+    ('Not as claimed: gap.', 'More seeds could tell: the interval reaches across for speed-up.')
+    >>> explain([Comparison("speed-up", np.array([1.9, 2.1, 2.0]), low=1)])
+    ''
+    """
+    each = list(zip(comparisons, verdicts(comparisons), strict=True))
+    outside = [c.what for c, verdict in each if verdict == Verdict.FAILS]
+    across = [c.what for c, verdict in each if verdict == Verdict.UNKNOWN]
+    if outside:
+        return f"Not as claimed: {'; '.join(outside)}."
+    if across:
+        return f"More seeds could tell: the interval reaches across for {'; '.join(across)}."
+    return ""
+
+
 # What claims are made of: numbers of runs, one a seed.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,13 @@ def _pictures(folder: Path, figures: Sequence[Mapping[str, Any]]) -> list[list[d
                 shown.add(path)
                 room -= size
                 code = base64.b64encode(path.read_bytes()).decode()
-                pictures.append({"label": label, "source": f"data:image/png;base64,{code}"})
+                caption = label + _summary(path)
+                pictures.append({"label": caption, "source": f"data:image/png;base64,{code}"})
         found.append(pictures)
     return found
+
+
+def _summary(picture: Path) -> str:
+    """Return what an attack's report says in a line, for the picture of the report."""
+    numbers = picture.with_suffix(".json")
+    return f": {json.loads(numbers.read_text())['summary']}" if numbers.exists() else ""

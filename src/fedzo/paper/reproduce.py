@@ -18,7 +18,7 @@ from fedzo.core.federation import cores
 from fedzo.core.files import write_atomic
 from fedzo.errors import UsageError
 from fedzo.paper import FIGURES, caption
-from fedzo.paper.claims import Claim, Comparison, Verdict, judge, verdicts
+from fedzo.paper.claims import Claim, Comparison, Verdict, explain, judge, verdicts
 from fedzo.paper.figure import Figure, Scale
 from fedzo.paper.picture import axes_of
 from fedzo.paper.runs import run_of
@@ -141,6 +141,7 @@ class Plan:
     def _row(self, claim: Claim, comparisons: Sequence[Comparison]) -> dict[str, Any]:
         """Return a claim as ``claims.json`` has it."""
         verdict, each = judge(comparisons), verdicts(comparisons)
+        reason = "" if verdict == Verdict.HOLDS else claim.reason
         return {
             "name": claim.name,
             "by": claim.by,
@@ -150,7 +151,7 @@ class Plan:
             "rounds": self.scale.rounds,
             "seeds": self.scale.seeds,
             "measured": [_measured(c, v) for c, v in zip(comparisons, each, strict=True)],
-            "reason": "" if verdict == Verdict.HOLDS else claim.reason,
+            "reason": f"{explain(comparisons)} {reason}".strip(),
         }
 
 

@@ -43,7 +43,7 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         spot.grid(color="0.9")
         spot.set_axisbelow(True)  # lines over bands would look like gaps
         spot.spines[["top", "right"]].set_visible(False)
-        if not shared and len(panel["series"]) > 1 and not _same_labels(panel, after):
+        if not shared and any(_labels(panel)) and not _same_labels(panel, after):
             aside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
             spot.legend(**LEGEND, **(aside if len(panel["series"]) > MANY else {}))
     if shared and (title or _need_legend(axes[0])):  # one for all, where it hides no curve

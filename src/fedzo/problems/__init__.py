@@ -8,7 +8,7 @@ attacks and tuning. May import: models, data, variables and core.
 # parameters are the keys of the [problem] table; ``seed`` receives run.data_seed.
 PROBLEMS: dict[str, str] = {
     "softmax": "fedzo.problems.softmax:softmax",
-    "attack": "fedzo.problems.attack.problem:attack",
+    "attack": "fedzo.problems.attack.named:attack",
     "quadratic": "fedzo.problems.quadratic:Quadratic",
     "tuning": "fedzo.problems.tuning.softmax:tuning",
     "text": "fedzo.problems.text:text",

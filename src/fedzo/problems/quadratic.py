@@ -75,7 +75,8 @@ class Quadratic(Objective):
     ) -> None:
         for key, value in (("dim", dim), ("devices", devices)):
             check_count(key, value)
-        check_memory("dim", dim, 8 * dim * (devices + 4))
+        value, key = max((dim, "dim"), (devices, "devices"))
+        check_memory(key, value, 8 * dim * (devices + 4))
         require(0 < smoothness < np.inf, "smoothness", smoothness, "a number > 0")
         require(1 <= condition < np.inf, "condition", condition, "a number >= 1")
         for key, scale in (("gradient_noise", gradient_noise), ("dissimilarity", dissimilarity)):

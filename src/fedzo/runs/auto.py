@@ -1,6 +1,7 @@
 r"""``learning_rate = "auto"`` and ``smoothing = "auto"``: for a problem nobody has tried yet.
 
-**Smoothing** is the corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
+**Smoothing** is what the problem says suits it (an attack within a budget does), or else the
+corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
 :func:`fedzo.theory.corollary`). It supposes that f changes over lengths of about 1. Where the rate
 is measured too, and a round would best go less far than μ, or f does not fall at
 all, x has smaller units: the measurement is made again with a sixteenth of that length, or of
@@ -119,6 +120,11 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
     meter = federation.meter or Meter()
     before = meter.queries
     try:
+        if algorithm.smoothing == "auto":
+            at = Draws(federation.seed, Stream.DIRECTIONS, _ROUND)
+            known = federation.objective.smoothing(at)
+            algorithm = replace(algorithm, smoothing="auto" if known is None else known)
+            queries = meter.queries - before
         if algorithm.smoothing == "auto":
             algorithm = replace(algorithm, smoothing=in_theory.smoothing)
             smoothing, least, queries = _visible(algorithm, federation, x0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -45,9 +46,13 @@ def read_history(path: Path, lenient: bool = False) -> Iterator[dict[str, Any]]:
 
     A damaged line is an error, or is passed over too where ``lenient``.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # not Path.exists, which raises where it may not look
         return
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -130,6 +131,10 @@ class Loop:
                 f"more than {self.options.rounds}"
             )
         last = RoundInfo(**checkpoint.last)
+        tables = (checkpoint.config, self.job.tables)
+        had, has = (table.get("problem", {}).get("max_queries") for table in tables)
+        if had is not None and (has is None or has > had):  # a search may have ended for want of it
+            last = last._replace(done="")
         state = unflatten(self.position.state, checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
         self.best, self.left_out = checkpoint.best, checkpoint.left_out
@@ -193,7 +198,10 @@ class Loop:
         return True in [bool(watcher(progress)) for watcher in self.job.watchers]  # call each
 
     def _halted(self, error: Halted) -> tuple[Status, str]:
-        """Save the last whole round, and count the queries after it."""
+        """Keep the last whole round, evaluated if it can be; count what was asked for after it."""
+        if isinstance(error, BudgetSpent):
+            with suppress(Halted):  # where nothing is left for that
+                self.evaluate()
         self._count_unfinished_queries()
         self.save()
         status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED

@@ -60,7 +60,7 @@ def draw_images(
         block, column = divmod(i, _ACROSS)
         for row, (images, names) in enumerate(zip(rows, captions, strict=True)):
             axes = grid[3 * block + row, column]
-            axes.imshow(_picture(images[i]), cmap="gray", vmin=0, vmax=1)
+            axes.imshow(picture_of(images[i]), cmap="gray", vmin=0, vmax=1)
             if names is not None:
                 text, colour = names[i]
                 axes.set_title(text, color=colour, size=8, y=-0.22)
@@ -87,7 +87,7 @@ def _captions(
     ]
 
 
-def _picture(image: Array) -> Array:
+def picture_of(image: Array) -> Array:
     """Return an image as matplotlib wants it: colours last, grey without an axis for it."""
     if image.ndim == 3 and image.shape[0] in (1, 3):
         image = np.moveaxis(image, 0, -1)

@@ -138,6 +138,14 @@ def victim_of(
         raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
 
 
+def other_of(spec: str) -> Model:
+    """Load the model that a perturbation is tried on in the end."""
+    try:
+        return models.load(spec)
+    except InvalidValue as error:
+        raise InvalidValue("transfer_to", spec, error.allowed) from None
+
+
 def gets_right(model: Model, images: Array, labels: Array) -> tuple[Array, Array]:
     """Return the images, bytes, in the model's range, that it gets right, and their labels."""
     low, high = model.input_range

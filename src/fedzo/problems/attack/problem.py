@@ -15,12 +15,19 @@ the ball (:mod:`fedzo.variables.ball`), the loss is the first term alone, and th
 is the one that succeeds most often on the devices' inputs, images rounded to 8 bits. With a
 ``target`` t the first term is :math:`\max\{\max_{j \ne t} \Phi_j(z') - \Phi_t(z'),\, 0\}`, and an
 input succeeds if the model takes it for t.
+
+Within a budget an estimate looks at few inputs, and one that the model errs on already has nothing
+to tell: its first term is zero all around. So some are drawn in place of each, all of them are
+asked about at x, and the first that does not succeed yet is taken. With a model that answers labels
+only, the first term is 1 or 0, whether an input succeeds, and eq. (2) is the gradient of how
+often that happens around x: the usual random smoothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,41 +35,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.core.objective import Best, Objective, described
+from fedzo.core.directions import Frame
+from fedzo.core.objective import Best, Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.data import load
-from fedzo.data.partition import partition as split_samples
-from fedzo.errors import (
-    Halted,
-    InvalidValue,
-    ModelError,
-    UsageError,
-    nearest,
-    one_of,
-    require,
-)
+from fedzo.errors import BudgetSpent, InvalidValue, nearest, one_of, require
 from fedzo.models import Model
-from fedzo.models.base import check_columns
 from fedzo.problems.attack.forms import form_of
+from fedzo.problems.attack.hand_in import hand_in
 from fedzo.problems.attack.inputs import (
     PIECE,
     Inputs,
-    columns_named,
     columns_of,
-    gets_right,
     joined,
     labelled,
     listed,
     shape_of_inputs,
-    victim_of,
 )
-from fedzo.variables.ball import is_image
+from fedzo.problems.attack.report import budgets
+from fedzo.problems.attack.scores import MARGINS, margins, step_of
+from fedzo.problems.attack.victim import Victim
 from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
 
 Array = NDArray[Any]
 
-MARGINS = ("logits", "confidences")
-_SHOWN = 12  # inputs in the picture
+_CANDIDATES = 4  # inputs that are drawn in place of one, within a budget
+_LOOKED_AT = 32  # inputs, to see whether scores are rounded
+_TRIES = 8  # inputs and directions, to see whether differences stand out
 # How far a round should move each number of x at least, in the root of the mean square. In the
 # middle of the range an input moves by half of that: a hundredth of the range.
 _REACH = 0.02
@@ -80,6 +78,9 @@ class Seen(NamedTuple):
 
 class Attack(Objective):
     """A universal perturbation against a model, sought by devices that keep their inputs.
+
+    Devices ask the model together (:mod:`fedzo.problems.attack.victim`). A round that the budget
+    cuts short is used as far as it came, and what an evaluation needs is left for it.
 
     Parameters
     ----------
@@ -104,7 +105,9 @@ class Attack(Objective):
     margin : str
         ``logits`` (from probabilities by their logarithm), or ``confidences``.
     classes : sequence of str, optional
-        The labels' names, for the picture.
+        The labels' names, for the report.
+    transfer_to : Model, optional
+        Another model of the same inputs and classes, on which the perturbation is tried in the end.
 
     Examples
     --------
@@ -116,6 +119,8 @@ class Attack(Objective):
     >>> problem.losses(np.zeros(1, np.float32), np.arange(2)).round(3)  # (.4 + .8) / 2 and .2
     array([0.6, 0.2])
     """
+
+    own_threads = True  # the model shares a batch among all cores
 
     def __init__(
         self,
@@ -130,6 +135,7 @@ class Attack(Objective):
         target: Any = None,
         margin: str = "logits",
         classes: Sequence[str] | None = None,
+        transfer_to: Model | None = None,
     ) -> None:
         if margin not in MARGINS:
             raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(str(margin), MARGINS))
@@ -143,17 +149,20 @@ class Attack(Objective):
             labelled(model, part, name, self.form, of=f"[{device}]")
             for device, (part, name) in enumerate(zip(parts, names, strict=True))
         ]
-        self._own = joined(own)
+        self.own = joined(own)
         self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
-        self._held_out = None if held_out is None else self._apart(held_out)
-        self._target = None if target is None else int(columns_of(model, [target], 1, "target")[0])
-        other = self._target is None or not np.any(self._own.labels == self._target)
+        self.held_out = None if held_out is None else self._apart(held_out)
+        self.target = None if target is None else int(columns_of(model, [target], 1, "target")[0])
+        other = self.target is None or not np.any(self.own.labels == self.target)
         require(other, "target", target, "another class than those of the devices' inputs")
-        self.dim, self.devices = self._own.rows.shape[1], len(parts)
+        self.dim, self.devices = self.own.rows.shape[1], len(parts)
         self.reach = _REACH * math.sqrt(self.dim)
-        self.failure: ModelError | None = None  # what ended the run, if the model did
+        self.candidates = 1 if eps is None else _CANDIDATES
+        self.victim = Victim(model, self.shape, self.dim)
+        self.victim.kept_back, self.gathering = self.evaluation_cost, self.victim.gathering
         self._seen: dict[int, tuple[str, Seen]] = {}  # by device, of the last evaluation
-        self._shown: dict[str, Array] = {}  # predictions for the picture, by perturbation
+        self._taken_for: dict[str, Array] = {}  # predictions for all inputs, by perturbation
+        self.transfer_to = transfer_to
 
     def _apart(self, held_out: tuple[ArrayLike, ArrayLike]) -> Inputs | None:
         allowed = "a pair of inputs and their labels"
@@ -166,8 +175,8 @@ class Attack(Objective):
     @property
     def evaluation_cost(self) -> int:
         """How many queries an evaluation takes: each input of all devices, and those held out."""
-        held_out = 0 if self._held_out is None else len(self._held_out.labels)
-        return len(self._own.labels) + held_out
+        held_out = 0 if self.held_out is None else len(self.held_out.labels)
+        return len(self.own.labels) + held_out
 
     def initial(self) -> Array:
         """Start from no perturbation."""
@@ -178,18 +187,97 @@ class Attack(Objective):
         return int(self._starts[device + 1] - self._starts[device])
 
     def batch(self, device: int, size: int, draws: Draws) -> Array:
-        """Return which inputs: of a device, independent and uniform (with replacement)."""
-        first = int(self._starts[device])
-        return first + draws.integers(self.size(device), size)
+        """Return which inputs: of a device, independent and uniform (with replacement).
+
+        Within a budget they are (size, candidates): one of each row is looked at.
+        """
+        first, count = int(self._starts[device]), self.candidates
+        chosen: Array = first + draws.integers(self.size(device), size * count)
+        return chosen if count == 1 else chosen.reshape(size, count)
 
     def values(self, points: Array, batch: Array) -> Array:
         """Return ψ of each input at each perturbation, (k, d) -> (k, b): one call of the model."""
-        own, count = self._own, len(points)
-        inputs, costs = self.form.queried(own.rows, batch, points)
-        scores = self._scores(inputs)
-        labels = np.tile(own.labels[batch], count)
-        margins = self._margins(scores, labels).reshape(count, -1)
-        return np.maximum(margins, 0) + costs
+        return self._values(points, batch if batch.ndim == 1 else batch[:, 0])
+
+    def values_along(
+        self, x: Array, directions: Array, rows: Array, steps: Array, batch: Array
+    ) -> Array:
+        """Return the values; of forward differences only the first have to be answered.
+
+        Directions that the budget was not enough for count as if nothing changed along them.
+        """
+        forward, at_x = not steps[0], None
+        chosen = batch if batch.ndim == 1 else batch[:, 0]
+        if forward and batch.ndim == 2:
+            chosen, at_x = self._promising(x, batch)
+            rows, steps = rows[1:], steps[1:]
+        points = x + steps[:, None].astype(x.dtype) * directions[rows]
+        values = self._values(points, chosen, forward, at_x)
+        return values if at_x is None else np.concatenate([at_x[None], values])
+
+    def _promising(self, x: Array, batch: Array) -> tuple[Array, Array]:
+        """Return of each row the first input that does not succeed at x yet, and its ψ there."""
+        at_x = self._values(x[None], batch.reshape(-1)).reshape(batch.shape)
+        rows, first = np.arange(len(batch)), np.argmax(at_x > 0, axis=1)  # 0 where all succeed
+        return batch[rows, first], at_x[rows, first]
+
+    def _values(
+        self,
+        points: Array,
+        chosen: Array,
+        may_be_cut: bool = False,
+        at_x: Array | None = None,
+    ) -> Array:
+        """Return ψ, (k, b); where the answers are cut short, ψ at x, which is else the first."""
+        inputs, costs = self.form.queried(self.own.rows, chosen, points)
+        scores = self.victim.ask(inputs.reshape(-1, self.dim), may_be_cut=may_be_cut)
+        count, wanted = len(scores), costs.size
+        labels = np.tile(self.own.labels[chosen], len(points))
+        first = np.maximum(self._margins(scores, labels[:count]), 0)
+        if count < wanted:
+            known = first[: len(chosen)] if at_x is None else at_x
+            if len(known) < len(chosen):
+                raise self.model.meter.spent()
+            left_out = np.tile(known, len(points))[count:]
+            first = np.concatenate([first, left_out])
+        return first.reshape(costs.shape) + costs
+
+    def smoothing(self, draws: Draws) -> float | None:
+        """Return μ for an attack within a budget: 1, or more where answers are rounded.
+
+        It is doubled until half of the differences along some directions are not zero, or
+        until the directions reach the ball's surface.
+        """
+        if self.candidates == 1:
+            return None
+        x, smoothing = self.initial(), 1.0
+        most = math.sqrt(self.dim)
+        try:
+            count = len(self.own.labels)
+            some = np.unique(np.arange(_LOOKED_AT) * count // _LOOKED_AT)
+            scores = self.victim.ask(self.form.queried(self.own.rows, some, x[None])[0][0])
+            step = step_of(scores)
+            if step is None:
+                return smoothing
+            at_x = np.maximum(self._margins(scores, self.own.labels[some]), 0)
+            near = np.argsort(np.where(at_x > 0, at_x, np.inf), kind="stable")[:_TRIES]
+            frame = Frame("sphere", _TRIES, self.dim, x.dtype)
+            frame.draw(draws.on(Stream.DIRECTIONS))
+            directions = frame.scales[:, None] * frame.rows
+            while smoothing < most:
+                values = self._values((smoothing * directions).astype(x.dtype), some[near])
+                if np.mean(values != at_x[near]) >= 0.5:
+                    break
+                smoothing *= 2
+        except BudgetSpent:
+            return smoothing
+        if smoothing == 1:  # coarse, but fine enough
+            return smoothing
+        smoothing = min(smoothing, most)
+        kind = "labels only" if self.model.outputs == "labels" else f"scores in steps of {step:g}"
+        told = f"{self.model.name} answers {kind}: smoothing is raised from 1 to {smoothing:g}"
+        warnings.warn(f"{told}, so that differences stand out", UserWarning, stacklevel=2)
+        return smoothing
 
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x), the mean of ψ over all inputs of a device."""
@@ -204,23 +292,38 @@ class Attack(Objective):
         seen = joined([self._evaluate(x, i) for i in range(self.devices)])
         distortion = distortion_of(seen.l2, seen.linf)
         told = {"attack_success": float(seen.fooled.mean())}
-        predictions = [seen.predictions[self._shown_own()]]
-        if self._held_out is not None:
-            held_out = self._look(x, self._held_out, slice(None))
+        predictions = [seen.predictions]
+        if self.held_out is not None:
+            held_out = self._look(x, self.held_out, slice(None))
             told["heldout_success"] = float(held_out.fooled.mean())
-            predictions.append(held_out.predictions[: self._shown_held_out()])
-        self._shown[_fingerprint(x)] = np.concatenate(predictions)
+            predictions.append(held_out.predictions)
+        self._taken_for[_fingerprint(x)] = np.concatenate(predictions).astype(np.int32)
+        self.victim.started = True
         return told | {f"distortion_{k}": v for k, v in distortion._asdict().items()}
 
     def write_files(self, folder: Path, best: Best) -> None:
-        """Write the best perturbation that was evaluated, and a picture of what it does."""
-        perturbation = self.perturbation(best.x)
-        perturbation.save(folder / "perturbation.npz")
-        pictures = self._pictures(self.initial()), self._pictures(best.x)
-        from fedzo.problems.attack.images import draw_images
+        """Write the best perturbation that was evaluated, and what there is to tell of it."""
+        hand_in(self, folder, best.x)
 
-        if is_image(self.shape):
-            draw_images(*pictures, perturbation, self.classes, folder / "images.png")
+    def keep_for_report(self) -> None:
+        """Keep queries back for the report as well: for each ε but that of the attack itself."""
+        nothing = self.perturbation(self.initial())
+        others = [eps for eps in budgets(nothing) if eps != nothing.eps]
+        self.victim.kept_back = self.evaluation_cost + len(others) * len(self.reported.labels)
+
+    def fooled(self, predictions: Array, labels: Array) -> Array:
+        """Tell which inputs are taken for something else, or for the target."""
+        wrong = predictions != labels if self.target is None else predictions == self.target
+        return np.asarray(wrong)
+
+    def seen_under(self, x: Array) -> Array | None:
+        """Return what the model took all inputs for, those held out last, if x was evaluated."""
+        return self._taken_for.get(_fingerprint(x))
+
+    @property
+    def reported(self) -> Inputs:
+        """The inputs that a report is about: those held out, or else the devices' own."""
+        return self.own if self.held_out is None else self.held_out
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return what x is, in the shape of an input."""
@@ -228,36 +331,8 @@ class Attack(Objective):
 
     def distortion(self, x: Array) -> Distortion:
         """Return how far x moves the devices' inputs; asks the model nothing."""
-        moved = self.form.moved(self._own.rows, np.arange(len(self._own.labels)), x)
+        moved = self.form.moved(self.own.rows, np.arange(len(self.own.labels)), x)
         return distortion_of(moved.l2, moved.linf)
-
-    def _pictures(self, x: Array) -> tuple[Array, Array, Array | None]:
-        """Return the inputs of the picture under x, their labels, and what the model says."""
-        inputs = self._inputs_shown()
-        images = self.form.moved(inputs.rows, np.arange(len(inputs.labels)), x).inputs
-        predictions = self._shown.get(_fingerprint(x))
-        if predictions is None:  # a resumed run: the evaluation was in its first part
-            try:
-                predictions = self._scores(images).argmax(axis=1)
-            except Halted:
-                predictions = None
-        return images.reshape(-1, *self.shape), inputs.labels, predictions
-
-    def _inputs_shown(self) -> Inputs:
-        own = self._shown_own()
-        inputs = [Inputs(self._own.rows[own], self._own.labels[own])]
-        if self._held_out is not None:
-            first = slice(self._shown_held_out())
-            inputs.append(Inputs(self._held_out.rows[first], self._held_out.labels[first]))
-        return joined(inputs)
-
-    def _shown_own(self) -> Array:
-        count = len(self._own.labels)
-        wanted = min(count, _SHOWN - self._shown_held_out())
-        return np.arange(wanted) * count // wanted  # of as many devices as may be
-
-    def _shown_held_out(self) -> int:
-        return 0 if self._held_out is None else min(_SHOWN // 2, len(self._held_out.labels))
 
     def _evaluate(self, x: Array, device: int) -> Seen:
         """Look at all inputs of a device, once for each x."""
@@ -266,7 +341,7 @@ class Attack(Objective):
         if last == key and seen is not None:
             return seen
         own = slice(self._starts[device], self._starts[device + 1])
-        seen = self._look(x, self._own, own)
+        seen = self._look(x, self.own, own)
         self._seen[device] = key, seen
         return seen
 
@@ -277,108 +352,16 @@ class Attack(Objective):
             chosen = every[start : start + PIECE]
             labels = inputs.labels[chosen]
             moved = self.form.moved(inputs.rows, chosen, x)
-            scores = self._scores(moved.inputs)
+            scores = self.victim.ask(moved.inputs, evaluates=True)
             losses = np.maximum(self._margins(scores, labels), 0) + moved.costs
             predictions = scores.argmax(axis=1)
-            fooled = predictions != labels if self._target is None else predictions == self._target
+            fooled = self.fooled(predictions, labels)
             parts.append(Seen(losses, fooled, predictions, moved.l2, moved.linf))
         return joined(parts)
 
-    def _scores(self, inputs: Array) -> Array:
-        """Ask the model; that it fails where it has answered before ends the run in order."""
-        shape = self.model.input_shape or self.shape
-        try:
-            return self.model(inputs.reshape(-1, *shape))
-        except ModelError as error:
-            if not self._shown:  # nothing was evaluated yet: there is nothing to keep
-                raise
-            self.failure = error
-            raise Halted(str(error)) from error
-
     def _margins(self, scores: Array, labels: Array) -> Array:
-        """Return by how much the right class leads any other, or any other the target."""
-        if self._target is not None:
-            labels = np.full(len(labels), self._target)
-        check_columns(labels, scores.shape[1])  # which a model may not tell before it answers
-        by_logits = self.margin == "logits"
-        of = self.model.log_scores_of if by_logits else self.model.probabilities_of
-        scores = of(scores).astype(np.float64)
-        rows = np.arange(len(labels))
-        own = scores[rows, labels]
-        scores[rows, labels] = -np.inf
-        lead = np.asarray(own - scores.max(axis=1))
-        return lead if self._target is None else -lead
-
-
-@described
-def attack(
-    model: str = "cifar10-resnet8",
-    data: str = "cifar10-deer-mini",
-    data_dir: str | None = None,
-    label: str | list[str] = "deer",
-    devices: int = 10,
-    partition: str = "sizes",
-    c: float = 1.0,
-    eps: float | None = None,
-    norm: str = "inf",
-    target: str | None = None,
-    margin: str = "logits",
-    max_queries: int | None = None,
-    model_kind: str | None = None,
-    model_options: dict[str, Any] | None = None,
-    seed: int = 0,
-) -> Attack:
-    """Make the problem from the names of a model and a data set: the [problem] table.
-
-    Of the data set's training images of one class, those that the model gets right are dealt
-    to the devices, as in the paper; of its test images, likewise, are those held out. Finding
-    out which they are is one query for each image, and counts. ``label`` may be a list of
-    classes, or "all" but the ``target``: then each image has the label of its own class.
-
-    ``model``, ``model_kind`` and ``model_options`` are what :func:`fedzo.models.load` takes.
-
-    >>> attack(devices=5).devices
-    5
-    """
-    victim = victim_of(model, model_kind, model_options or {}, max_queries)
-    images = load(data, data_dir)
-    aim = None if target is None else columns_named(target, images.classes, "target")[0]
-    wanted = columns_named(label, images.classes, "label")
-    if label == "all":
-        wanted = [column for column in wanted if column != aim]
-    require(aim not in wanted, "target", target, f"another class than label = {label!r}")
-    of_it = [
-        (inputs[mask], labels[mask])
-        for inputs, labels in (
-            (images.train_inputs, images.train_labels),
-            (images.test_inputs, images.test_labels),
-        )
-        for mask in [np.isin(labels, wanted)]
-    ]
-    cost = sum(len(labels) for _, labels in of_it)
-    allowed = f">= {cost:,}: a query for each image, to find those that the model gets right"
-    require(
-        victim.max_queries is None or victim.max_queries >= cost,
-        "max_queries",
-        victim.max_queries,
-        allowed,
-    )
-    (train, labels), test = (gets_right(victim, *part) for part in of_it)
-    if not len(train):
-        raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
-    parts = split_samples(labels, devices, partition, Draws(seed, Stream.PARTITION))
-    return Attack(
-        victim,
-        [train[part] for part in parts],
-        [labels[part] for part in parts],
-        held_out=test,
-        c=c,
-        eps=eps,
-        norm=norm,
-        target=aim,
-        margin=margin,
-        classes=images.classes,
-    )
+        rounded = self.candidates > 1  # the paper's form takes all scores as they are
+        return margins(self.model, scores, labels, self.target, self.margin, rounded)
 
 
 def _fingerprint(x: Array) -> str:

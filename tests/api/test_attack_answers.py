@@ -1,0 +1,154 @@
+"""Victims that tell little: labels only, scores rounded to few digits; and budgets cut short."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.models import FunctionModel
+from fedzo.problems.attack.problem import Attack
+
+RNG = np.random.default_rng(1)
+SHAPE, EPS = (4, 4, 3), 16 / 255
+WEIGHTS = RNG.normal(size=(48, 3))
+IMAGES = RNG.integers(60, 196, size=(150, *SHAPE)) / 255
+
+
+def logits(batch):
+    return 4 * batch.reshape(len(batch), -1) @ WEIGHTS
+
+
+def probabilities(batch):
+    powers = np.exp(logits(batch) - logits(batch).max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+LABELS = logits(IMAGES).argmax(axis=1)
+OWN = IMAGES[np.bincount(LABELS).argmax() == LABELS]
+LABEL = int(np.bincount(LABELS).argmax())
+DEVICES = np.array_split(OWN, 3)
+
+
+def noise_alone():
+    """Return how often ±ε at random succeeds."""
+    signs = RNG.choice([-1, 1], size=(20, 1, *SHAPE))
+    moved = np.concatenate((OWN + EPS * signs).clip(0, 1))
+    return np.mean(logits(moved).argmax(axis=1) != LABEL)
+
+
+def test_a_victim_that_answers_labels_only_is_fooled_more_often_than_by_noise():
+    model = FunctionModel(
+        lambda batch: logits(batch).argmax(axis=1), "labels", classes=3, max_queries=20_000
+    )
+    attack = fedzo.UniversalAttack(model, eps=EPS)
+    with pytest.warns(UserWarning, match="answers labels only: smoothing is raised from 1 to"):
+        attack.fit(DEVICES, LABEL)
+    assert attack.queries == 20_000
+    assert attack.result.algorithm.smoothing > 1
+    judge = fedzo.UniversalAttack(FunctionModel(logits), eps=EPS)
+    judge._perturbation = attack.perturbation
+    assert judge.success_rate(OWN, LABEL) > noise_alone() + 0.2
+
+
+def test_rounded_scores_are_noticed_and_mu_is_raised_until_differences_stand_out():
+    model = FunctionModel(
+        lambda batch: probabilities(batch).round(2), "probabilities", max_queries=20_000
+    )
+    attack = fedzo.UniversalAttack(model, eps=EPS)
+    with pytest.warns(UserWarning, match=r"scores in steps of 0\.01: smoothing is raised"):
+        attack.fit(DEVICES, LABEL)
+    judge = fedzo.UniversalAttack(FunctionModel(logits), eps=EPS)
+    judge._perturbation = attack.perturbation
+    assert judge.success_rate(OWN, LABEL) > noise_alone() + 0.2
+
+
+def test_exact_scores_need_no_more_than_a_look():
+    model = FunctionModel(logits, max_queries=3_000)
+    attack = fedzo.UniversalAttack(model, eps=EPS).fit(DEVICES, LABEL)
+    assert attack.result.algorithm.smoothing == 1
+    assert attack.queries == 3_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (logits, r"answered labels of shape \(\d+, 3\)"),
+        (lambda batch: np.full(len(batch), 3), "labels from 3 to 3, not 0 to 2"),
+        (lambda batch: np.full(len(batch), 0.5), "not whole numbers"),
+        (lambda batch: np.full(len(batch), "cat"), "not whole numbers"),
+    ],
+)
+def test_answers_that_are_no_labels_are_refused(answer, message):
+    with pytest.raises(fedzo.errors.ModelError, match=message):
+        FunctionModel(answer, "labels", classes=3)(OWN)
+
+
+def test_labels_need_the_number_of_classes():
+    with pytest.raises(fedzo.errors.InvalidValue, match="classes = None: must be a whole number"):
+        FunctionModel(logits, "labels")
+
+
+def test_a_round_that_the_budget_cuts_short_is_used_and_evaluated():
+    """Two steps of (4 + 5) queries a device; the last model is evaluated."""
+    algorithm = fedzo.FedZO(smoothing=1.0, batch_size=1, directions=5, local_steps=2)
+    whole_round = 3 * 2 * (4 + 5)
+    ends = []
+    for more in (0, 7, 30, whole_round - 1):
+        model = FunctionModel(logits, max_queries=3 * len(OWN) + whole_round + more)
+        problem = Attack(model, DEVICES, [LABEL] * 3, eps=EPS)
+        result = fedzo.minimize(problem, algorithm=algorithm, rounds=5, evaluate_every=1)
+        ends.append((result.nit, result.history[-1]["round"], model.max_queries - model.queries))
+    assert ends == [(1, 1, len(OWN)), (2, 2, 0), (2, 2, 3), (2, 2, 0)]  # 3: not enough for a step
+
+
+def test_cutting_short_does_not_depend_on_the_workers():
+    def run(workers):
+        model = FunctionModel(logits, max_queries=1_111)
+        attack = fedzo.UniversalAttack(model, eps=EPS, workers=workers)
+        return attack.fit(DEVICES, LABEL).noise.tobytes(), attack.queries
+
+    assert run(1) == run(4)
+    assert run(2)[1] == 1_111
+
+
+def test_devices_ask_in_one_batch():
+    sizes = []
+
+    def counted(batch):
+        sizes.append(len(batch))
+        return logits(batch)
+
+    fedzo.UniversalAttack(FunctionModel(counted), eps=EPS, rounds=3).fit(DEVICES, LABEL)
+    assert sizes[0] <= 32  # a look at the scores
+    assert sizes[1:] == [len(OWN), *[3 * 4, 3 * 20, len(OWN)] * 3]
+
+
+def test_the_report_holds_what_a_tester_hands_in(tmp_path):
+    other = FunctionModel(lambda batch: logits(batch)[:, ::-1])  # takes everything for another
+    labels = logits(IMAGES).argmax(axis=1)
+    halves = np.array_split(IMAGES[:100], 2), np.array_split(labels[:100], 2)
+    attack = fedzo.UniversalAttack(
+        FunctionModel(logits, max_queries=6_000), eps=EPS, run_dir=tmp_path, transfer_to=other
+    ).fit(*halves, held_out=(IMAGES[100:], labels[100:]))
+    told = json.loads((tmp_path / "attack.json").read_text())
+    after = logits(attack.apply(IMAGES[100:])).argmax(axis=1)
+    assert told["success"] == np.mean(after != labels[100:])
+    assert told["queries"] == attack.queries <= 6_000
+    assert np.trace(told["confusion"]["before"]) == 50
+    expected = np.zeros((3, 3), int)
+    np.add.at(expected, (labels[100:], after), 1)
+    assert told["confusion"]["after"] == expected.tolist()
+    assert sum(row["inputs"] for row in told["by_class"].values()) == 50
+    rates = [row["success"] for row in told["success_by_eps"]]
+    assert [round(255 * row["eps"]) for row in told["success_by_eps"]] == [4, 8, 12, 16]
+    for eps, rate in zip((4, 8, 12), rates, strict=False):
+        moved = attack.project(eps / 255).apply(IMAGES[100:])
+        assert rate == np.mean(logits(moved).argmax(axis=1) != labels[100:])
+    assert rates[-1] == told["success"]
+    assert told["success_by_queries"][-1]["queries"] <= told["queries"]
+    assert told["distortion"]["linf_max"] <= EPS * (1 + 1e-6)
+    assert 0 < told["distortion"]["ssim_mean"] < 1
+    right = logits(IMAGES[100:])[:, ::-1].argmax(axis=1) == labels[100:]
+    assert told["transfer"]["inputs"] == right.sum()
+    assert (tmp_path / "attack.png").stat().st_size > 10_000

@@ -1,0 +1,66 @@
+"""Devices that ask together: one call, in the order of the devices, whatever the threads do."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from fedzo.core.gathering import Gathering
+from fedzo.errors import BudgetSpent
+
+
+def test_questions_of_one_moment_are_one_call_in_the_devices_order():
+    calls = []
+
+    def answer(asked):
+        calls.append([int(question) for question in asked])
+        return [question + 100 for question in asked]
+
+    gathering = Gathering(answer, most=4)
+
+    def work(device):
+        time.sleep(0.002 * (4 - device % 4))  # the last comes first
+        first = gathering.ask(np.array(device))
+        return device if device == 1 else int(gathering.ask(first))  # one has done with the first
+
+    assert list(gathering.map(work, range(6))) == [200, 1, 202, 203, 204, 205]
+    assert calls == [[0, 1, 2, 3], [100, 102, 103], [4, 5], [104, 105]]
+
+
+def test_outside_of_a_map_a_question_is_asked_by_itself():
+    assert Gathering(lambda asked: [question * 2 for question in asked], 4).ask(np.array(3)) == 6
+
+
+def test_an_answer_that_is_an_exception_is_raised_where_it_was_asked():
+    def answer(asked):
+        return [asked[0], *[BudgetSpent("spent")] * (len(asked) - 1)]
+
+    gathering, heard = Gathering(answer, most=3), []
+
+    def work(device):
+        try:
+            return int(gathering.ask(np.array(device)))
+        except BudgetSpent:
+            heard.append(device)
+            raise
+
+    results = gathering.map(work, range(3))
+    assert next(results) == 0
+    with pytest.raises(BudgetSpent):
+        next(results)
+    assert sorted(heard) == [1, 2]
+
+
+def test_whoever_fails_or_stops_reading_leaves_no_thread_behind():
+    def answer(asked):
+        raise ValueError("the model is down")
+
+    before, down = threading.active_count(), Gathering(answer, most=3)
+    with pytest.raises(ValueError, match="is down"):
+        list(down.map(lambda device: down.ask(np.array(device)), range(3)))
+    gathering = Gathering(lambda asked: asked, most=2)
+    reader = gathering.map(lambda device: gathering.ask(np.array(device)), range(4))
+    next(reader)
+    reader.close()
+    assert threading.active_count() == before
