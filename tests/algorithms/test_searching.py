@@ -5,8 +5,8 @@ import pytest
 
 import fedzo
 from fedzo.algorithms.adaptive import turns
-from fedzo.algorithms.asking import Account, Points, Stencil, owners, unpack
 from fedzo.algorithms.quasi_newton import curvature, two_loops, typical_scale
+from fedzo.algorithms.questions import Account, Points, Stencil, owners, unpack
 from fedzo.algorithms.searching import Live
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.core.random import Draws, Stream

@@ -5,6 +5,8 @@ import pytest
 
 import fedzo
 from fedzo.algorithms import SERVER_STEPS
+from fedzo.algorithms.automatic import Automatic
+from fedzo.core.federation import LocalFederation
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.schema import Malformed
 from fedzo.problems.quadratic import Quadratic
@@ -28,11 +30,24 @@ def test_same_run_as_in_one_process(name, kind):
     )
     uplink, options = UPLINKS[kind](), RunOptions(seed=5, rounds=4)
     grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
-    settings = FlowerSettings(grace=0.02, patience=0.5, clip=False)
+    settings = FlowerSettings(clip=False)
     federation = FlowerFederation(grid, 5, uplink, settings)
     remote = drive(Job(algorithm, uplink, options, {}), federation, federation.initial())
     here = fedzo.minimize(PROBLEM, algorithm=algorithm, uplink=uplink, rounds=4, seed=5)
     assert np.array_equal(remote.last, here.last)
+
+
+@pytest.mark.parametrize("kind", ["ideal", "seeds"])
+def test_auto_adapts_over_flower_as_it_does_here(kind):
+    uplink, options = UPLINKS[kind](), RunOptions(seed=5, rounds=12)
+    chosen = fedzo.FedZO(learning_rate=0.001, directions=4, local_steps=2, participants=4)
+    algorithm = Automatic(fedzo=chosen)
+    grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
+    federation = FlowerFederation(grid, 5, uplink, FlowerSettings(clip=False))
+    remote = drive(Job(algorithm, uplink, options, {}), federation, federation.initial())
+    here = drive(Job(algorithm, uplink, options, {}), LocalFederation(PROBLEM, 5), np.zeros(8))
+    assert np.array_equal(remote.last, here.last)
+    assert here.algorithm.learning_rate > chosen.learning_rate
 
 
 @pytest.mark.parametrize("stretch", [np.zeros(8), np.full(8, np.inf), np.ones(7), -np.ones(8)])

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import EPS, Account, Asking, Question, Spent
 from fedzo.algorithms.averaging import AveragedDescent
 from fedzo.algorithms.population import SEPARABLE, Evolution, repeats_for
 from fedzo.algorithms.quasi_newton import Descent, curvature, typical_scale
+from fedzo.algorithms.questions import EPS, Account, Asking, Question, Spent
 from fedzo.algorithms.searching import Search
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.errors import check_positive

@@ -48,7 +48,8 @@ class FedZO(ZerothOrder):
     Parameters
     ----------
     learning_rate : float or "auto"
-        η, the length of a local step; "auto" measures it before the run: :mod:`fedzo.runs.auto`.
+        η, the length of a local step; "auto" measures it before the run
+        (:mod:`fedzo.runs.auto`) and adapts it meanwhile (:mod:`fedzo.algorithms.automatic`).
     smoothing : float or "auto"
         μ, how far from x the values are taken; "auto" is the corollaries'.
     local_steps : int

@@ -27,6 +27,7 @@ def ensure_cache() -> None:
     folder = tempfile.mkdtemp(prefix="fedzo-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     numba.config.CACHE_DIR = folder
+    os.environ.setdefault("MPLCONFIGDIR", folder)  # or Matplotlib says at length what is said here
     if sys.stderr is not None:
         message = "fedzo: no place to keep compiled code: each start will take some seconds longer"
         print(message, file=sys.stderr)

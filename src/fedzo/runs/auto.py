@@ -1,11 +1,12 @@
 r"""``learning_rate = "auto"`` and ``smoothing = "auto"``: for a problem nobody has tried yet.
 
 **Smoothing** is what the problem says suits it (an attack within a budget does), or else the
-corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see
-:func:`fedzo.theory.corollary`). It supposes that f changes over lengths of about 1. Where the rate
-is measured too, and a round would best go less far than μ, or f does not fall at
+corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see :func:`fedzo.theory.corollary`), or four
+times that, and so on, until the differences along a few directions are eight times the noise of the
+values. It supposes that f changes over lengths of about 1. Where
+the rate is measured too, and a round would best go less far than μ, or f does not fall at
 all, x has smaller units: the measurement is made again with a sixteenth of that length, or of
-μ, and again, as long as f falls further for it.
+μ, and again, as long as f falls further for it and the noise does not hide the differences.
 
 **The learning rate.** The corollaries' η supposes a curvature of about 1, whatever the units;
 with measured constants the theorems' limit is safe for the worst case and far too timid
@@ -23,8 +24,8 @@ A problem may know how far a round should go at least, and say so by its ``reach
 is no less than that over the length of D. An attack does: its loss is often lowest close
 to x⁰ on any line, and low only where a line from x⁰ does not lead.
 
-All draws are addressed by rounds that no run gets to. The same seed chooses the same numbers,
-and they are what ``config.toml`` of a run holds.
+All draws are addressed by rounds that no run gets to. The same seed chooses the same numbers. They
+are those that a run begins with: see :class:`fedzo.algorithms.automatic.Automatic`.
 """
 
 from __future__ import annotations
