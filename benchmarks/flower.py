@@ -60,8 +60,8 @@ def count_bytes() -> None:
     for nodes in (3, 50):
         for uplink in (fedzo.Ideal(), fedzo.Seeds()):
             federation, x0 = on_flower(problem, nodes, uplink), problem.initial()
-            federation.follow(algorithm, x0)
             job = Job(algorithm, uplink, RunOptions(rounds=2, evaluate_every=2), tables={})
+            federation.follow(job, x0)
             last = drive(job, federation, x0).history[-1]
             columns = [
                 f"{kind} {last[f'{kind}_up_bytes']:>11,.0f} {last[f'{kind}_down_bytes']:>11,.0f}"

@@ -35,7 +35,7 @@ BATCH, DEVICES, DIRECTIONS, TAKING_PART = 32, 10, 10, 2
 RATES = {
     "mezo": (3e-4, 1e-3, 3e-3),
     "mezo, tidied": (3e-4, 1e-3, 3e-3),
-    "decomfl": (3e-4, 1e-3, 3e-3),
+    "decomfl": (3e-4, 1e-3, 3e-3, 1e-2),
     "fedzo, mean": (3e-3, 1e-2, 3e-2),
     "fedzo, momentum": (1e-3, 3e-3, 1e-2),
     "fedzo, normalised": (0.1, 0.3, 1.0),

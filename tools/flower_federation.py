@@ -189,7 +189,7 @@ class Federation:
             env=self.environment("cli"),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,  # a machine may be busy
             check=False,
         )
         if done.returncode != 0:

@@ -5,8 +5,8 @@ import pytest
 
 import fedzo
 from fedzo.algorithms.adaptive import turns
-from fedzo.algorithms.asking import Account, Points, Stencil, owners, unpack
 from fedzo.algorithms.quasi_newton import curvature, two_loops, typical_scale
+from fedzo.algorithms.questions import Account, Points, Stencil, owners, unpack
 from fedzo.algorithms.searching import Live
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.core.random import Draws, Stream
@@ -378,3 +378,11 @@ def test_noise_does_not_hide_a_slope_that_many_devices_measure():
     result = fedzo.minimize(bowl, np.zeros(40), devices=10, max_queries=12_000, workers=1)
     goal = 3 + centres.mean(axis=0)
     assert np.mean((result.x - goal) ** 2) < 0.15 * np.mean(goal**2)
+
+
+def test_a_rugged_sum_is_searched_without_a_budget_too():
+    def waves(x, device):
+        return float(np.sum(x**2 + 3 - 3 * np.cos(20 * x)))
+
+    result = fedzo.minimize(waves, np.full(2, 2.3), devices=1, workers=1)
+    assert result.fun < 0.05  # the next minima have 0.1

@@ -9,7 +9,7 @@ from test_flower_federation import PROBLEM, QUICK, Nodes
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
-from fedzo.algorithms.asking import Points, Stencil
+from fedzo.algorithms.questions import Points, Stencil
 from fedzo.core.federation import Work
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, wire

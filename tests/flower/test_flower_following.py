@@ -66,9 +66,10 @@ class Nodes(InProcessGrid):
 def run(grid, algorithm, uplink, rounds, folder=None, resume=False, x0=None, **options):
     federation = FlowerFederation(grid, 5, uplink, SETTINGS)
     x0 = federation.initial() if x0 is None else x0
-    federation.follow(algorithm, x0, folder and folder / "coefficients.log", resume)
     settings = RunOptions(rounds=rounds, seed=5, **{"evaluate_every": 10, **options})
-    return drive(Job(algorithm, uplink, settings, {}, folder, resume), federation, x0)
+    job = Job(algorithm, uplink, settings, {}, folder, resume)
+    federation.follow(job, x0)
+    return drive(job, federation, x0)
 
 
 def held(path):
@@ -145,6 +146,19 @@ def test_bytes_do_not_grow_with_the_model(shared):
     assert max(bytes_of[40_000]) < 1100
 
 
+def test_a_resumed_run_goes_on_from_its_own_round(tmp_path, caplog):
+    """Nobody is sent a model, and what comes out is what a run without a pause comes to."""
+    grid, algorithm = Nodes(Quadratic(dim=4000, devices=6)), fedzo.FedZO(**ALGORITHM)
+    run(grid, algorithm, fedzo.Seeds(), 4, tmp_path)
+    grid.told.clear()
+    result = run(grid, algorithm, fedzo.Seeds(), 6, tmp_path, resume=True)
+    assert "sent the model" not in caplog.text
+    assert not any(message.content.array_records for _, message in grid.told)
+    whole = run(Nodes(Quadratic(dim=4000, devices=6)), algorithm, fedzo.Seeds(), 6)
+    assert np.array_equal(result.last, whole.last)
+    assert np.array_equal(held(grid.kept(1))[1], result.last)
+
+
 def test_the_model_is_sent_where_the_log_is_longer():
     grid = Nodes(Quadratic(dim=5, devices=3), away=lambda node, round: node == 3 and round == 1)
     run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3, evaluate_every=3)
@@ -173,8 +187,8 @@ def test_another_model_is_found_out_and_replaced(caplog):
     algorithm = fedzo.FedZO(**ALGORITHM)
     federation = FlowerFederation(grid, 5, fedzo.Seeds(), SETTINGS)
     x0 = federation.initial()
-    federation.follow(algorithm, x0)
     job = Job(algorithm, Spoiling(), RunOptions(rounds=8, seed=5, evaluate_every=8), {})
+    federation.follow(job, x0)
     result = drive(job, federation, x0)
     assert "node 2 comes to another model than the server's: it is sent the model" in caplog.text
     assert [(n, t) for n, t, _, arrays in grid.followed() if arrays] == [(2, 4)]

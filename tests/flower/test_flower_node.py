@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
-from fedzo.algorithms.asking import Stencil
+from fedzo.algorithms.questions import Stencil
 from fedzo.core.federation import Work
 from fedzo.errors import Halted, NoAnswer, UsageError
 from fedzo.flower import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.federation import LocalFederation
+from fedzo.core.federation import LocalFederation, Work
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, ModelError
 from fedzo.models import FunctionModel
@@ -141,6 +141,23 @@ def test_a_budget_ends_a_run_with_the_best_perturbation_saved(budget, tmp_path):
     losses = [json.loads(line)["train_loss"] for line in lines]
     assert result.best.fun == min(losses) if losses else np.isnan(result.best.fun)
     assert (tmp_path / "images.png").stat().st_size > 1000
+
+
+def test_asking_together_changes_no_bit_of_the_papers_form():
+    """What each device answers is what it answers alone, of a model that takes rows one by one."""
+
+    def by_rows(batch):
+        rows = batch.reshape(len(batch), -1)
+        return np.stack([(rows * rows[:, k : k + 1]).sum(axis=1) for k in range(3)], axis=1)
+
+    model = FunctionModel(by_rows, outputs="logits", input_shape=SHAPE)
+    parts = np.array_split(RNG.uniform(0.1, 0.9, size=(12, *SHAPE)), 3)
+    attack = Attack(model, parts, [np.zeros(len(part), int) for part in parts])
+    x = RNG.normal(size=attack.dim).astype(np.float32)
+    work = Work(OPTIONS["algorithm"], x, round=3, seed=0)
+    with LocalFederation(attack, seed=0) as federation:
+        together = [update.delta.tobytes() for update in federation.map(work, range(3))]
+    assert together == [work(attack, device).delta.tobytes() for device in range(3)]
 
 
 def test_a_resumed_attack_is_the_same_to_the_bit(tmp_path):

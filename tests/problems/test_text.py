@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from fedzo.models import prepared  # noqa: E402
-from fedzo.models.language import UpperLayers, load, together  # noqa: E402
+from fedzo.models.language import UpperLayers, as_batch, load  # noqa: E402
 from fedzo.problems import text as problem_module  # noqa: E402
 from fedzo.problems.text import text  # noqa: E402
 
@@ -71,7 +71,7 @@ def test_what_is_kept_of_the_frozen_part_changes_nothing(folder, layers, read, t
     """
     _, model, tokenizer = load(folder)
     upper = UpperLayers(folder, layers, ["good", "bad"])
-    scores = upper.scores(together(upper.prepare(PROMPTS, longest=9, read=read)))
+    scores = upper.scores(as_batch(upper.prepare(PROMPTS, longest=9, read=read)))
     ids = tokenizer(["good", "bad"]).input_ids
     with torch.inference_mode():
         for prompt, found in zip(PROMPTS, scores, strict=True):
@@ -92,7 +92,7 @@ def test_the_trained_layers_read_the_last_tokens_only(folder):
             for layer in changed.layers[-2:]:
                 layer.input_layernorm.weight *= 1.5
         logits = model(ids[:, -2:], past_key_values=cache).logits[0, -1]
-        found = upper.scores(together(texts))[0]
+        found = upper.scores(as_batch(texts))[0]
     expected = torch.stack([logits[token[0]] for token in tokenizer(["good", "bad"]).input_ids])
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-4)
 

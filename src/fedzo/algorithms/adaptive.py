@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import EPS, Account, Asking, Question, Spent
 from fedzo.algorithms.averaging import AveragedDescent
 from fedzo.algorithms.population import SEPARABLE, Evolution, repeats_for
 from fedzo.algorithms.quasi_newton import Descent, curvature, typical_scale
+from fedzo.algorithms.questions import EPS, Account, Asking, Question, Spent
 from fedzo.algorithms.searching import Search
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.errors import check_positive
@@ -119,7 +119,7 @@ class Adaptive(Search):
                     sigma = yield from width_of(account, scale, x0, start)
                     yield from from_elsewhere(account, scale, curved, (x0, start), sigma)
         if rugged and (yield from is_separable(account, scale)):
-            yield from search_lines(account, scale, 0.8 * account.left)
+            yield from search_lines(account, scale, 0.8 * min(account.left, budget))
         sigma = yield from width_of(account, scale, x0, start)
         return (yield from self._share(account, scale, budget, start, sigma, descent, slow))
 
@@ -176,7 +176,7 @@ class Adaptive(Search):
                 methods = methods[1:2]  # there is no time for a race
 
         def spend(run: Descent | AveragedDescent | Evolution, limit: float) -> Asking:
-            account.kept = (3 + len(methods) * (limit < math.inf)) * repeats * account.devices
+            account.kept = (2 + len(methods) * (limit < math.inf)) * repeats * account.devices
             with suppress(Spent):
                 yield from run.run(limit=min(limit, budget - account.asked))
             account.kept = 0.0
@@ -189,12 +189,14 @@ class Adaptive(Search):
             means = yield from account.compare([x0, *(run.x for run in runs)], repeats)
             ranks = np.argsort(means[1:])
             first, methods = runs[ranks[0]], [methods[rank] for rank in ranks]
-        yield from spend(first, math.inf)
-        yield from account.compare([x0, account.x, first.x], repeats)
-        for method in methods[1:]:  # where the winner has converged, the others go on from there
-            run = method()
-            yield from spend(run, math.inf)
-            yield from account.compare([x0, account.x, run.x], repeats)
+        going: Descent | AveragedDescent | Evolution = first
+        for method in [*methods[1:], None]:
+            yield from spend(going, math.inf)
+            if not np.array_equal(going.x, account.x):
+                yield from account.compare([account.x, going.x], repeats)
+            if method is None or account.asked >= budget:
+                break
+            going = method()  # the winner has converged: another one goes on from there
         return "nothing improves beyond the noise"
 
 

@@ -88,7 +88,7 @@ class Automatic(Algorithm):
         kept = start.server
         return AutomaticState(start.x, kept, start.x.copy(), kept, np.array(numbers))
 
-    def settled(self, state: AutomaticState) -> FedZO:
+    def with_numbers(self, state: AutomaticState) -> FedZO:
         """Return FedZO with the numbers of this state."""
         rate, smoothing, *_ = numbers_of(state)
         return replace(self.fedzo, learning_rate=rate, smoothing=smoothing)
@@ -98,10 +98,10 @@ class Automatic(Algorithm):
     ) -> tuple[AutomaticState, RoundInfo]:
         """Return the state after round t: FedZO's, and what a look has to say about it."""
         if not self.adapts:
-            after, info = self.settled(state).round(t, State(*state[:2]), federation, uplink)
+            after, info = self.with_numbers(state).round(t, State(*state[:2]), federation, uplink)
             return state._replace(x=after.x, server=after.server), info
         try:
-            after, info = self.settled(state).round(t, State(*state[:2]), federation, uplink)
+            after, info = self.with_numbers(state).round(t, State(*state[:2]), federation, uplink)
             moved = state._replace(x=after.x, server=after.server)
             finite = bool(np.isfinite(after.x).all())
         except NonFinite:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import EPS, Account, Question
 from fedzo.algorithms.quasi_newton import difference_step
+from fedzo.algorithms.questions import EPS, Account, Question
 
 Array = NDArray[Any]
 

@@ -109,7 +109,7 @@ class Algorithm:
         x: Array = state.x
         return x
 
-    def settled(self, state: Any) -> Algorithm:
+    def with_numbers(self, state: Any) -> Algorithm:
         """Return the algorithm with the numbers that it has come to, where it adapts some."""
         return self
 

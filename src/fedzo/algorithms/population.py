@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import Account, Asking, Question
 from fedzo.algorithms.quasi_newton import typical_scale
+from fedzo.algorithms.questions import Account, Asking, Question
 from fedzo.algorithms.searching import Search
 from fedzo.errors import UsageError, check_counts, check_positive, require
 

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import EPS, Account, Asking, Question
+from fedzo.algorithms.questions import EPS, Account, Asking, Question
 from fedzo.algorithms.searching import Search
 from fedzo.errors import check_counts
 

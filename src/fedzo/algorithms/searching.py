@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import Account, Asking, Question, Spent, unpack
 from fedzo.algorithms.base import (
     Algorithm,
     RoundInfo,
@@ -22,6 +21,7 @@ from fedzo.algorithms.base import (
     check_weighting,
     weight_of,
 )
+from fedzo.algorithms.questions import Account, Asking, Question, Spent, unpack
 from fedzo.core.federation import Federation, Update, Work
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import EPS, Account, Question
+from fedzo.algorithms.questions import EPS, Account, Question
 
 Array = NDArray[Any]
 
-LEAST = 40  # values on a line, for it to be searched
+LEAST = 80  # values on a line, for it to be searched
 REACH = 5.0  # how far a line goes, in units of the scale
-_GRID, _ZOOMS, _NEAR = 0.6, 4, 12  # share of a line's values; finer and finer grids of so many
+_VALLEYS, _ZOOMS, _NEAR = 3, 2, 12  # of a grid that are looked into; finer grids; their values
 
 
 def is_separable(account: Account, scale: Array) -> Generator[Question, Array, bool]:
@@ -46,13 +46,31 @@ def search_lines(
     if each < LEAST:
         return False
     for j in range(account.dim):
-        low, high = account.x[j] - REACH * scale[j], account.x[j] + REACH * scale[j]
-        count = max(int(_GRID * each), each - 1000)
-        for _ in range(_ZOOMS):
-            grid = np.linspace(low, high, count)
-            points = np.repeat(account.x[None], count, axis=0)
+
+        def look(grid: Array, j: int = j) -> Generator[Question, Array, Array]:
+            points = np.repeat(account.x[None], len(grid), axis=0)
             points[:, j] = grid
-            values = yield from account.values(points)
-            centre, width = grid[int(np.argmin(values))], grid[1] - grid[0]
-            low, high, count = centre - width, centre + width, _NEAR
+            return (yield from account.values(points))
+
+        reach, count = REACH * scale[j], each - (_VALLEYS + _ZOOMS) * _NEAR
+        grid = np.linspace(account.x[j] - reach, account.x[j] + reach, count)
+        width = grid[1] - grid[0]
+        lowest = valleys((yield from look(grid)), _VALLEYS)
+        near = np.linspace(-width, width, _NEAR)
+        grid = (grid[lowest][:, None] + near).ravel()
+        for _ in range(1 + _ZOOMS):
+            values = yield from look(grid)
+            near = near * 2 / _NEAR
+            grid = grid[int(np.argmin(values))] + near
     return True
+
+
+def valleys(values: Array, most: int) -> Array:
+    """Return where values are lower than beside them, the lowest first.
+
+    >>> valleys(np.array([3.0, 1.0, 2.0, 0.0, 5.0, 4.0]), most=2)
+    array([3, 1])
+    """
+    padded = np.concatenate([[np.inf], values, [np.inf]])
+    found = np.flatnonzero((values <= padded[:-2]) & (values <= padded[2:]))
+    return found[np.argsort(values[found], kind="stable")][:most]

@@ -200,16 +200,18 @@ class UniversalAttack:
     def _plan(self, problem: Attack) -> dict[str, Any]:
         """Return the algorithm, and the rounds and evaluations that suit it and the budgets."""
         if self.eps is None or self._algorithm is not None:
-            algorithm = PENALISED if self._algorithm is None else self._algorithm
+            algorithm: Algorithm = self._algorithm or PENALISED
             # Each round is evaluated, so the best is known whenever the queries end.
-            return {"algorithm": algorithm, "rounds": 20, "evaluate_every": 1, **self._given}
-        affordable, evaluations = _affordable(problem)
-        rounds = self._given.get("rounds", affordable)
-        longer = max(1.0, _FEW / max(rounds, 1))
-        rates = {"rate": longer * SIGNS.rate, "last_rate": longer * SIGNS.last_rate}
-        server = replace(SIGNS, rounds=max(rounds, 1), **rates)
-        chosen = {"algorithm": replace(WITHIN, server=server), "rounds": rounds}
-        return {**chosen, "evaluate_every": max(-(-rounds // evaluations), 1), **self._given}
+            rounds, every = 20, 1
+        else:
+            affordable, evaluations = _affordable(problem)
+            rounds = self._given.get("rounds", affordable)
+            longer = max(1.0, _FEW / max(rounds, 1))
+            rates = {"rate": longer * SIGNS.rate, "last_rate": longer * SIGNS.last_rate}
+            server = replace(SIGNS, rounds=max(rounds, 1), **rates)
+            algorithm, every = replace(WITHIN, server=server), max(-(-rounds // evaluations), 1)
+        chosen = {"algorithm": algorithm, "rounds": rounds}
+        return {**chosen, "evaluate_every": every, **self._given}
 
     @property
     def result(self) -> Result:

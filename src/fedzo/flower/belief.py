@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.asking import Question, Stencil, owners
+from fedzo.algorithms.questions import Question, Stencil, owners
 from fedzo.core.federation import Update, Work
 from fedzo.errors import FedzoError
 from fedzo.flower.limits import question_of

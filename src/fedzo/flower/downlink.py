@@ -105,27 +105,29 @@ class Downlink:
         Its start.
     log : Log
         What was heard in it so far.
+    first : int
+        The round that it goes on with, after a resume.
     """
 
-    def __init__(self, course: Course, x0: Array, log: Log) -> None:
+    def __init__(self, course: Course, x0: Array, log: Log, first: int = 0) -> None:
         self.course, self._log, self._start = course, log, checksum(x0)
         self.run = hashlib.sha256((course.text + self._start).encode()).hexdigest()[:12]
         self._bare = len(flatten(course.start(x0))) == 1  # the state is the model, no more
         self._reached: dict[int, int] = {}  # the round that each node has come to
         self._next: dict[int, Following | None] = {}  # what those who could not follow are sent
         self._has_model: set[int] = set()  # who was sent all there is
-        self._round, self._check = 0, ""  # where all are to come
-        self._x, self._state = x0, tuple[Array, ...]()
+        self._round, self._check = first, ""  # where all are to come
+        self._x: Array | None = None
+        self._state: tuple[Array, ...] = ()
 
     def aim(self, x: Array, work: Work | None = None) -> None:
         """Take the model before a round, or the one after the last, as where all are to come."""
         if work is not None:
             self._round, self._state = work.round, flatten(work.state)
-        elif x is not self._x:
-            self._round, self._state = self._round + 1, (x,) if self._bare else ()
-        elif self._bare:
-            self._state = (x,)
-        if x is not self._x or not self._check:
+        else:
+            self._round += self._x is not None and x is not self._x
+            self._state = (x,) if self._bare else ()
+        if x is not self._x:
             self._x, self._check = x, checksum(x)
         self._next.clear()
         self._has_model.clear()
@@ -187,6 +189,7 @@ class Downlink:
 
     def _short(self, since: int) -> bytes | None:
         """Return the log since a round, if it is there and worth sending."""
+        assert self._x is not None
         log = self._log.since(since, self._round)
         if log is None or len(log) > self._x.nbytes:
             return None

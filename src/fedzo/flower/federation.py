@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +13,6 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedzo.algorithms import Algorithm
 from fedzo.core.budget import Meter
 from fedzo.core.federation import Replies, Update, Work
 from fedzo.core.random import check_seed
@@ -22,13 +20,14 @@ from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import wire
 from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.flower.course import Course
-from fedzo.flower.downlink import Downlink, Log, follows
+from fedzo.flower.downlink import LOG, Downlink, Log, follows
 from fedzo.flower.following import Following
 from fedzo.flower.limits import question_of
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import serialised, transported
+from fedzo.runs.job import Job
 from fedzo.runs.options import FlowerSettings
 from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
@@ -125,19 +124,20 @@ class FlowerFederation:
         homes = self._registry.homes(range(self.devices))
         return {i for node, own in homes.items() if self._registry.unlike(node) for i in own}
 
-    def follow(
-        self, algorithm: Algorithm, x0: Array, log: Path | None = None, resume: bool = False
-    ) -> None:
-        """Have nodes follow the run of an algorithm from x0, where the uplink and it allow that.
+    def follow(self, job: Job, x0: Array) -> None:
+        """Have nodes follow a job from x0, where its uplink and its parts allow that.
 
-        They are sent the coefficients that the server has heard, in place of the model. ``log`` is
-        a file for these, from which a resumed run goes on.
+        They are sent the coefficients that the server has heard, in place of the model. A job with
+        a folder keeps these there, and a resumed one goes on with them.
         """
         streamed, dtype = self.offers("values_streamed"), x0.dtype.name
-        course = Course(algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
-        if follows(self.uplink) and course.can_be_told:
-            self._downlink = Downlink(course, x0, Log(log, resume))
-            self._nodes.downlink = self._downlink
+        course = Course(job.algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
+        if not (follows(self.uplink) and course.can_be_told):
+            return
+        log = Log(None if job.run_dir is None else job.run_dir / LOG, job.resume)
+        before = job.folder.load() if job.folder is not None and job.resume else None
+        self._downlink = Downlink(course, x0, log, 0 if before is None else before.round)
+        self._nodes.downlink = self._downlink
 
     def offers(self, method: str) -> bool:
         """Tell whether every node's problem has one of an objective's optional methods."""

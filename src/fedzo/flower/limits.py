@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedzo.algorithms.asking import Question, Stencil, unpack
+from fedzo.algorithms.questions import Question, Stencil, unpack
 from fedzo.algorithms.searching import Search
 from fedzo.core.federation import Work
 from fedzo.core.objective import Objective

@@ -11,7 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 from fedzo.config.experiment import Experiment
 from fedzo.errors import Halted, InvalidValue, naming
 from fedzo.flower.app_config import experiment_of
-from fedzo.flower.downlink import LOG
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.reasons import log
 from fedzo.runs.job import drive
@@ -72,7 +71,7 @@ def run_on(
     )
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
         job, x0 = experiment.job(run_dir, resume, log_progress), federation.initial()
-        federation.follow(job.algorithm, x0, None if run_dir is None else run_dir / LOG, resume)
+        federation.follow(job, x0)
         return drive(job, federation, x0)
 
 

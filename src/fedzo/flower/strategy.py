@@ -16,7 +16,6 @@ from fedzo.algorithms import Algorithm, FedZO
 from fedzo.errors import Halted, InvalidValue
 from fedzo.flower import wire
 from fedzo.flower.app_config import HELD_BY_NODES
-from fedzo.flower.downlink import LOG
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.layout import Layout
 from fedzo.flower.reasons import log
@@ -188,8 +187,7 @@ class FedzoStrategy:
             resume=self.resume,
             watchers=(watch,),
         )
-        log_file = None if job.run_dir is None else job.run_dir / LOG
-        federation.follow(self.algorithm, x0, log_file, self.resume)
+        federation.follow(job, x0)
         run = drive(job, federation, x0)
         if not run.success:
             raise Halted(run.message)

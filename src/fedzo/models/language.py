@@ -71,7 +71,7 @@ class UpperLayers:
         ids = [tokens[-longest:] for tokens in self.tokenizer(list(texts)).input_ids]
         nothing = torch.empty(len(self._upper), 2, 0, 0, 0)
         with torch.inference_mode():
-            batch = together([Prepared(self._embed(torch.tensor(one)), nothing) for one in ids])
+            batch = as_batch([Prepared(self._embed(torch.tensor(one)), nothing) for one in ids])
             self._use(self._lower, torch.nn.Identity())
             try:
                 hidden = self._run(batch)
@@ -141,7 +141,7 @@ class Batch(NamedTuple):
     positions: Tensor  # (texts, most tokens): where a token stands in its text
 
 
-def together(parts: Sequence[Prepared]) -> Batch:
+def as_batch(parts: Sequence[Prepared]) -> Batch:
     """Return prepared texts as one batch."""
     import torch
 

@@ -80,7 +80,7 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
     Traceback (most recent call last):
         ...
     fedzo.errors.UsageError: max_querys = 5: unknown option (did you mean 'max_queries'?);
-    FunctionModel takes outputs, input_range, input_shape, max_queries, max_batch
+    FunctionModel takes outputs, input_range, input_shape, max_queries, max_batch, classes
     """
     from fedzo import models
 

@@ -13,7 +13,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import partition as deal_out
 from fedzo.data.text import load, model_folder
 from fedzo.errors import check_count, require
-from fedzo.models.language import Batch, Prepared, UpperLayers, together
+from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch
 from fedzo.models.prepared import prepare
 from fedzo.problems.network import TorchProblem
 
@@ -119,7 +119,7 @@ def _problem(
     import torch
 
     def collate(some: Sequence[Sample]) -> tuple[Batch, Tensor]:
-        return together([text for text, _ in some]), torch.tensor([label for _, label in some])
+        return as_batch([text for text, _ in some]), torch.tensor([label for _, label in some])
 
     def loss(module: Any, batch: tuple[Batch, Tensor]) -> Tensor:
         scores = upper.scores(batch[0])

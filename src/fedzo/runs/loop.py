@@ -311,7 +311,7 @@ class Loop:
             status=status,
             message=message,
             nit=at.round,
-            algorithm=self.job.algorithm.settled(at.state),
+            algorithm=self.job.algorithm.with_numbers(at.state),
             last=last,
             best=best,
             queries=at.queries,
