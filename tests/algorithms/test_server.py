@@ -306,15 +306,15 @@ def test_whoever_has_the_scalars_can_follow_the_server_to_the_bit(name, dtype, s
     # From here on: the algorithm, the start, the seed and the messages, and no problem.
     x, kept = x0, algorithm.server.init(x0)
     for t in range(6):
-        work, mean, heard = Work(algorithm, x, t, seed), MeanOfUpdates(40), []
+        work, heard = Work(algorithm, x, t, seed), []
         for message in uplink.log:
             of, device, queries, weight, coefficients = decode(message)
             if of == t:
-                update = Update(device, None, weight, queries, coefficients)
-                heard.append(update._replace(delta=work.rebuild(update)))
-        for update in uplink.essence(heard, work):  # one for all, where directions are shared
-            shares = sum(u.weight for u in heard) if shared_directions else update.weight
-            mean.add(update._replace(weight=shares))
+                own = Update(device, None, weight, queries, coefficients)
+                heard.append(own._replace(delta=work.rebuild(own)))
+        mean = MeanOfUpdates(40)
+        for update in fedzo.Seeds().essence(heard, work):  # one, where directions are shared
+            mean.add(update)
         x, kept = algorithm.server.take(t, kept, x, mean.value())
     for mine, theirs in zip(flatten(State(x, kept)), flatten(state), strict=True):
         assert np.array_equal(mine, theirs)
