@@ -40,7 +40,7 @@ def check_is_a_frozen_dataclass_with_plain_fields(algorithm):
         if field.name == "server":  # a table of its own
             assert dataclasses.is_dataclass(value)
         else:
-            assert value is None or isinstance(value, int | float | str | bool | list)
+            assert value is None or isinstance(value, int | float | str | bool | list | tuple)
 
 
 def check_signatures(algorithm):

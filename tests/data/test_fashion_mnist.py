@@ -132,11 +132,14 @@ def test_mini_missing_from_the_package(tmp_path: Path, monkeypatch: pytest.Monke
         data.load("fashion-mnist-mini")
 
 
-@pytest.mark.parametrize("ask", [data.load, data.get])
-def test_unknown_name(ask: Any) -> None:
+@pytest.mark.parametrize(
+    ("ask", "more"),
+    [(data.load, ""), (data.get, ", 'movie-snippets', 'imdb', 'smollm2-135m', 'minilm-l6'")],
+)
+def test_unknown_name(ask: Any, more: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         ask("fashion_mnist")
     assert str(caught.value) == (
         "data = 'fashion_mnist': must be one of 'fashion-mnist-mini', 'fashion-mnist',"
-        " 'cifar10-deer-mini', 'cifar10' (did you mean 'fashion-mnist'?)"
+        f" 'cifar10-deer-mini', 'cifar10'{more} (did you mean 'fashion-mnist'?)"
     )

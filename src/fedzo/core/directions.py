@@ -147,7 +147,7 @@ def draw_columns(kind: str, rows: Array, draws: Draws, dim: int, first: int) -> 
     ``first`` is a multiple of 256.
 
     >>> frame, part = Frame("rademacher", 3, 1000, np.float64), np.empty((3, 300))
-    >>> draws = Draws(seed=1, stream=Stream.DIRECTIONS)
+    >>> draws = Draws(seed=1, stream=1)
     >>> frame.draw(draws)
     >>> draw_columns("rademacher", part, draws, dim=1000, first=512)
     >>> bool((part == frame.rows[:, 512:812]).all())

@@ -21,7 +21,6 @@ _SOURCES = {
     source.name: source
     for source in (fashion_mnist.MINI, fashion_mnist.WHOLE, cifar10.MINI, cifar10.WHOLE)
 }
-_KNOWN = {**_SOURCES, **text.TEXTS, **text.MODELS}  # what can be fetched: texts and models too
 
 
 class Entry(NamedTuple):
@@ -54,7 +53,7 @@ def catalogue() -> list[Entry]:
     >>> mini.name, mini.folder.name
     ('fashion-mnist-mini', 'files')
     """
-    return [Entry(name, source.about, find(source)) for name, source in _KNOWN.items()]
+    return [Entry(name, source.about, find(source)) for name, source in _fetched().items()]
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
@@ -100,8 +99,13 @@ def get(name: str) -> Path:
     >>> get("fashion-mnist-mini").name
     'files'
     """
-    folder, _ = obtain(_source(name, _KNOWN))
+    folder, _ = obtain(_source(name, _fetched()))
     return folder
+
+
+def _fetched() -> dict[str, Source]:
+    """Return all that can be fetched: data sets to load, texts and language models."""
+    return {**_SOURCES, **text.TEXTS, **text.MODELS}
 
 
 def _source(name: str, known: Mapping[str, Source]) -> Source:
