@@ -97,7 +97,7 @@ $(VENV)/.docs: $(VENV)/.dev
 
 # All of these at once, which takes pip less time than one after another.
 $(VENV)/.everything: $(BIN)/python $(NEEDS)
-	$(PIP) --editable '.[dev,all,torch,text,docs]'
+	$(PIP) --editable '.[dev,all,torch,text,docs]' peft
 	@touch $(VENV)/.installed $(VENV)/.dev $(VENV)/.torch $(VENV)/.docs $@
 
 clean:

@@ -36,6 +36,7 @@ FENCE = re.compile(
 )
 CUT = 2  # rounds
 LARGE_DATA = ("fashion-mnist", "cifar10")
+LARGE_MODELS = ("text",)  # configurations
 ONLY_CHECKED = ("reproduce", "report", "sweep", "bench")
 ONLY_CHECKED_ACTIONS = (["data", "get"],)
 
@@ -122,6 +123,7 @@ class Reader:
         arguments = check(words)
         config, changes = getattr(arguments, "config", None), getattr(arguments, "set", [])
         large = any(change.partition("=")[2] in LARGE_DATA for change in changes)
+        large |= config in LARGE_MODELS
         swept = words[1] == "plot" and "=" in words[2]  # a folder that a sweep would have made
         if swept or words[1] in ONLY_CHECKED or words[1:3] in ONLY_CHECKED_ACTIONS or large:
             return

@@ -35,7 +35,8 @@ class FedzoStrategy:
     """Any of fedzo's algorithms, to be started in a ServerApp's ``main``.
 
     It has the ``start`` of Flower's strategies, but not their four hooks: what a round asks
-    and how answers are put together is the algorithm's, and waiting follows ``settings``.
+    and how answers are put together is the algorithm's, and waiting follows ``settings``. How often
+    it evaluates and saves is said as in :class:`~fedzo.runs.options.RunOptions`.
 
     Parameters
     ----------
@@ -47,8 +48,6 @@ class FedzoStrategy:
         Names all randomness of the run.
     settings : FlowerSettings
         Whom to wait for, and for how long.
-    *_every : int
-        How often to evaluate and to save: see :class:`~fedzo.runs.options.RunOptions`.
     trainable : sequence of str, optional
         Names, or patterns such as ``"head.*"``, of the arrays that the nodes' problem trains, where
         ``initial_arrays`` has others of floats too: frozen layers, the statistics of batch norm.
