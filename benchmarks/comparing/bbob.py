@@ -58,10 +58,15 @@ def table(
                 gap = (ends[PLAIN]["end"] - best) / max(fall, 1e-300)
                 if gap > 0.01:
                     missed[function] = gap
-            missing = ", ".join(f"f{n} ({gap:.2f})" for n, gap in missed.items())
+            missing = ", ".join(f"f{n} ({share(gap)})" for n, gap in missed.items())
             within = f"{count - len(missed)} of {count}"
             lines.append(f"| {dim} | {instance} | {within} | {missing} |")
     return "\n".join(lines)
+
+
+def share(gap: float) -> str:
+    """Return a share of the fall in words; under noise a method may end no better than it began."""
+    return f"{gap:.2f}" if gap < 1 else "all"
 
 
 def start(dim: int, instance: int) -> Array:
