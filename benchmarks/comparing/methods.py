@@ -154,7 +154,10 @@ def evolution(mean: Any, problem: Problem, seed: int) -> None:
 def ngopt(mean: Any, problem: Problem, seed: int) -> None:
     """NGOpt of nevergrad."""
     import nevergrad
+    from nevergrad.optimization import metamodel
 
+    # It takes arrays of one number for numbers, which NumPy has stopped to do by itself.
+    metamodel.float = lambda number: float(np.asarray(number).item())
     space = nevergrad.p.Array(init=problem.x0)
     space.random_state.seed(seed)
     optimiser = nevergrad.optimizers.NGOpt(space, budget=problem.queries // problem.devices)
