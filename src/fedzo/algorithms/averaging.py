@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.quasi_newton import difference_step
-from fedzo.algorithms.questions import EPS, Account, Question
+from fedzo.algorithms.questions import EPS, Account, Pace, Question
 
 Array = NDArray[Any]
 
@@ -56,14 +56,12 @@ class AveragedDescent:
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
         less than a share ``slow`` of the descent so far.
         """
-        begun, trail = self.account.asked, [(self.account.asked, self.fun)]
+        begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
         while self.account.asked - begun + self.cost <= limit:
             yield from self._step()
             if self.rate < EPS:
                 return True
-            trail.append((self.account.asked, self.fun))
-            before = [fun for asked, fun in trail if asked <= self.account.asked - window]
-            if before and before[-1] - self.fun < slow * (trail[0][1] - self.fun):
+            if pace.is_slow(self.account.asked, self.fun, window, slow):
                 return False
         return False
 

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.questions import EPS, Account, Asking, Question
+from fedzo.algorithms.questions import EPS, Account, Asking, Pace, Question
 from fedzo.algorithms.searching import Search
 from fedzo.errors import check_counts
 
@@ -143,16 +143,14 @@ class Descent:
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
         less than a share ``slow`` of the descent so far.
         """
-        begun, trail = self.account.asked, [(self.account.asked, self.fun)]
+        begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
         if self.gradient is None:
             self.gradient, self.fun = yield from self._slopes(self.x, self.fun)
         while self.account.asked - begun <= limit:
             moved = yield from self._step()
             if not moved and not (yield from self._measure_better()):
                 return True
-            trail.append((self.account.asked, self.fun))
-            before = [fun for asked, fun in trail if asked <= self.account.asked - window]
-            if before and before[-1] - self.fun < slow * (trail[0][1] - self.fun):
+            if pace.is_slow(self.account.asked, self.fun, window, slow):
                 return False
         return False
 

@@ -273,3 +273,25 @@ class Account:
             self.noise = float(np.std(values[np.isfinite(values)], ddof=1))
         self.x, self.fun = x0, float(np.mean(values))
         self._floor = max(EPS**2 * abs(self.fun), TINY) if math.isfinite(self.fun) else TINY
+
+
+class Pace:
+    """How fast a descent lowers f, per query.
+
+    Examples
+    --------
+    >>> pace = Pace(asked=0, fun=10.0)
+    >>> pace.is_slow(asked=50, fun=1.0, window=40, slow=0.1)  # 9 in the last 50 queries
+    False
+    >>> pace.is_slow(asked=100, fun=0.9, window=40, slow=0.1)  # 0.1, of 9.1 so far
+    True
+    """
+
+    def __init__(self, asked: int, fun: float) -> None:
+        self._trail = [(asked, fun)]
+
+    def is_slow(self, asked: int, fun: float, window: float, slow: float) -> bool:
+        """Tell whether the last ``window`` queries brought less than a share ``slow`` of it all."""
+        self._trail.append((asked, fun))
+        before = [f for a, f in self._trail if a <= asked - window]
+        return bool(before) and before[-1] - fun < slow * (self._trail[0][1] - fun)
