@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
@@ -253,14 +254,19 @@ class Model(ABC):
                 self.meter.give_back(len(batch) - asked)
                 raise
             return answers
-        with ThreadPoolExecutor(min(self.in_flight, len(parts)), "fedzo-model") as threads:
-            under_way = [threads.submit(self._answer, part) for part in parts]
-            try:
-                return [answer.result() for answer in under_way]
-            except Exception:
-                unasked = [len(p) for p, a in zip(parts, under_way, strict=True) if a.cancel()]
-                self.meter.give_back(sum(unasked))
-                raise
+        under_way = [self._threads.submit(self._answer, part) for part in parts]
+        try:
+            return [answer.result() for answer in under_way]
+        except BaseException:
+            unasked = [len(p) for p, a in zip(parts, under_way, strict=True) if a.cancel()]
+            self.meter.give_back(sum(unasked))
+            wait(under_way)  # what is being asked is not left behind
+            raise
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        """Threads for the parts of a batch; they end with the model."""
+        return ThreadPoolExecutor(self.in_flight, "fedzo-model")
 
     def _answer(self, part: Array) -> Array:
         batch = _filled(part, self._fixed_batch)

@@ -102,7 +102,8 @@ class Within:
     def queried(self, rows: Array, chosen: Array, points: Array) -> tuple[Array, Array]:
         """Return the inputs, not rounded: differences of a fraction of a level are to be seen."""
         deltas = inside(points, self.eps, self.norm)
-        moved = (rows[chosen][None] + deltas[:, None]).clip(0, 1)
+        moved = rows[chosen] + deltas[:, None]
+        np.clip(moved, 0, 1, out=moved)
         return in_range(moved, self.input_range), np.zeros(moved.shape[:2])
 
     def moved(self, rows: Array, chosen: Array, x: Array) -> Moved:

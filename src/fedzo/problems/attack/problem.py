@@ -211,7 +211,9 @@ class Attack(Objective):
         if forward and batch.ndim == 2:
             chosen, at_x = self._promising(x, batch)
             rows, steps = rows[1:], steps[1:]
-        points = x + steps[:, None].astype(x.dtype) * directions[rows]
+        points = directions[rows]
+        points *= steps[:, None].astype(x.dtype)
+        points += x
         values = self._values(points, chosen, forward, at_x)
         return values if at_x is None else np.concatenate([at_x[None], values])
 
