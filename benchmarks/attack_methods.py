@@ -57,7 +57,7 @@ def nes(
     eps: float,
     budget: int,
     rng: Any,
-    sigma: float = 0.001,
+    sigma: float = 0.03,
     step: float = 2 / 255,
     pairs: int = 50,
     beta: float = 0.9,
@@ -229,11 +229,11 @@ METHODS: dict[str, Callable[..., Iterator[Array]]] = {
 }
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "NES, sign steps": [
-        *({"sigma": sigma} for sigma in (0.0003, 0.001, 0.003, 0.01, 0.03)),
-        *({"step": step / 255} for step in (0.5, 1, 2, 4)),
-        *({"pairs": pairs} for pairs in (20, 100)),
-        {"beta": 0.0},
+        *({"pairs": pairs} for pairs in (100, 200, 20)),
         {"hinge": False},
+        *({"sigma": sigma} for sigma in (0.1, 0.01, 0.001)),
+        *({"step": step / 255} for step in (0.5, 1, 2, 4)),
+        {"beta": 0.0},
     ],
     "square-like search": [
         *({"share": share} for share in (0.05, 0.3, 0.8)),

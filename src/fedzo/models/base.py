@@ -241,8 +241,9 @@ class Model(ABC):
         After a failure nothing more is asked, and what was not asked is not counted.
         """
         size = self.max_batch or len(batch)
-        if self.in_flight > 1:
-            size = min(size, max(math.ceil(len(batch) / self.in_flight), _WORTH_A_PIECE))
+        if self.in_flight > 1:  # parts of about the same size, as many for each thread
+            many = self.in_flight * math.ceil(len(batch) / (self.in_flight * size))
+            size = min(size, max(math.ceil(len(batch) / many), _WORTH_A_PIECE))
         parts = [batch[at : at + size] for at in range(0, len(batch), size)]
         if self.in_flight == 1 or len(parts) == 1:
             answers, asked = [], 0
