@@ -108,7 +108,9 @@ def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     seconds = left(figures, scale, seeds)
     if seconds < MINUTE:
         return
-    text = f"about {duration(seconds)} on {cores()} cores, if nothing else runs"
+    count = cores()
+    on = f"{count} cores" if count > 1 else "one core"
+    text = f"about {duration(seconds)} on {on}, if nothing else runs"
     least = min(figures, key=lambda each: left([each], SCALES[0], LEAST))
     less = left([least], SCALES[0], LEAST)
     if less < seconds / 2:
