@@ -74,7 +74,8 @@ def test_the_base_is_kept_and_the_sum_is_right(kind):
 
 def test_steps_are_drawn_one_after_the_other():
     table = np.array([[0.5, 1.0], [2.0, -1.0], [0.25, 0.0]])
-    whole = Combination.of("gaussian", 1000, HERE, table)
+    places = [HERE._replace(step=2 + k) for k in range(3)]
+    whole = Combination.of("gaussian", 1000, places, table)
     apart = [
         Combination.of("gaussian", 1000, HERE._replace(step=2 + k), table[k]) for k in range(3)
     ]

@@ -91,6 +91,10 @@ class Course:
             return asks.work
         raise UsageError(f"{type(self.algorithm).__name__} asks its devices for nothing")
 
+    def made_of(self, state: Any, sums: Array) -> Any:
+        """Return the state that the sums of a fixed set make, from the start that a state has."""
+        return self.algorithm.made_of(state, sums, self.seed)
+
     def follow(self, state: Any, first: int, rounds: Sequence[list[Update]]) -> Any:
         """Return the state after these rounds, of which each is what the server heard in it."""
         dim = self.algorithm.model(state).size
