@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedzo.core.federation import Update, Work
 from fedzo.errors import CannotWrite
 from fedzo.flower.course import Course
-from fedzo.flower.following import MOST_DRAWN, Following, Where, checksum, pack_round
+from fedzo.flower.following import MOST_DRAWN, MOST_ROUNDS, Following, Where, checksum, pack_round
 from fedzo.flower.reasons import log as logger
 from fedzo.runs.states import flatten
 
@@ -191,7 +191,7 @@ class Downlink:
         """Return the log since a round, if it is there and worth sending."""
         assert self._x is not None
         log = self._log.since(since, self._round)
-        if log is None or len(log) > self._x.nbytes:
+        if log is None or len(log) > self._x.nbytes or self._round - since > MOST_ROUNDS:
             return None
         drawn = len(log) // self._x.itemsize * self._x.size
         return log if drawn <= MOST_DRAWN else None
