@@ -40,6 +40,8 @@ class Evolution:
         # The library knows no single number: a second one is added, and not looked at.
         start = np.append(mean / scale, [0.0] * (account.dim == 1))
         seed = int(account.draw().words(1)[0])
+        self.luckiest: list[Array] = []  # the point of the lowest value so far
+        self.lowest = math.inf
         self.strategy = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
 
     @property
@@ -65,9 +67,18 @@ class Evolution:
         asked = [self.strategy.ask() for _ in range(self.size)]
         points = np.array(asked)[:, : self.account.dim] * self.scale
         values = yield from self.account.values(points)
+        lowest = int(np.argmin(values))
+        if values[lowest] < self.lowest:
+            self.luckiest, self.lowest = [points[lowest]], float(values[lowest])
         told = np.minimum(values, _WORST).tolist()
         self.strategy.tell(list(zip(asked, told, strict=True)))
         return not self.strategy.should_stop()
+
+
+def population_for(account: Account) -> int | None:
+    """Return how many points a generation should have, for some generations at least; None: any."""
+    usual, enough = 4 + int(3 * math.log(account.dim)), account.left / (6 * account.devices)
+    return max(4, int(enough)) if enough < usual else None
 
 
 def repeats_for(account: Account, budget: float) -> int:
@@ -137,7 +148,7 @@ class CMA(Search):
             while account.left >= kept and (yield from run.generation()):
                 pass
             if account.noise:
-                yield from account.compare([x0, account.x, run.x], repeats)
+                yield from account.compare([account.x, run.x, *run.luckiest], repeats)
             population = 2 * run.size
 
 
