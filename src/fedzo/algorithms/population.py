@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from fedzo.algorithms.quasi_newton import typical_scale
 from fedzo.algorithms.questions import Account, Asking, Question
 from fedzo.algorithms.searching import Search
+from fedzo.core.federation import Update
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws
 from fedzo.errors import UsageError, check_counts, check_positive, require
 
 Array = NDArray[Any]
@@ -159,7 +162,9 @@ class TPE(Search):
     .. math:: x^{t+1} = \arg\max_x\, l(x) / g(x)
 
     with l and g the densities of the good and of the other points so far, as their mean over the
-    devices tells. For a handful of numbers and expensive values, such as trainings.
+    devices tells. For a handful of numbers and expensive values, such as trainings. A device
+    answers by the same realisations ξ in all rounds, as a grid search keeps its folds: so what
+    differs between two trials is x.
 
     Parameters
     ----------
@@ -223,6 +228,10 @@ class TPE(Search):
             values = yield from account.values(points)
             for trial, value in zip(trials, np.minimum(values, _WORST), strict=True):
                 study.tell(trial, float(value))
+
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return a device's answer to the question that x is, by the realisations of round 0."""
+        return super().local(objective, device, x, at._replace(round=0))
 
     def _box(self, x0: Array, scale: Array) -> list[Side]:
         """Return what is searched of each number."""

@@ -79,24 +79,25 @@ def curvature(account: Account, scale: Array) -> Generator[Question, Array, Curv
     x, fun, noisy = account.x, account.fun, account.noise > 0
     visible = (20 if noisy else 100) * account.error(fun)
     far, length = (10.0, 0.1) if noisy else (1e6, 1e-5)
-    short, found = 0.0, None  # the longest step that shows nothing, and what the shortest other did
+    short, long, found = 0.0, math.inf, None  # steps that show nothing, and that show too much
     for _ in range(12):
         move = length * signs * scale
         values = yield from account.values(np.array([x + move, x - move]))
         second = abs(float(values.sum()) - 2 * fun)
-        if not second >= visible:
-            if found is not None:
-                break
+        if second >= visible:
+            long = length
+            if math.isfinite(second):
+                found = Curvature(second / length**2 / account.dim, length)
+            # Where f is a parabola, this is as far as one can see well.
+            length *= max(math.sqrt(math.sqrt(far) * visible / second), 1e-4)
+        else:
             short = length
-            length *= 10 if noisy else 100
-            continue
-        if math.isfinite(second):
-            found = Curvature(second / length**2 / account.dim, length)
-        if second <= far * visible or length <= 10 * short:
+        if second <= far * visible <= far * second or long <= 10 * short:
             break
-        # Where f is a parabola, this is as far as one can see well.
-        shorter = length * max(math.sqrt(math.sqrt(far) * visible / second), 1e-4)
-        length = max(shorter, 3 * short)
+        if long < math.inf:
+            length = max(length, math.sqrt(short * long))
+        else:
+            length *= 10 if noisy else 100
     return found
 
 
