@@ -87,18 +87,16 @@ def make(seed: int) -> RandomProblem:
 
 def shaped(shape: str, curves: Array, draws: np.random.Generator) -> Callable[[Array], float]:
     """Return a function of z whose minimum is at zero, or near it."""
-    if shape == "quadratic":
-        return lambda z: float(0.5 * curves @ z**2)
-    if shape == "bounded":
-        return lambda z: math.log1p(0.5 * float(curves @ z**2))
-    if shape == "quartic":
-        return lambda z: float(curves @ (z**2 + z**4))
-    if shape == "valley":
-        return lambda z: float(np.sum(30 * (z[1:] - z[:-1] ** 2) ** 2) + z @ z)
-    if shape == "edges":
-        return lambda z: float(curves @ np.abs(z))
-    if shape == "waves":
-        return lambda z: float(np.sum(z**2 + 3 - 3 * np.cos(4 * z)))
+    plain: dict[str, Callable[[Array], float]] = {
+        "quadratic": lambda z: float(0.5 * curves @ z**2),
+        "bounded": lambda z: math.log1p(0.5 * float(curves @ z**2)),
+        "quartic": lambda z: float(curves @ (z**2 + z**4)),
+        "valley": lambda z: float(np.sum(30 * (z[1:] - z[:-1] ** 2) ** 2) + z @ z),
+        "edges": lambda z: float(curves @ np.abs(z)),
+        "waves": lambda z: float(np.sum(z**2 + 3 - 3 * np.cos(4 * z))),
+    }
+    if shape in plain:
+        return plain[shape]
     data = draws.normal(size=(100, curves.size)) * np.sqrt(curves)
 
     def classes(z: Array) -> float:
@@ -165,7 +163,9 @@ def main() -> None:
         if shares:
             middle, most = np.median(shares), np.quantile(shares, 0.9)
             with_noise = "with noise" if noisy else "without noise"
-            print(f"{with_noise}: of the fall {middle:.1e} is left in the median, {most:.1e} in 90 %")
+            print(
+                f"{with_noise}: of the fall {middle:.1e} is left in the median, {most:.1e} in 90 %"
+            )
 
 
 if __name__ == "__main__":
