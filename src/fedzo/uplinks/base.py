@@ -57,9 +57,7 @@ class Uplink:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""
         return sample_uniformly(t, wanted, federation)
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Any, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
         """Return Δ^t, the server's view of the mean update: an array, or what makes one."""
         raise NotImplementedError
 

@@ -139,9 +139,7 @@ class RobustSeeds(Robust):
     wants_coefficients: ClassVar[bool] = True
     wants_updates: ClassVar[bool] = False
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Any, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
         """Return what the centre of the round's coefficients makes."""
         heard, work = list(updates), updates.work
         mean = mean_of(work, federation.dim)

@@ -85,9 +85,7 @@ class Seeds(Uplink):
             allowed = one_of(DOWNLINKS) + nearest(self.downlink, DOWNLINKS)
             raise InvalidValue("downlink", self.downlink, allowed)
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Any, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
         work = updates.work
         shared = work is not None and work.algorithm.shared_directions
