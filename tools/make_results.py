@@ -5,7 +5,8 @@
     python tools/make_results.py paper quick --sweeps sweeps
 
 A figure is taken from the first folder that has it. What is missing of the sweeps is done first;
-those that take hours are shown only if they have been begun by hand, by the command in SWEEPS.
+those that take hours are shown only if they have been begun by hand, by the command in SWEEPS, and
+without a folder for them none are.
 """
 
 from __future__ import annotations
@@ -182,14 +183,15 @@ def count(figures: Sequence[dict[str, Any]]) -> str:
     return "\n".join(told)
 
 
-def commands(figures: Sequence[dict[str, Any]]) -> str:
+def commands(figures: Sequence[dict[str, Any]], with_sweeps: bool) -> str:
     """Return what made them, by the scale that each is shown at."""
     names: dict[str, list[str]] = {}
     for figure in figures:
         names.setdefault(figure["claims"][0]["scale"], []).append(figure["name"])
     lines = [TRAIN] if any("victim" in n for n in names.values()) else []
     lines += [f"fedzo reproduce {' '.join(n)} --scale {s} --out {s}" for s, n in names.items()]
-    return "\n".join([*lines, f"python tools/make_results.py {' '.join(names)} --sweeps sweeps"])
+    page = f"python tools/make_results.py {' '.join(names)}"
+    return "\n".join([*lines, page + (" --sweeps sweeps" if with_sweeps else "")])
 
 
 def absent(found: Collection[str]) -> str:
@@ -212,13 +214,16 @@ def main() -> None:
     """Take each figure from the first folder that has it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--sweeps", type=Path, default=Path("sweeps"))
+    parser.add_argument(
+        "--sweeps", type=Path, help="do and show the baselines' grids, in this folder"
+    )
     arguments = parser.parse_args()
     folders = arguments.folders
     found = {f["name"]: (f, folder) for folder in reversed(folders) for f in figures_in(folder)}
     (DOCS / "images" / "results").mkdir(parents=True, exist_ok=True)
     shown = [found[name] for name in FIGURES if name in found]
-    sweeps, parts = sweeps_in(arguments.sweeps), []
+    sweeps = sweeps_in(arguments.sweeps) if arguments.sweeps else []
+    parts = []
     for figure, folder in shown:
         place = f"images/results/{figure['name']}.png"
         copy_picture(folder / f"{figure['name']}.png", DOCS / place)
@@ -230,7 +235,7 @@ def main() -> None:
         count=count(figures),
         absent=absent(found),
         thresholds=table(("word", "means"), list(MEANING.items())),
-        commands=commands(figures),
+        commands=commands(figures, bool(sweeps)),
         environment=made_with(figures),
     )
     (DOCS / "results.md").write_text("\n".join([head, *parts]), encoding="utf-8")
