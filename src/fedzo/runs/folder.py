@@ -106,13 +106,16 @@ class RunFolder:
     ) -> list[dict[str, Any]]:
         """Drop what lies after a round, half lines and lines off the schedule; return the rest.
 
-        What is left is what an uninterrupted run would have written by that round.
+        What is left is what an uninterrupted run would have written by that round; of a damaged
+        history, where ``lenient``, all of that which can be read, a record for a round, in order.
         """
         kept = [
             record
             for record in read_history(self.history, lenient)
             if record["round"] <= upto and scheduled(record["round"])
         ]
+        if lenient:
+            kept = [record for _, record in sorted({r["round"]: r for r in kept}.items())]
         write_atomic(self.history, "".join(map(as_line, kept)).encode())
         return kept
 
