@@ -7,6 +7,7 @@ any moment leaves the old file or the new one, never half of one.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -60,6 +61,20 @@ class RunFolder:
                 f"{self.path} holds files that are not of a run, such as {foreign.name}: "
                 "choose an empty or new folder"
             )
+
+    def claim(self) -> None:
+        """Mark the folder as one for what several runs come to, unless it is somebody else's.
+
+        It may hold runs already, of a sweep or a reproduction that was stopped.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            below = (self.path.glob("*/" * depth + self.mark.name) for depth in (1, 2, 3))
+            if next(itertools.chain.from_iterable(below), None) is None:
+                self.check_free()
+            self.mark.touch()
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
 
     @contextmanager
     def held(self) -> Iterator[None]:
