@@ -13,13 +13,14 @@ The kills are drawn from a seed, so a failure can be repeated: python tools/soak
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
 import os
 import random
 import re
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,7 @@ from flower_federation import Federation, children
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
+from fedzo.cli import main as main_of_fedzo
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks import UPLINKS
 
@@ -120,24 +122,36 @@ def kill_and_resume(name: str, out: Path, draws: random.Random, kills: int) -> i
     Return how many kills found it running.
     """
     changes = [part for setting in PARTS[name] for part in ("--set", setting)]
-    command = [sys.executable, "-m", "fedzo", "run", "quadratic", *changes, "--quiet"]
+    command = ["run", "quadratic", *changes, "--quiet"]
     whole, killed = out / "whole", out / "killed"
-    subprocess.run([*command, "--out", str(whole)], check=False, stdout=subprocess.DEVNULL)
+    started([*command, "--out", str(whole)]).join()
     records, hits = len(history(whole)), 0
     for at in (*sorted(draws.randrange(records) for _ in range(kills)), None):
         resume = ["--resume"] if (killed / "config.toml").exists() else []
-        with subprocess.Popen(
-            [*command, "--out", str(killed), *resume], stdout=subprocess.DEVNULL
-        ) as run:
-            while at is not None and run.poll() is None:
-                if (killed / "config.toml").exists() and lines_of(killed) >= at:
-                    time.sleep(draws.uniform(0, 0.1))
-                    run.kill()
-                    hits += run.wait() < 0
-                    break
-                time.sleep(0.005)
+        run = started([*command, "--out", str(killed), *resume])
+        while at is not None and run.is_alive():
+            if (killed / "config.toml").exists() and lines_of(killed) >= at:
+                time.sleep(draws.uniform(0, 0.1))
+                run.kill()
+                break
+            time.sleep(0.005)
+        run.join()
+        hits += run.exitcode == -signal.SIGKILL
     compare(name, out, hits)
     return hits
+
+
+def started(arguments: list[str]) -> multiprocessing.Process:
+    """Start a command in a process that has all modules already: most of a start is to import."""
+    process = multiprocessing.get_context("fork").Process(target=quietly, args=(arguments,))
+    process.start()
+    return process  # type: ignore[return-value]
+
+
+def quietly(arguments: list[str]) -> None:
+    """Run a command; its exit code is this process's."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        sys.exit(main_of_fedzo(arguments))
 
 
 def lines_of(folder: Path) -> int:
