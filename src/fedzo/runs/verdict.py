@@ -71,7 +71,7 @@ def shortcoming(
         (
             2 * still > rounds,
             None,
-            f"; in {still} of {rounds} rounds the model did not move: {flat}",
+            f"; in {still} of {rounds} rounds the model stood still: {flat}",
         ),
     )
     met = ((status, words) for holds, status, words in reasons if holds)
