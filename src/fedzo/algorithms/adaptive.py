@@ -115,7 +115,7 @@ class Adaptive(Search):
             if 2 * LINE * account.devices <= LOOKS * budget:
                 ended = yield from descent.run(limit=0.12 * budget, tol=self.tol)
                 went = distance(account.x, x0, scale)
-                if guessed and went and not 0.01 < went < 100:
+                if guessed and went > 100:  # x has larger units than 1
                     scale = went * scale
                     curved = Curvature(went**2 * curved.second, curved.length / went)
                 rugged = yield from is_rugged(account, scale)
