@@ -2,6 +2,7 @@
 
     python benchmarks/attack.py                        # ours, on the deer and the network that ship
     python benchmarks/attack.py --compare [--seeds 5]  # all methods, several victims: a table
+    python benchmarks/attack.py --choose               # the other methods' settings, on the same
     python benchmarks/attack.py --throughput           # against the victim's own best
 
 The images that a victim gets right are on ten devices; success is on test images that it gets
@@ -26,13 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedzo
-from attack_methods import METHODS
+from attack_methods import GRIDS, METHODS
 from attack_throughput import measure
 from fedzo import data, models
 from fedzo.errors import BudgetSpent
 from fedzo.problems.attack.inputs import gets_right
 
 Array = NDArray[Any]
+Settings = dict[str, Any]
 
 DEVICES, OURS = 10, "fedzo"
 SHIPPED = "resnet8"
@@ -81,15 +83,21 @@ def ours(model: models.Model, images: Images, eps: float, norm: str, seed: int) 
     return attack.noise.reshape(-1)
 
 
-def theirs(model: models.Model, images: Images, eps: float, method: str, seed: int) -> Array:
+def theirs(
+    model: models.Model, images: Images, eps: float, method: str, seed: int, settings: Settings
+) -> Array:
     """Return what another method has when the queries are spent."""
     rng, delta = np.random.default_rng(seed), np.zeros(images.train[0].size)
     rows = images.train.reshape(len(images.train), -1)
+
+    def ask(batch: Array) -> Array:
+        return model(batch.astype(np.float32))
+
+    budget = model.max_queries
+    found = METHODS[method](ask, rows, images.labels, eps, budget, rng, **settings)
     try:
-        for found in METHODS[method](
-            lambda batch: model(batch.astype(np.float32)), rows, images.labels, eps, rng
-        ):
-            delta = found
+        for delta in found:  # noqa: B007  # the last one counts
+            pass
     except BudgetSpent:
         pass
     return delta
@@ -103,32 +111,46 @@ def success(judge: models.Model, images: Images, delta: Array) -> float:
 
 
 def run(
-    options: argparse.Namespace, name: str, label: str, method: str, seed: int
+    options: argparse.Namespace,
+    name: str,
+    label: str,
+    method: str,
+    seed: int,
+    settings: Settings | None = None,
 ) -> dict[str, Any]:
     """Return what comes of one attack, from its file if it was made before."""
-    eps, budget = options.eps / 255, options.max_queries
+    eps, budget, settings = options.eps / 255, options.max_queries, settings or {}
     words = f"{name} {label} {method} {options.norm} {options.eps:g} {budget} {seed}"
-    kept = options.out / (
-        "-".join("".join(c if c.isalnum() else " " for c in words).split()) + ".json"
-    )
-    if kept.exists():
-        return dict(json.loads(kept.read_text()))
+    words += "".join(f" {key} {value:.3g}" for key, value in settings.items())
+    file = "-".join("".join(c if c.isalnum() or c == "." else " " for c in words).split())
+    path = options.out / f"{file}.json"
+    if path.exists():
+        return dict(json.loads(path.read_text()))
     judge = victim(name, options.victims)
     images = images_of(judge, label)
     model = victim(name, options.victims, max_queries=budget)
     if method == OURS:
         delta = ours(model, images, eps, options.norm, seed)
     else:
-        delta = theirs(model, images, eps, method, seed)
-    told = {
+        delta = theirs(model, images, eps, method, seed, settings)
+    outcome = {
         "success": success(judge, images, delta),
         "queries": model.queries,
         "largest": float(np.abs(np.rint(delta.astype(np.float64) * 255)).max()),
         "images": [len(images.labels), len(images.answers)],
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(told))
-    return told
+    path.write_text(json.dumps(outcome))
+    return outcome
+
+
+def choose(options: argparse.Namespace) -> None:
+    """Print what each setting of the other methods gives, on the network and the deer that ship."""
+    for method, grid in GRIDS.items():
+        for settings in grid:
+            outcome = run(options, SHIPPED, "deer", method, 0, settings)
+            shown = ", ".join(f"{key} {value:.3g}" for key, value in settings.items())
+            print(f"{method}, {shown}: {outcome['success']:.0%}", flush=True)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -137,9 +159,9 @@ def compare(options: argparse.Namespace) -> None:
     cases += [(name, label) for name in options.others for label in ("deer", "all")]
     methods = options.methods or [*METHODS, OURS]
     for seed, case, method in itertools.product(range(options.seeds), cases, methods):
-        told = run(options, *case, method, seed)
-        print(f"# {case[0]}, {case[1]}, {method}, seed {seed}: {told['success']:.1%} "
-              f"with {told['queries']:,} queries", flush=True)  # fmt: skip
+        outcome = run(options, *case, method, seed)
+        print(f"# {case[0]}, {case[1]}, {method}, seed {seed}: {outcome['success']:.1%} "
+              f"with {outcome['queries']:,} queries", flush=True)  # fmt: skip
     print(f"\n| | {' | '.join(f'{name}, {label}' for name, label in cases)} |")
     print("| --- |" + " --- |" * len(cases))
     for method in methods:
@@ -158,6 +180,7 @@ def main() -> None:
     parser.add_argument("--max-queries", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--choose", action="store_true")
     parser.add_argument("--throughput", action="store_true")
     parser.add_argument("--victims", type=Path, default=Path("victims"))
     parser.add_argument("--others", nargs="*", default=["plain", "mixer"])
@@ -170,13 +193,15 @@ def main() -> None:
         model = victim(options.victim, options.victims)
         images = images_of(model, "deer")
         measure(model, images.train, int(images.labels[0]))
+    elif options.choose:
+        choose(options)
     elif options.compare:
         compare(options)
     else:
         for seed in range(options.seeds):
-            told = run(options, options.victim, options.label, OURS, seed)
-            print(f"seed {seed}: {told['success']:.0%} of {told['images'][1]} held out; "
-                  f"{told['queries']:,} queries, largest change {told['largest']:g}/255",
+            outcome = run(options, options.victim, options.label, OURS, seed)
+            print(f"seed {seed}: {outcome['success']:.0%} of {outcome['images'][1]} held out; "
+                  f"{outcome['queries']:,} queries, largest change {outcome['largest']:g}/255",
                   flush=True)  # fmt: skip
 
 

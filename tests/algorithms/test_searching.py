@@ -101,14 +101,14 @@ def test_curvature_of_a_quadratic_is_its_mean_second_derivative():
 
     def search():
         yield from account.start()
-        return str((yield from curvature(account, scale)))
+        return (yield from curvature(account, scale)).second
 
     live = Live(search(), account)
     while live.question is not None:
         answer, _ = ask(live.question, lambda x, i: 0.5 * float(diagonal @ x**2) + 1, 3, 1)
         live.tell(np.inf, answer)
     # Rounding is below a hundredth of the second difference where it is read.
-    assert float(live.reason) == pytest.approx((1 + 4 + 40) / 3, rel=0.02)
+    assert live.reason == pytest.approx((1 + 4 + 40) / 3, rel=0.02)
 
 
 def test_typical_scales():

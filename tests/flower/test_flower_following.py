@@ -317,6 +317,7 @@ COURSE = json.loads(following()[1].course)
         ({"log": b"\xff" * 60}, "malformed"),
         ({"log": bytes(10_000)}, "malformed"),
         ({"round": 10**7, "log": b""}, "malformed"),
+        ({"round": 10**6 + 1, "log": bytes(4 * 10**6 + 4)}, "malformed"),  # rounds of nobody
         ({"since": 2}, "malformed"),
         ({"since": -1}, "malformed"),
         ({"run": "../../x"}, "malformed"),

@@ -183,7 +183,7 @@ class UniversalAttack:
             transfer_to=self.transfer_to,
         )
         if self._options["run_dir"] is not None:
-            problem.keep_for_report()
+            problem.reserve_for_report()
         self._result = minimize(problem, **self._plan(problem), **self._options)
         self._perturbation = problem.perturbation(self._result.x)
         self._distortion = problem.distortion(self._result.x)
@@ -193,8 +193,8 @@ class UniversalAttack:
             raise failure
         if not self.noise.any():
             self._result.success = False
-            told = f"no perturbation is better than none: {self._result.message}"
-            warnings.warn(told, UserWarning, stacklevel=2)
+            message = f"no perturbation is better than none: {self._result.message}"
+            warnings.warn(message, UserWarning, stacklevel=2)
         return self
 
     def _plan(self, problem: Attack) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def _affordable(problem: Attack) -> tuple[int, int]:
     if left is None:
         return _ROUNDS, _EVALUATIONS
     evaluations = min(max(int(_SHARE * left / cost) - 1, 1), _EVALUATIONS)
-    left -= evaluations * cost + problem.victim.kept_back
+    left -= evaluations * cost + problem.victim.reserved
     in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
     return max(-(-left // in_a_round), 1), evaluations
 

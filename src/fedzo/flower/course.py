@@ -17,14 +17,12 @@ from fedzo.core.random import check_seed
 from fedzo.core.signature import arguments_of
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.flower.schema import take
+from fedzo.flower.schema import LONGEST_TEXT, take
 from fedzo.runs.parts import describe_parts, has_server
 from fedzo.runs.tables import as_toml
 from fedzo.uplinks import UPLINKS, Uplink
 
 Array = NDArray[Any]
-
-LONGEST_TEXT = 10_000  # characters: a run's parts are a few numbers
 
 
 @dataclass(frozen=True)

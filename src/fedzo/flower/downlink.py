@@ -17,6 +17,7 @@ from fedzo.errors import CannotWrite
 from fedzo.flower.course import Course
 from fedzo.flower.following import (
     MOST_DRAWN,
+    MOST_ROUNDS,
     Following,
     Where,
     checksum,
@@ -216,7 +217,7 @@ class Downlink:
         """Return what leads to the model from a round, if it is there and worth sending."""
         assert self._x is not None
         log = self._log.since(since, self._round)
-        if log is not None:
+        if log is not None and self._round - since <= MOST_ROUNDS:
             drawn = len(log) // self._x.itemsize * self._x.size
             most = self._x.nbytes if self._sums is None else self._sums.nbytes
             if len(log) <= most and drawn <= MOST_DRAWN:

@@ -29,6 +29,7 @@ from fedzo.runs.states import flatten, unflatten
 Array = NDArray[Any]
 
 MOST_DRAWN = 10**11  # numbers that catching up may draw again: about two minutes of a core
+MOST_ROUNDS = 10**6  # that it may do again: a minute, even if nobody took part in them
 
 
 def checksum(x: Array) -> str:
@@ -280,6 +281,8 @@ def reach(
 def _rounds(following: Following, course: Course, x: Array) -> list[list[Update]]:
     algorithm: Any = course.algorithm
     count = following.round - following.since
+    if count > MOST_ROUNDS:
+        raise Malformed("the log has too many rounds to follow")
     if len(following.log) > x.nbytes + 8 * count:
         raise Malformed("the log is longer than the model")
     rounds = unpack_rounds(following.log, count, algorithm.coefficients_shape, x.dtype)

@@ -74,6 +74,8 @@ class RunFolder:
             raise UsageError(f"cannot write to {self.path}: it is not a folder") from error
         except OSError as error:
             raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
+        except ValueError as error:  # a null byte
+            raise UsageError(f"cannot write to {self.path}: {error}") from error
         try:
             yield
         finally:

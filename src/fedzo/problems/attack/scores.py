@@ -17,11 +17,16 @@ _DECIMALS = 4  # scores with more of them are as good as exact
 
 
 def margins(
-    model: Model, scores: Array, labels: Array, target: int | None, margin: str, rounded: bool
+    model: Model,
+    scores: Array,
+    labels: Array,
+    target: int | None,
+    margin: str,
+    may_be_rounded: bool,
 ) -> Array:
     """Return by how much the right class leads any other, or any other class the target.
 
-    ``rounded``: the probabilities may be rounded, and a zero is then taken for half of a step.
+    A zero of probabilities that are rounded, if they may be, is taken for half of a step.
 
     >>> from fedzo.models import FunctionModel
     >>> model = FunctionModel(len, outputs="logits")
@@ -33,7 +38,7 @@ def margins(
     if target is not None:
         labels = np.full(len(labels), target)
     check_columns(labels, scores.shape[1])  # which a model may not tell before it answers
-    if rounded and model.outputs == "probabilities" and margin == "logits":
+    if may_be_rounded and model.outputs == "probabilities" and margin == "logits":
         step = step_of(scores)
         scores = scores if step is None else np.maximum(scores, step / 2)
     of = model.log_scores_of if margin == "logits" else model.probabilities_of
