@@ -177,7 +177,7 @@ def test_robust_seeds_add_up_their_centre():
     [
         ({"fixed_directions": 10}, "fixed_directions = 10: must be a multiple of directions, 3"),
         ({"fixed_directions": 0}, "fixed_directions = 0: must be a whole number >= 1"),
-        ({"server": steps.Adam()}, "server = 'Adam': must be Mean with fixed_directions"),
+        ({"server": steps.Adam()}, "server = 'Adam': must be the mean with fixed_directions"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):

@@ -116,7 +116,7 @@ def test_beyond_32_bits_the_block_number_goes_on_in_the_step(kind, dim, numbered
 def test_large_draws_leave_4096_steps(kind, dim):
     Combination.of(kind, dim, HERE._replace(step=4095), np.ones(1))
     with pytest.raises(InvalidValue, match="step = 4096: must be below 4096"):
-        Combination.of(kind, dim, HERE._replace(step=4095), np.ones((2, 1)))
+        Combination.of(kind, dim, [HERE, HERE._replace(step=4096)], np.ones((2, 1)))
     with pytest.raises(InvalidValue, match="directions x dim"):
         Combination.of(kind, dim, HERE, np.ones(2**14))
 

@@ -115,7 +115,7 @@ class FedZO(ZerothOrder):
         allowed = "a server step such as fedzo.algorithms.server.Mean()"
         require(isinstance(self.server, ServerStep), "server", self.server, allowed)
         if self.fixed_directions is not None:
-            allowed = "Mean with fixed_directions, so that the model is a sum of those"
+            allowed = "the mean with fixed_directions, so that the model is a sum of those"
             name = type(self.server).__name__
             require(isinstance(self.server, Mean), "server", name, allowed)
 

@@ -50,9 +50,9 @@ class SetSum:
     Examples
     --------
     >>> estimator = Estimator(smoothing=1e-3, directions=2, kind="rademacher", fixed=4)
-    >>> some = SetSum(estimator, 0, 3, np.array([[1.0, 0.0], [0.0, 0.5]]))
-    >>> some.moved(np.zeros(3))
-    array([-1.5, -0.5, -0.5])
+    >>> some = SetSum(estimator, 7, 3, np.array([[1.0, 0.0], [0.0, 0.5]]))
+    >>> some.moved(np.zeros(3))  # (1, -1, 1) and half of (-1, -1, -1)
+    array([ 0.5, -1.5,  0.5])
     """
 
     estimator: Estimator

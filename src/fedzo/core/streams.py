@@ -93,6 +93,7 @@ class Combination:
         """Return the sum of an address's rows, (b2,), or of those of several addresses, (H, b2)."""
         table = np.atleast_2d(np.asarray(coefficients, np.float64))
         places = [at] if isinstance(at, Draws) else at
+        assert len(places) == len(table), "an address for each row of coefficients"
         count = table.shape[1]
         for place in places:
             check_streamed(kind, count, dim, place)

@@ -13,7 +13,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import partition as deal_out
 from fedzo.data.text import load, model_folder
 from fedzo.errors import check_count, require
-from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch
+from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch, check_installed
 from fedzo.models.prepared import prepare
 from fedzo.problems.network import TorchProblem
 
@@ -82,6 +82,7 @@ def text(
         check_count(key, value)
     require(read >= 0, "read", read, "a number of tokens, or 0 for all")
     require("{}" in prompt, "prompt", prompt, "a text with {} in it")
+    check_installed()  # before anything is fetched
     texts = load(data, data_dir or None)
     wanted = train_samples + validation_samples + test_samples
     allowed = f"at most {len(texts.texts) + train_samples - wanted}, what {data} has besides those "

@@ -34,7 +34,7 @@ class Accumulated(ServerStep):
     >>> for t, moves in enumerate([[[1.0], [0.0]], [[0.25], [0.0]]]):
     ...     x, kept = step.take(t, kept, x, SetSum(estimator, 0, 3, np.array(moves)))
     >>> x, kept[1][:, 0]
-    (array([-1.25,  1.25, -1.25]), array([1.25, 0.  ]))
+    (array([1.25, 1.25, 1.25]), array([1.25, 0.  ]))
     """
 
     estimator: Estimator
