@@ -1,5 +1,8 @@
 """Searches: their questions to the numbers, resume to the bit, and what they must never do."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -101,14 +104,14 @@ def test_curvature_of_a_quadratic_is_its_mean_second_derivative():
 
     def search():
         yield from account.start()
-        return str((yield from curvature(account, scale)))
+        return (yield from curvature(account, scale)).second
 
     live = Live(search(), account)
     while live.question is not None:
         answer, _ = ask(live.question, lambda x, i: 0.5 * float(diagonal @ x**2) + 1, 3, 1)
         live.tell(np.inf, answer)
     # Rounding is below a hundredth of the second difference where it is read.
-    assert float(live.reason) == pytest.approx((1 + 4 + 40) / 3, rel=0.02)
+    assert live.reason == pytest.approx((1 + 4 + 40) / 3, rel=0.02)
 
 
 def test_typical_scales():
@@ -338,21 +341,26 @@ def random_problem(seed, dims=(0, 1.6)):
     return fun, mean, x0, devices, noise
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(10), pytest.param(range(10, 200), marks=pytest.mark.slow)], ids=["few", "all"]
-)
-def test_random_problems_never_end_worse_than_they_began(seeds):
+def test_random_problems_never_end_worse_than_they_began():
     """By the true f. Noise may fool a comparison at 2.5 errors, in 6 of 1,000 problems at most."""
-    worse = 0
-    for seed in seeds:
-        fun, mean, x0, devices, noise = random_problem(seed)
+    for seed in range(10):
+        fun, mean, x0, devices, _ = random_problem(seed)
         budget = min(20 * (x0.size + 4) * devices, 4000)
         result = fedzo.minimize(fun, x0, devices=devices, max_queries=budget, workers=1, seed=seed)
         assert result.nfev <= budget
         assert np.isfinite(result.fun)
-        assert noise or mean(result.x) <= mean(x0)
-        worse += mean(result.x) > mean(x0)
-    assert worse <= len(seeds) // 100
+        assert mean(result.x) <= mean(x0)
+
+
+@pytest.mark.slow
+def test_larger_random_problems_never_end_worse_than_they_began():
+    """A quarter of those of benchmarks/random_problems.py: up to 2,000 numbers and 50 devices."""
+    root = Path(__file__).parents[2]
+    solve = runpy.run_path(str(root / "benchmarks/random_problems.py"))["solve"]
+    records = [solve(seed) for seed in range(50)]
+    assert [record for record in records if record["fault"]] == []
+    exact = [record["left"] for record in records if not record["noise"]]
+    assert np.median(exact) < 0.1  # and it gets somewhere, however small the budget
 
 
 @pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])

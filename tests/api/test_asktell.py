@@ -16,6 +16,8 @@ ALGORITHMS = [
     fedzo.ZOSGD(learning_rate=0.05, batch_size=6, directions=3),
     fedzo.DZOPA(learning_rate=0.05, directions=3),
     fedzo.ZoneS(penalty=1.0, directions=3),
+    fedzo.Adaptive(),
+    fedzo.CMA(population=4),
 ]
 SETTINGS = {"devices": 4, "rounds": 7, "seed": 3, "evaluate_every": 3}
 
@@ -69,6 +71,34 @@ def test_with_other_uplinks_bounds_and_a_target(uplink):
     same(opt.result(), whole)
     assert (np.array(seen)[:, 0] >= 0).all()
     assert (np.array(seen)[:, 0] <= 2).all()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_plain_call_with_a_budget_is_that_of_minimize(again, tmp_path):
+    given = {"devices": 3, "max_queries": 150, "scale": ["log", "linear", "linear"]}
+    x0 = np.array([0.01, 0.0, 1.0])
+    whole = fedzo.minimize(distance, x0, x_scale=2.0, **given)
+    opt, told = fedzo.AskTell(x0, x_scale=2.0, **given), 0
+    while batch := opt.ask():
+        told += len(batch)
+        answer(opt)
+        opt = through_json(opt, tmp_path) if again else opt
+    same(opt.result(), whole)
+    assert told == opt.result().nfev <= 150
+
+
+@pytest.mark.parametrize("budget", [4, 5, 19, 20, 43, 44, 47, 48, 100])
+def test_nothing_is_asked_that_a_budget_is_not_enough_for(budget):
+    """An evaluation takes 4 values, a local step 2 (3 + 1) and a round three of these."""
+    opt = fedzo.AskTell(np.ones(3), max_queries=budget, algorithm=ALGORITHMS[0], **SETTINGS)
+    told = 0
+    while batch := opt.ask():
+        told += len(batch)
+        answer(opt)
+    result = opt.result()
+    assert told == result.nfev <= budget < told + 8
+    assert "the budget" in result.message
+    assert result.nit == min((budget - 4) // 24, 3)
 
 
 def test_a_batch_holds_what_all_devices_want():

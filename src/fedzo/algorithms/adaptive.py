@@ -17,17 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.averaging import AveragedDescent
-from fedzo.algorithms.population import SEPARABLE, Evolution, repeats_for
-from fedzo.algorithms.quasi_newton import Descent, curvature, typical_scale
+from fedzo.algorithms.population import SEPARABLE, Evolution, population_for, repeats_for
+from fedzo.algorithms.quasi_newton import Curvature, Descent, curvature, typical_scale
 from fedzo.algorithms.questions import EPS, Account, Asking, Question, Spent
 from fedzo.algorithms.searching import Search
 from fedzo.algorithms.separable import is_separable, search_lines
-from fedzo.errors import check_positive
+from fedzo.errors import require
 
 Array = NDArray[Any]
 
 MEMORY = 30  # pairs of L-BFGS
 RACE = 0.08  # share of the queries that each method has under noise, before one is chosen
+FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are few queries
+LINE = 24  # values along a line, by which f is looked at
+LEAST_GAIN = 1e-8  # of a run of CMA-ES, as a share of all, for another one to be worth its queries
+LOOKS = 0.1  # share of the queries that looking at f may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +62,11 @@ class Adaptive(Search):
     Parameters
     ----------
     tol : float
-        The search ends when a whole run of CMA-ES has lowered f by less than this share of what
-        has been gained since the start. Where no budget is given, it also ends when the descent
-        of a function that is smooth has ended.
+        The search ends when ten steps of a descent, or a whole run of CMA-ES, have lowered f by
+        less than this share of what has been gained since the start; by default, when nothing
+        improves any more. Where no budget is given, the end of the descent of a function that is
+        smooth is the end; where one is, other minima are looked for. Values with noise have their
+        own end.
     batch_size, participants, weighting
         See :class:`~fedzo.algorithms.searching.Search`.
 
@@ -84,40 +90,48 @@ class Adaptive(Search):
 
     settles: ClassVar[bool] = True
 
-    tol: float = 1e-8
+    tol: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "tol")
+        real = isinstance(self.tol, float | int) and not isinstance(self.tol, bool)
+        require(real and 0 <= self.tol < 1, "tol", self.tol, "a number in [0, 1)")
 
     def search(self, account: Account, scale: Array | None) -> Asking:
         """Look at f, and give the queries to what it is good for."""
         x0, limited = account.x, math.isfinite(account.left)
+        guessed = scale is None and not x0.any()  # nothing tells how long steps should be
         scale = typical_scale(x0, scale)
         budget = account.left if limited else 200.0 * (account.dim + 1) * account.devices
         yield from account.start()
         start = account.fun
-        curved = yield from curvature(account, scale)
         if account.noise:
-            return (yield from self._noisy(account, scale, budget, curved))
+            return (yield from self._noisy(account, scale, budget, guessed))
+        curved = yield from curvature(account, scale)
         descent, slow, rugged = None, False, True
         if curved is not None:
-            descent = Descent(account, scale, curved, MEMORY)
-            ended = yield from descent.run(limit=0.12 * budget)
-            rugged = yield from is_rugged(account, scale)
+            descent = Descent(account, scale, curved.second, MEMORY)
+            rugged, ended = False, False
+            if 2 * LINE * account.devices <= LOOKS * budget:
+                ended = yield from descent.run(limit=0.12 * budget, tol=self.tol)
+                went = distance(account.x, x0, scale)
+                if guessed and went > 100:  # x has larger units than 1
+                    scale = went * scale
+                    curved = Curvature(went**2 * curved.second, curved.length / went)
+                rugged = yield from is_rugged(account, scale)
             if not rugged:
                 window = max(0.15 * budget, 3.0 * account.dim)
                 if not ended:
-                    ended = yield from descent.run(window=window, slow=0.002)
+                    ended = yield from descent.run(window=window, slow=0.002, tol=self.tol)
                 if ended and not limited:
                     return "no step improves on x any more"
                 if account.devices > 1 and not descent.exact:
-                    averaged = AveragedDescent(account, scale, curved)
+                    averaged = AveragedDescent(account, scale, curved.second)
                     yield from averaged.run(window=window, slow=0.002)
                 slow = not ended
                 if ended:
                     sigma = yield from width_of(account, scale, x0, start)
-                    yield from from_elsewhere(account, scale, curved, (x0, start), sigma)
+                    yield from from_elsewhere(account, scale, curved.second, (x0, start), sigma)
         if rugged and (yield from is_separable(account, scale)):
             yield from search_lines(account, scale, 0.8 * min(account.left, budget))
         sigma = yield from width_of(account, scale, x0, start)
@@ -147,36 +161,43 @@ class Adaptive(Search):
                 if gained > 0 or descent is None:
                     curved = yield from curvature(account, 0.1 * scale)
                     if curved is not None:
-                        descent = Descent(account, scale, 100 * curved, MEMORY)
+                        descent = Descent(account, scale, 100 * curved.second, MEMORY)
                 if descent is not None and (gained > 0 or slow):
                     yield from descent.run()
                 kept, slow = 0.0, False
-            elif gained <= self.tol * (start - account.fun):
+            elif gained <= max(self.tol, LEAST_GAIN) * (start - account.fun):
                 return "nothing improves any more"
             before, population = account.fun, 2 * run.size
         return "the budget is spent"
 
-    def _noisy(self, account: Account, scale: Array, budget: float, curved: float | None) -> Asking:
+    def _noisy(self, account: Account, scale: Array, budget: float, guessed: bool) -> Asking:
         """Race two descents and CMA-ES from the start, and let the winner have the rest.
 
         What is found is compared with the start by repeats, at last and before the next method
         goes on from there.
         """
-        x0, repeats = account.x, repeats_for(account, budget)
-        sigma = yield from width_of(account, scale, x0, account.fun)
-        if account.dim > SEPARABLE:  # there is no time for it to shrink
-            sigma *= 0.3
+        x0, repeats, curved = account.x, repeats_for(account, budget), None
+        if guessed or account.dim > FEW_NUMBERS or 8 * account.devices <= LOOKS * budget:
+            curved = yield from curvature(account, scale)
+        if curved is not None and (guessed or curved.length >= 100):  # f does not change over less
+            scale, curved = curved.length * scale, Curvature(curved.length**2 * curved.second, 1.0)
+        # With many numbers there is no time for it to shrink.
+        sigma = 1.0 if account.dim <= SEPARABLE else 0.3
         methods: list[Callable[[], Descent | AveragedDescent | Evolution]] = [
-            lambda: Evolution(account, account.x, sigma, scale, None)
+            lambda: Evolution(account, account.x, sigma, scale, population_for(account))
         ]
         if curved is not None:
-            methods.append(lambda: AveragedDescent(account, scale, curved))
-            methods.append(lambda: Descent(account, scale, curved, MEMORY))
-            if 4 * AveragedDescent(account, scale, curved).cost > RACE * budget:
-                methods = methods[1:2]  # there is no time for a race
+            second = curved.second
+            methods.append(lambda: AveragedDescent(account, scale, second))
+            methods.append(lambda: Descent(account, scale, second, MEMORY))
+            step = AveragedDescent(account, scale, second).cost
+            if 4 * step > RACE * budget:  # there is no time for a race
+                few = account.dim * account.devices < step / 4 or account.left < 1.5 * step
+                methods = methods[:1] if few else methods[1:2]
 
         def spend(run: Descent | AveragedDescent | Evolution, limit: float) -> Asking:
-            account.kept = (2 + len(methods) * (limit < math.inf)) * repeats * account.devices
+            candidates = 2 + len(methods) * (limit < math.inf) + (account.x is not x0)
+            account.kept = candidates * repeats * account.devices
             with suppress(Spent):
                 yield from run.run(limit=min(limit, budget - account.asked))
             account.kept = 0.0
@@ -192,8 +213,9 @@ class Adaptive(Search):
         going: Descent | AveragedDescent | Evolution = first
         for method in [*methods[1:], None]:
             yield from spend(going, math.inf)
-            if not np.array_equal(going.x, account.x):
-                yield from account.compare([account.x, going.x], repeats)
+            found = [x for x in (going.x, *going.luckiest) if not np.array_equal(x, account.x)]
+            if found:
+                yield from account.compare([account.x, *found], repeats)
             if method is None or account.asked >= budget:
                 break
             going = method()  # the winner has converged: another one goes on from there
@@ -205,19 +227,22 @@ def from_elsewhere(
 ) -> Asking:
     """Descend from other points, as long as they lead to other minima, with half of the queries.
 
-    A descent that comes back to the minimum that is known says that there may be no other.
+    A descent that comes back to the minimum that is known says that there may be no other; where
+    descents are cheap, three of them say so.
     """
-    (x0, start), half = begun, account.left / 2
+    (x0, start), half, returns = begun, account.left / 2, 0
     while account.left > half:
         x = x0 + sigma * scale * account.draw().normals(account.dim)
-        known = account.fun
+        known, asked = account.fun, account.asked
         fun = float((yield from account.values(x))[0])
         if not math.isfinite(fun):
             continue
         descent = Descent(account, scale, curved, MEMORY, at=(x, fun))
         yield from descent.run(limit=half / 3)
         if abs(descent.fun - known) < 1e-3 * abs(start - known):
-            break
+            returns += 1
+            if returns == 3 or account.asked - asked > half / 10:
+                break
 
 
 def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:
@@ -226,7 +251,7 @@ def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool
     At a local minimum that a descent has found, waves are not hidden by a slope; a wide and a
     narrow line show long and short ones.
     """
-    x, count = account.x, 24
+    x, count = account.x, LINE
     for width in (0.5, 0.25):
         line = width * scale * account.draw().normals(account.dim)
         lengths = (np.arange(count) + 0.5) / count * 2 - 1
@@ -252,12 +277,16 @@ def turns(values: Array, visible: float) -> int:
     return sum(a != b for a, b in pairwise(rises))
 
 
+def distance(x: Array, y: Array, scale: Array) -> float:
+    """Return the root mean square of x - y, in units of the scale."""
+    return math.sqrt(float(np.mean(((x - y) / scale) ** 2)))
+
+
 def width_of(
     account: Account, scale: Array, x0: Array, start: float
 ) -> Generator[Question, Array, float]:
     """Return σ for CMA-ES: as far as the descent went, 1 at least, less where f soars there."""
-    went = math.sqrt(float(np.mean(((account.x - x0) / scale) ** 2)))
-    sigma, fall = max(1.0, went), start - account.fun
+    sigma, fall = max(1.0, distance(account.x, x0, scale)), start - account.fun
     if fall > 0:
         for _ in range(14):
             move = sigma * scale * account.draw().normals(account.dim)

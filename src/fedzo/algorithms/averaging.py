@@ -46,6 +46,7 @@ class AveragedDescent:
         self.rounds, self.rate = 0, 0.0  # t, and r
         ahead = account.left / ((1 + (account.noise > 0)) * max(account.dim, account.devices))
         self.beta = min(max(1 - 20 / ahead, BETA_1[0]), BETA_1[1]) if ahead > 0 else BETA_1[0]
+        self.luckiest: list[Array] = []  # it trusts no single value
         self.seen: list[float] = []  # f(x) of the last rounds, as it was measured
 
     def run(

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from fedzo.algorithms.quasi_newton import typical_scale
 from fedzo.algorithms.questions import Account, Asking, Question
 from fedzo.algorithms.searching import Search
+from fedzo.core.federation import Update
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws
 from fedzo.errors import UsageError, check_counts, check_positive, require
 
 Array = NDArray[Any]
@@ -40,6 +43,8 @@ class Evolution:
         # The library knows no single number: a second one is added, and not looked at.
         start = np.append(mean / scale, [0.0] * (account.dim == 1))
         seed = int(account.draw().words(1)[0])
+        self.luckiest: list[Array] = []  # the point of the lowest value so far
+        self.lowest = math.inf
         self.strategy = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
 
     @property
@@ -65,9 +70,18 @@ class Evolution:
         asked = [self.strategy.ask() for _ in range(self.size)]
         points = np.array(asked)[:, : self.account.dim] * self.scale
         values = yield from self.account.values(points)
+        lowest = int(np.argmin(values))
+        if values[lowest] < self.lowest:
+            self.luckiest, self.lowest = [points[lowest]], float(values[lowest])
         told = np.minimum(values, _WORST).tolist()
         self.strategy.tell(list(zip(asked, told, strict=True)))
         return not self.strategy.should_stop()
+
+
+def population_for(account: Account) -> int | None:
+    """Return how many points a generation should have, for some generations at least; None: any."""
+    usual, enough = 4 + int(3 * math.log(account.dim)), account.left / (6 * account.devices)
+    return max(4, int(enough)) if enough < usual else None
 
 
 def repeats_for(account: Account, budget: float) -> int:
@@ -137,7 +151,7 @@ class CMA(Search):
             while account.left >= kept and (yield from run.generation()):
                 pass
             if account.noise:
-                yield from account.compare([x0, account.x, run.x], repeats)
+                yield from account.compare([account.x, run.x, *run.luckiest], repeats)
             population = 2 * run.size
 
 
@@ -148,7 +162,9 @@ class TPE(Search):
     .. math:: x^{t+1} = \arg\max_x\, l(x) / g(x)
 
     with l and g the densities of the good and of the other points so far, as their mean over the
-    devices tells. For a handful of numbers and expensive values, such as trainings.
+    devices tells. For a handful of numbers and expensive values, such as trainings. A device
+    answers by the same realisations ξ in all rounds, as a grid search keeps its folds: so what
+    differs between two trials is x.
 
     Parameters
     ----------
@@ -212,6 +228,10 @@ class TPE(Search):
             values = yield from account.values(points)
             for trial, value in zip(trials, np.minimum(values, _WORST), strict=True):
                 study.tell(trial, float(value))
+
+    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+        """Return a device's answer to the question that x is, by the realisations of round 0."""
+        return super().local(objective, device, x, at._replace(round=0))
 
     def _box(self, x0: Array, scale: Array) -> list[Side]:
         """Return what is searched of each number."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,9 @@ Array = NDArray[Any]
 
 SHARED_OUT, CORRECTED, CENTRAL = range(3)  # how slopes are measured; each when the last stalls
 
+STEPS = 11  # of a descent, from the first to the last of which f must fall
 LARGEST_STEP = 5.0  # of a difference, in units of the scale
-DEAR = 0.2  # share of the queries left that the slopes of all devices may take
+CHEAP, DEAR = 0.1, 0.2  # shares of the queries left that the slopes of all devices may take
 
 
 def typical_scale(x0: Array, known: Array | None = None) -> Array:
@@ -60,25 +61,44 @@ def typical_scale(x0: Array, known: Array | None = None) -> Array:
     return np.full_like(sizes, math.sqrt(float(np.mean(sizes**2))))
 
 
-def curvature(account: Account, scale: Array) -> Generator[Question, Array, float | None]:
-    r"""Return the mean second derivative at the best x, for a step of ``scale``, or None.
+class Curvature(NamedTuple):
+    """What a line through x tells of f."""
 
-    Along a line v of random signs it is :math:`(f(x + tv) + f(x - tv) - 2 f(x)) / t^2 d`, at the
-    smallest t, by decades, at which the difference stands out of the noise.
+    second: float  # the mean second derivative, for a step of the scale
+    length: float  # of the steps, in units of the scale, by which it was seen
+
+
+def curvature(account: Account, scale: Array) -> Generator[Question, Array, Curvature | None]:
+    r"""Return the mean second derivative at the best x, or None where there is none to be seen.
+
+    Along a line v of random signs it is :math:`(f(x + tv) + f(x - tv) - 2 f(x)) / t^2 d`, at a t at
+    which the difference stands out of the noise, and not by far: longer steps may have left the
+    neighbourhood of x.
     """
     signs = np.where(account.draw().uniform(account.dim) < 0.5, -1.0, 1.0)
     x, fun, noisy = account.x, account.fun, account.noise > 0
     visible = (20 if noisy else 100) * account.error(fun)
-    # Noise hides what short steps do.
-    decades = np.split(np.arange(-3, 9), 6) if noisy else np.array_split(np.arange(-8, 9), 4)
-    for lengths in (10.0**some for some in decades):
-        moves = lengths[:, None] * (signs * scale)
-        values = yield from account.values(np.concatenate([x + moves, x - moves]))
-        second = values[: len(lengths)] + values[len(lengths) :] - 2 * fun
-        found = np.flatnonzero(np.isfinite(second) & (np.abs(second) >= visible))
-        if found.size:
-            return float(abs(second[found[0]]) / lengths[found[0]] ** 2 / account.dim)
-    return None
+    far, length = (10.0, 0.1) if noisy else (1e6, 1e-5)
+    short, long, found = 0.0, math.inf, None  # steps that show nothing, and that show too much
+    for _ in range(12):
+        move = length * signs * scale
+        values = yield from account.values(np.array([x + move, x - move]))
+        second = abs(float(values.sum()) - 2 * fun)
+        if second >= visible:
+            long = length
+            if math.isfinite(second):
+                found = Curvature(second / length**2 / account.dim, length)
+            # Where f is a parabola, this is as far as one can see well.
+            length *= max(math.sqrt(math.sqrt(far) * visible / second), 1e-4)
+        else:
+            short = length
+        if second <= far * visible <= far * second or long <= 10 * short:
+            break
+        if long < math.inf:
+            length = max(length, math.sqrt(short * long))
+        else:
+            length *= 10 if noisy else 100
+    return found
 
 
 def difference_step(account: Account, fun: float, curved: float, central: bool) -> float:
@@ -128,7 +148,9 @@ class Descent:
         self.gradient: Array | None = None
         self.correction: Array | float = 0.0  # b
         self.stage, self.steps_in_stage = SHARED_OUT, 0
+        self.luckiest: list[Array] = []  # it trusts no single value
         self.gradient_error = 0.0
+        self.trail = [self.fun]  # f after each step
 
     @property
     def exact(self) -> bool:
@@ -136,19 +158,27 @@ class Descent:
         return self.stage == CENTRAL or self.account.devices == 1
 
     def run(
-        self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0
+        self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0, tol: float = 0.0
     ) -> Generator[Question, Array, bool]:
         """Descend; return True when no step improves on x any more.
 
+        That is also where the last ten steps have brought less than a share ``tol`` of all of them.
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
         less than a share ``slow`` of the descent so far.
         """
         begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
         if self.gradient is None:
-            self.gradient, self.fun = yield from self._slopes(self.x, self.fun)
+            account = self.account
+            if account.devices > 1 and account.devices * account.dim <= CHEAP * account.left:
+                self.stage = CORRECTED
+            everyone = self.stage == CORRECTED
+            self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone)
         while self.account.asked - begun <= limit:
             moved = yield from self._step()
             if not moved and not (yield from self._measure_better()):
+                return True
+            self.trail.append(self.fun)
+            if tol and self.trail[-STEPS:][0] - self.fun < tol * (self.trail[0] - self.fun):
                 return True
             if pace.is_slow(self.account.asked, self.fun, window, slow):
                 return False
@@ -207,7 +237,8 @@ class Descent:
         error = account.device_error(fun)
         h = difference_step(account, fun, self.curved, central)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
-        everyone = everyone or central or account.devices == 1
+        # Of so few numbers the slopes of all devices cost twice as much as shares at most.
+        everyone = everyone or central or account.devices == 1 or account.dim <= 3
         told = yield from account.slopes(x, steps, everyone=everyone, central=central)
         own, every = told.own * self.scale, told.every * self.scale
         if everyone:
@@ -303,7 +334,7 @@ class LBFGS(Search):
         curved = yield from curvature(account, scale)
         if curved is None:
             return "no slope stands out of the noise"
-        descent = Descent(account, scale, curved, self.memory)
+        descent = Descent(account, scale, curved.second, self.memory)
         x0, f0 = account.x, account.fun
         yield from descent.run()
         if account.noise:

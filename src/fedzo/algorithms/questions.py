@@ -26,6 +26,7 @@ from fedzo.core.random import Draws, Stream
 Array = NDArray[Any]
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
+FEW = 8  # values
 
 
 class Spent(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -196,6 +197,7 @@ class Account:
         self.devices, self.dim, self.left, self.asked = devices, x0.size, left, 0
         self.kept = 0.0  # of what is left, for what must still be asked at the end
         self.noise = 0.0  # the standard deviation of a mean value
+        self._x0, self._at_start = self.x, np.empty(0)  # where it starts; noisy values there
         self._floor = TINY  # what counts as nothing: of a value that is exactly zero
         self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
 
@@ -249,12 +251,17 @@ class Account:
         """Take for the best the candidate of the lowest mean over some repeats; return the means.
 
         The first is given up only for one that is lower beyond the noise: by two and a half times
-        the error of the difference.
+        the error of the difference. Where it is x0, its values at the start count, too.
         """
         points = np.repeat(np.array(candidates), repeats, axis=0)
-        values = yield from self.values(points)
+        known = self._at_start if np.array_equal(candidates[0], self._x0) else self._at_start[:0]
+        values = yield from self.values(points[min(known.size, repeats) :])
+        values = np.concatenate([known[:repeats], values])
         repeated = values.reshape(len(candidates), repeats)
-        means, errors = repeated.mean(axis=1), repeated.std(axis=1, ddof=1) / math.sqrt(repeats)
+        means, deviations = repeated.mean(axis=1), repeated.std(axis=1, ddof=1)
+        if repeats < FEW:  # so few do not tell how much they vary
+            deviations = np.full(len(candidates), self.noise)
+        errors = deviations / math.sqrt(repeats)
         lowest = int(np.argmin(means))
         if not means[lowest] < means[0] - 2.5 * math.hypot(errors[0], errors[lowest]):
             lowest = 0
@@ -268,8 +275,10 @@ class Account:
         # A sum of many terms is rounded differently in batches of different sizes.
         rounding = 100 * EPS * float(np.max(np.abs(values)))
         if np.isfinite(values).all() and np.ptp(values) > rounding:
-            more = yield from self.values(np.array([x0] * 5))
+            count = 5 if 8 * self.devices <= 0.1 * self.left else 2
+            more = yield from self.values(np.array([x0] * count))
             values = np.concatenate([values, more])
+            self._at_start = values[np.isfinite(values)]
             self.noise = float(np.std(values[np.isfinite(values)], ddof=1))
         self.x, self.fun = x0, float(np.mean(values))
         self._floor = max(EPS**2 * abs(self.fun), TINY) if math.isfinite(self.fun) else TINY

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -20,22 +21,22 @@ from typing import Any, NamedTuple, Self, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.algorithms import Algorithm, FedZO
+from fedzo.algorithms import Adaptive, Algorithm, FedZO
 from fedzo.core.federation import LocalFederation, Replies, Task, Update
 from fedzo.core.files import write_atomic
-from fedzo.errors import InvalidValue, UsageError, require
+from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.auto import automatic, choose, stand_in
 from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start
 from fedzo.runs.job import Job
 from fedzo.runs.loop import Loop
-from fedzo.runs.minimize import split_options
+from fedzo.runs.minimize import UNLIMITED, split_options
 from fedzo.runs.options import RunKeywords
 from fedzo.runs.parts import make_parts
 from fedzo.runs.result import Result, Status
 from fedzo.uplinks import Ideal, Uplink
-from fedzo.variables.bounds import Bounds
+from fedzo.variables.bounds import Bounds, Box
 
 Array = NDArray[Any]
 
@@ -52,7 +53,8 @@ class AskTell:
 
     Parameters are those of :func:`fedzo.minimize`, and so is what comes out: the same seed and
     the same values give the same run, to the bit. Evaluations are asked for like anything
-    else, as often as ``minimize`` would evaluate.
+    else, as often as ``minimize`` would evaluate. With ``max_queries`` no batch is asked for that
+    the budget is not enough for: the run ends before it.
 
     Examples
     --------
@@ -73,27 +75,37 @@ class AskTell:
         algorithm: Algorithm | None = None,
         uplink: Uplink | None = None,
         bounds: Bounds | None = None,
+        scale: str | Sequence[str] = "linear",
+        x_scale: ArrayLike | None = None,
+        max_queries: int | None = None,
         **options: Unpack[RunKeywords],
     ) -> None:
-        algorithm, uplink = algorithm or FedZO(), uplink or Ideal()
+        algorithm, uplink = algorithm or Adaptive(), uplink or Ideal()
+        if isinstance(algorithm, Adaptive):  # it knows when to end
+            options.setdefault("rounds", UNLIMITED)
         run, _ = split_options(options)
         start = checked_start(x0)
         notes = _Notes()
-        objective = FunctionObjective(
+        objective = _AskedObjective(
             notes.answer,
             start.size,
             devices,
             vectorized=True,
             bounds=bounds,
+            scale=scale,
+            x_scale=x_scale,
             on_failure="leave_out",
+            max_queries=max_queries,
         )
         u0 = objective.encode(start)
-        box = objective.box
         self._settings = {
             "x0": start.tolist(),
             "dtype": start.dtype.name,
             "devices": devices,
-            "bounds": None if box is None else box.pairs(),
+            "bounds": None if bounds is None else Box(bounds, start.size).pairs(),
+            "scale": scale if isinstance(scale, str) else list(scale),
+            "x_scale": None if x_scale is None else np.asarray(x_scale, float).tolist(),
+            "max_queries": max_queries,
             "tables": describe_job(algorithm, uplink, run, {}),
         }
         self._notes, self._values = notes, list[float]()
@@ -164,6 +176,8 @@ class AskTell:
             opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        except RecursionError as error:
+            raise UsageError(f"{path} is nested too deeply") from error
         except InvalidValue as error:  # such as the user's own part, if it is not found here
             raise UsageError(f"{path} cannot be resumed: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
@@ -205,10 +219,21 @@ class _Waiting(BaseException):  # not an Exception: nobody on the way has to do 
         self.queries = queries
 
 
+class _AskedObjective(FunctionObjective):
+    """Asks for all values of an estimate, or for none: what is left of a budget is no use."""
+
+    def _ask(self, points: Array, device: int) -> Array:
+        left = self.meter.left
+        if left is not None and left < len(points):
+            raise self.meter.spent()
+        return super()._ask(points, device)
+
+
 class _Notes:
     """The values since the last whole round, as each device's work asks for them."""
 
     def __init__(self) -> None:
+        self.count = 0  # values that were ever given
         self.values: defaultdict[int, list[Array]] = defaultdict(list)
         self.read: Counter[int] = Counter()
 
@@ -221,6 +246,7 @@ class _Notes:
 
     def write(self, queries: Sequence[Query], values: Sequence[float]) -> None:
         """Note the values of a batch, in which a device's queries lie side by side."""
+        self.count += len(values)
         pairs = zip(queries, values, strict=True)
         for device, block in groupby(pairs, key=lambda pair: pair[0].device):
             self.values[device].append(np.array([value for _, value in block]))
@@ -239,10 +265,10 @@ class _AskingFederation(LocalFederation):
         self._count.queries = self._asked  # what is asked again is one query
 
     def done(self) -> None:
-        """Forget the values that have been made use of."""
+        """Forget the values that have been made use of, or that are of no use any more."""
         self.notes.values.clear()
         self.notes.read.clear()
-        self._asked = self._count.queries
+        self._count.queries = self._asked = self.notes.count
 
     def map(self, work: Task, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work."""
@@ -273,6 +299,7 @@ class _AskingLoop(Loop):
 
     federation: _AskingFederation
     pending: FedZO | None = None  # while its numbers have still to be chosen
+    spent: BudgetSpent | None = None  # once no further round can be paid for
 
     def go(self) -> tuple[Status, str]:
         """Choose numbers in place of "auto", and run to the end."""
@@ -289,15 +316,31 @@ class _AskingLoop(Loop):
         return super().go()
 
     def step(self) -> None:
-        """Do one round."""
-        super().step()
+        """Do one round, if it can be paid for."""
+        if self.spent is not None:
+            raise self.spent
+        try:
+            with self._counted():
+                super().step()
+        except BudgetSpent as error:
+            self.spent = error
+            raise
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Forget the values of what is done, or cannot be paid for."""
+        try:
+            yield
+        except BudgetSpent:
+            self.federation.done()
+            raise
         self.federation.done()
 
     def evaluate(self) -> None:
         """Evaluate, once a round."""
         if not self._recorded():
-            super().evaluate()
-            self.federation.done()
+            with self._counted():
+                super().evaluate()
 
 
 def _numbers(values: Sequence[float]) -> list[float]:

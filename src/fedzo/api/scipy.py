@@ -58,7 +58,7 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
     ) -> Any:
         from scipy.optimize import OptimizeResult
 
-        for key in ("jac", "hess", "hessp", "constraints", "tol"):
+        for key in ("jac", "hess", "hessp", "constraints"):
             given = options.pop(key, None)
             unused = given is None or (key == "constraints" and not np.size(given))
             require(unused, key, given, "omitted: only values of the function are used")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import Adaptive, Algorithm, FedZO
 from fedzo.core.objective import Objective
-from fedzo.errors import UsageError, nearest
+from fedzo.errors import UsageError, nearest, require
 from fedzo.problems.function import FunctionOptions
 from fedzo.runs.describe import describe_job, describe_problem
 from fedzo.runs.inputs import as_objective
@@ -38,6 +38,7 @@ def minimize(
     devices: int | None = None,
     algorithm: Algorithm | None = None,
     uplink: Uplink | None = None,
+    tol: float | None = None,
     callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool | Literal["repair"] = False,
@@ -61,6 +62,9 @@ def minimize(
         and ``FedZO()`` for an objective.
     uplink : Uplink, optional
         ``Ideal()`` by default.
+    tol : float, optional
+        Of the default for a plain function: it ends when f falls by less than this share of what
+        has been gained so far; see :class:`~fedzo.Adaptive`.
     callback : callable or several, optional
         Called with a :class:`~fedzo.Progress` before the first and after each round; the run
         stops when one returns True. What has a ``close()`` is closed when the run has ended.
@@ -92,8 +96,11 @@ def minimize(
     >>> result.queries  # 60 rounds x 5 devices x 5 steps x (3 + 1) values
     6000
     """
+    plain = algorithm is None and not isinstance(fun, Objective)
+    allowed = "omitted, or given to the algorithm: fedzo.Adaptive(tol=...)"
+    require(plain or tol is None, "tol", tol, allowed)
     if algorithm is None:
-        algorithm = FedZO() if isinstance(fun, Objective) else Adaptive()
+        algorithm = Adaptive(tol=tol or 0.0) if plain else FedZO()
     if isinstance(algorithm, Adaptive):  # it knows when to end
         options.setdefault("rounds", UNLIMITED)
     uplink = Ideal() if uplink is None else uplink
