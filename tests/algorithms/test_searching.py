@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.algorithms.account import Account
 from fedzo.algorithms.adaptive import turns
 from fedzo.algorithms.quasi_newton import curvature, two_loops, typical_scale
-from fedzo.algorithms.questions import Account, Points, Stencil, owners, unpack
+from fedzo.algorithms.questions import Points, Stencil, owners, unpack
 from fedzo.algorithms.searching import Live
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.core.random import Draws, Stream
