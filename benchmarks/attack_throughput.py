@@ -15,7 +15,7 @@ from fedzo import models
 Array = NDArray[Any]
 
 SIZES = (1, 4, 16, 32, 64, 128, 256)
-REPEATS, QUERIES = 3, 4_800
+REPEATS, QUERIES = 5, 24_000
 
 
 def measure(model: models.Model, images: Array, label: int) -> None:

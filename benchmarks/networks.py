@@ -17,7 +17,6 @@ a line each, and found there again.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +28,7 @@ import torch
 import fedzo
 from fedzo.algorithms.server import Adam, Mean, Momentum, Normalised, ServerStep
 from mezo import METHODS
+from results import Kept, percent
 
 BATCH, DEVICES, DIRECTIONS, TAKING_PART = 32, 10, 10, 2
 
@@ -170,26 +170,13 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3000)
     parser.add_argument("--out", type=Path, help="where results are kept")
     given = parser.parse_args()
-    known: dict[str, Any] = {}
-    if given.out and given.out.exists():
-        known = dict(json.loads(line) for line in given.out.read_text().splitlines())
-
-    def found(*case: Any) -> tuple[float, str]:
-        key = json.dumps(case)
-        if key not in known:
-            known[key] = accuracy(*case)
-            if given.out:
-                with given.out.open("a") as file:
-                    file.write(json.dumps([key, known[key]]) + "\n")
-        return known[key]
-
+    found = Kept(accuracy, given.out)
     print(f"{'':20} {'rate':>8} {'test accuracy, mean (least to most)':>38} {'bytes':>12}")
     for name in given.methods:
         rates = RATES[name]
         rate = max(rates, key=lambda rate: found(name, rate, 0, given.passes, "validation")[0])
         results = [found(name, rate, seed, given.passes, "test") for seed in range(given.seeds)]
-        right = 100 * np.array([result[0] for result in results])
-        span = f"{right.mean():.1f} ({right.min():.1f} to {right.max():.1f})"
+        span = percent([result[0] for result in results])
         print(f"{name:20} {rate:8g} {span:>38} {results[0][1]:>12}", flush=True)
 
 

@@ -87,7 +87,7 @@ def test_the_reader_notices_what_is_wrong(reader):
     """The checks above can fail."""
     with pytest.raises(AssertionError, match="the page says"):
         reader.follow('```python\nprint(1)\n```\n\n```text title="prints"\n2\n```\n')
-    with pytest.raises(SystemExit):
+    with pytest.raises(fedzo.errors.UsageError, match="--sed"):
         reader.follow("```sh\nfedzo run softmax --sed=3\n```\n")
     with pytest.raises(ZeroDivisionError):
         reader.follow("```python\n1 / 0\n```\n")

@@ -47,6 +47,7 @@ def test_stopped_training_resumes(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's, of its own exporter
 def test_weights_in_half_are_the_same_network(tmp_path):
     """A file of weights that were rounded to float16 answers as before, at half the size."""
     from fedzo import models

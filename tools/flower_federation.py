@@ -177,10 +177,19 @@ class Federation:
         """Wait for the end of a run; return how it ended."""
         deadline = time.monotonic() + seconds
         while not (status := self.status(run_id)).startswith("finished"):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"run {run_id} is {status} after {seconds:g} s")
-            time.sleep(5)  # to ask starts a process, which takes seconds of a core
+            # Asking Flower starts a process, which takes seconds of a core: look first.
+            while True:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"run {run_id} is {status} after {seconds:g} s")
+                time.sleep(1)
+                if not self.server_apps():
+                    break
         return status
+
+    def server_apps(self) -> list[int]:
+        """Return the processes of the server apps that the SuperLink runs."""
+        below = children(self.processes["superlink"].pid)
+        return [pid for pid in below if "flwr-serverapp" in command_of(pid)]
 
     def flwr(self, *arguments: str) -> str:
         """Run Flower's command line; return what it printed."""
@@ -269,6 +278,14 @@ def children(pid: int) -> list[int]:
         found += below
         heap += below
     return found
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def make_certificates(folder: Path) -> None:

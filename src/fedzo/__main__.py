@@ -2,7 +2,7 @@
 
 import sys
 
-from fedzo.cli import main
+from fedzo_command import start
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

@@ -137,14 +137,25 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
-def one_line(text: str, length: int = 600) -> str:
+def one_line(text: str, length: int = 600, word: int = 120) -> str:
     r"""Return a text on one line, without what would move a terminal's cursor, cut to a length.
 
-    >>> one_line("a\nb\x1b[2Jc")
-    'a b [2Jc'
+    Of a word longer than ``word``, such as a path, the middle is left out.
+
+    >>> one_line("a\nb\x1b[2Jc"), one_line("cannot read " + "x" * 99 + ".csv", word=11)
+    ('a b [2Jc', 'cannot read xxxx...csv')
     """
     clean = "".join(c if c.isprintable() else " " for c in text)
+    if len(clean) > word:
+        clean = " ".join(_shortened(part, word) for part in clean.split(" "))
     return clean if len(clean) <= length else clean[: length - 3] + "..."
+
+
+def _shortened(word: str, length: int) -> str:
+    if len(word) <= length:
+        return word
+    end = (length - 3) // 2
+    return f"{word[: length - 3 - end]}...{word[-end:]}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

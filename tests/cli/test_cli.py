@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -449,12 +450,19 @@ def test_no_command_at_all_is_helped():
     assert done.stdout == fedzo("--help").stdout
 
 
-@pytest.mark.parametrize("arguments", [["fly"], ["run"], ["run", "quadratic", "--seeds", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fly"],
+        ["run"],
+        ["run", "quadratic", "--seeds", "x"],
+        ["run", "quadratic", "--seeds", "9" * 5000],
+    ],
+)
 def test_wrong_commands(arguments):
     done = fedzo(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: fedzo")
-    assert "error: " in done.stderr.splitlines()[-1]
+    assert re.fullmatch(r"fedzo: error: .* \(fedzo( run)? --help\)\n", done.stderr)
 
 
 def test_bad_input_from_outside(tmp_path):
@@ -477,6 +485,40 @@ def test_a_reader_that_has_had_enough():
             env=ENVIRONMENT | {"PYTHONUNBUFFERED": ""},
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+INTERRUPTED_IMPORT = """
+import signal, sys
+from fedzo_command import start
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "%s":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["fedzo", "run", "quadratic"]
+sys.exit(start())
+"""
+
+
+@pytest.mark.parametrize("module", ["fedzo", "argparse", "fedzo.cli.run", "fedzo.config"])
+def test_interrupt_while_it_imports(module, tmp_path):
+    """The first three are imported before main is called, the last by the command itself."""
+    code = INTERRUPTED_IMPORT % module
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "fedzo: error: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_off_the_main_thread(here, capsys):
+    """Signals are the main thread's, and a run elsewhere does without them."""
+    arguments = ["run", "quadratic", "--set", "run.rounds=2", "--out", "run", "--quiet"]
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(main, arguments).result() == Exit.DONE
+    assert capsys.readouterr().out.startswith("result          finished 2 rounds")
 
 
 def test_import_is_light():

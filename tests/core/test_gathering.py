@@ -52,15 +52,46 @@ def test_an_answer_that_is_an_exception_is_raised_where_it_was_asked():
     assert sorted(heard) == [1, 2]
 
 
-def test_whoever_fails_or_stops_reading_leaves_no_thread_behind():
-    def answer(asked):
-        raise ValueError("the model is down")
+def test_whoever_fails_or_stops_reading_leaves_no_work_behind():
+    down, working = [True], []
 
-    before, down = threading.active_count(), Gathering(answer, most=3)
+    def answer(asked):
+        if down[0]:
+            raise ValueError("the model is down")
+        return asked
+
+    gathering = Gathering(answer, most=3)
+
+    def work(device):
+        working.append(device)
+        try:
+            return gathering.ask(np.array(device))
+        finally:
+            working.remove(device)
+
     with pytest.raises(ValueError, match="is down"):
-        list(down.map(lambda device: down.ask(np.array(device)), range(3)))
-    gathering = Gathering(lambda asked: asked, most=2)
-    reader = gathering.map(lambda device: gathering.ask(np.array(device)), range(4))
+        list(gathering.map(work, range(3)))
+    assert not working
+    down[0] = False
+    reader = gathering.map(work, range(6))
     next(reader)
     reader.close()
-    assert threading.active_count() == before
+    assert not working
+    assert list(gathering.map(work, range(4))) == [0, 1, 2, 3]  # the threads are free again
+
+
+def test_threads_are_kept_from_round_to_round_and_end_when_closed():
+    gathering = Gathering(lambda asked: asked, most=3)
+    before = set(threading.enumerate())
+
+    def mapped():
+        list(gathering.map(lambda device: gathering.ask(np.array(device)), range(3)))
+        return set(threading.enumerate()) - before
+
+    first = mapped()
+    assert len(first) == 3
+    assert mapped() == first
+    gathering.close()
+    assert not any(thread.is_alive() for thread in first)
+    assert len(mapped()) == 3  # others, if they are wanted again
+    gathering.close()

@@ -53,7 +53,8 @@ def test_same_bits_as_whole_directions(kind, dtype, dim):
 @pytest.mark.parametrize("dim", [100, 70_001])
 def test_same_bits_as_devices_that_stream(kind, dim):
     work, update = work_of(kind, dim), sent(np.float32)
-    whole = Combination.of(kind, dim, work.at(4), update.coefficients).build(np.float32)
+    places = [work.at(4)._replace(step=k) for k in range(len(update.coefficients))]
+    whole = Combination.of(kind, dim, places, update.coefficients).build(np.float32)
     assert np.array_equal(np.asarray(work.rebuilt(update, streamed=True), np.float32), whole)
 
 

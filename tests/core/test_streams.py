@@ -74,7 +74,8 @@ def test_the_base_is_kept_and_the_sum_is_right(kind):
 
 def test_steps_are_drawn_one_after_the_other():
     table = np.array([[0.5, 1.0], [2.0, -1.0], [0.25, 0.0]])
-    whole = Combination.of("gaussian", 1000, HERE, table)
+    places = [HERE._replace(step=2 + k) for k in range(3)]
+    whole = Combination.of("gaussian", 1000, places, table)
     apart = [
         Combination.of("gaussian", 1000, HERE._replace(step=2 + k), table[k]) for k in range(3)
     ]
@@ -115,7 +116,7 @@ def test_beyond_32_bits_the_block_number_goes_on_in_the_step(kind, dim, numbered
 def test_large_draws_leave_4096_steps(kind, dim):
     Combination.of(kind, dim, HERE._replace(step=4095), np.ones(1))
     with pytest.raises(InvalidValue, match="step = 4096: must be below 4096"):
-        Combination.of(kind, dim, HERE._replace(step=4095), np.ones((2, 1)))
+        Combination.of(kind, dim, [HERE, HERE._replace(step=4096)], np.ones((2, 1)))
     with pytest.raises(InvalidValue, match="directions x dim"):
         Combination.of(kind, dim, HERE, np.ones(2**14))
 

@@ -13,7 +13,15 @@ from fedzo.core.federation import Update
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.course import Course
 from fedzo.flower.downlink import Log
-from fedzo.flower.following import Following, checksum, pack_round, read_behind, unpack_rounds
+from fedzo.flower.following import (
+    Behind,
+    Following,
+    checksum,
+    pack_round,
+    reach,
+    read_behind,
+    unpack_rounds,
+)
 from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import sizes
@@ -90,6 +98,7 @@ WAYS = {
     "hiso": (fedzo.FedZO(**ALGORITHM, server=steps.HiSo()), fedzo.Seeds()),
     "robust": (fedzo.FedZO(**ALGORITHM, shared_directions=True), fedzo.RobustSeeds("median")),
     "orthogonal": (fedzo.FedZO(**ALGORITHM, direction_kind="orthogonal"), fedzo.Seeds()),
+    "fixed": (fedzo.FedZO(**ALGORITHM, fixed_directions=30, participants=4), fedzo.Seeds()),
     "signs": (fedzo.FedZO(**ALGORITHM, direction_kind="rademacher"), fedzo.Seeds()),
 }
 
@@ -115,6 +124,53 @@ def test_server_and_nodes_are_equal_to_the_bit(way, tmp_path):
         assert np.array_equal(x, result.last)
     if way != "orthogonal":  # whose log is longer than its model
         assert not any(arrays for *_, arrays in grid.followed())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_along_fixed_directions_the_log_never_grows(shared, tmp_path):
+    """Who was away for long, or is new, is told K sums; the disk has the last round only."""
+    algorithm = fedzo.FedZO(**ALGORITHM, fixed_directions=30, shared_directions=shared)
+    problem, uplink = Quadratic(dim=4000, devices=6), fedzo.Seeds()
+    grid = Nodes(problem, away=lambda node, round: node == 3 and round < 25)
+    run(grid, algorithm, uplink, 20, tmp_path)
+    grid.forget(2)
+    result = run(grid, algorithm, uplink, 30, tmp_path, resume=True)
+    for node in (1, 2, 3):
+        round, x = held(grid.kept(node))
+        assert round == 30
+        assert np.array_equal(x, result.last)
+    tasks = [m.content["task"] for _, m in grid.told if "task" in m.content.config_records]
+    assert not any(arrays for *_, arrays in grid.followed())
+    assert max(len(task.get("log") or b"") for task in tasks) <= 30 * 8
+    assert {len(task["sums"]) for task in tasks if "sums" in task} == {30 * 8}
+    one_round = 16 + 6 * (4 + 2 * 3 * 8)  # a frame, and of each device its number and H b2
+    assert (tmp_path / "coefficients.log").stat().st_size <= one_round
+    everybody = run(Nodes(problem), algorithm, uplink, 5)
+    local = fedzo.minimize(problem, algorithm=algorithm, uplink=uplink, rounds=5, seed=5)
+    assert np.array_equal(local.last, everybody.last)
+
+
+def test_sums_that_are_not_of_the_run_are_refused():
+    problem, algorithm = Quadratic(dim=50, devices=3), fedzo.FedZO(**ALGORITHM, fixed_directions=9)
+    course = Course(algorithm, fedzo.Seeds(), 5, 3, False, "float64")
+    start = problem.initial()
+
+    def told(sums, course=course):
+        following = Following("r", 4, "0" * 16, 4, sums=sums, course=course.text)
+        known = {"fedzo": fedzo.FedZO}
+        return reach(following, None, lambda: start, known, lambda course, x: None)
+
+    for sums in (b"1234", np.full(9, np.nan).tobytes(), np.zeros(12).tobytes()):
+        with pytest.raises(Malformed, match="the sums are not"):
+            told(sums)
+    with pytest.raises(Behind):  # the model that they make is another one
+        told(np.ones(9).tobytes())
+    plain = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, False, "float64")
+    with pytest.raises(Malformed, match="the sums are not"):
+        told(np.ones(9).tobytes(), plain)
+    too_many = fedzo.FedZO(**{**ALGORITHM, "directions": 1}, fixed_directions=10**10)
+    with pytest.raises(Malformed, match="too long to draw"):
+        told(np.ones(9).tobytes(), Course(too_many, fedzo.Seeds(), 5, 3, False, "float64"))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -261,6 +317,7 @@ COURSE = json.loads(following()[1].course)
         ({"log": b"\xff" * 60}, "malformed"),
         ({"log": bytes(10_000)}, "malformed"),
         ({"round": 10**7, "log": b""}, "malformed"),
+        ({"round": 10**6 + 1, "log": bytes(4 * 10**6 + 4)}, "malformed"),  # rounds of nobody
         ({"since": 2}, "malformed"),
         ({"since": -1}, "malformed"),
         ({"run": "../../x"}, "malformed"),

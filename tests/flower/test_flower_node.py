@@ -451,6 +451,15 @@ def test_text_of_an_exception_stays_here(kind, error, caplog):
     assert any(reference in one and SECRET in one for one in said)  # the node's own log
 
 
+@pytest.mark.parametrize("kind", ["query", "query.secret", "train.other", "evaluate.x"])
+def test_message_of_another_type_gets_a_code(kind):
+    """Flower's own answer would be the text of its exception."""
+    work = wire.pack(Work(fedzo.FedZO(), np.zeros(8), round=0, seed=0))
+    (reply,) = node().send_and_receive([Message(wire.task(work, [0], False), 1, kind)])
+    assert not reply.has_error()
+    assert refusal(reply.content) == "malformed"
+
+
 def test_every_reason_has_words():
     for reason in Reason:
         assert reasons.read(f"{reason.value} 01234567") == (reason.words, "01234567")

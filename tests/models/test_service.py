@@ -152,7 +152,14 @@ def test_what_does_not_end_is_cut_off(what, server, linear, waits):
 
 
 @pytest.mark.parametrize(
-    "head", [OK + 101 * "X: y\r\n" + "\r\n", f"{OK}X: {70_000 * 'y'}\r\n\r\n", "\x1b[2J\r\n"]
+    "head",
+    [
+        OK + 101 * "X: y\r\n" + "\r\n",
+        f"{OK}X: {70_000 * 'y'}\r\n\r\n",
+        "\x1b[2J\r\n",
+        f"{OK}Transfer-Encoding: chunked\r\n\r\n-5\r\n",
+        f"{OK}Content-Length: 5\r\nContent-Length: 50000000\r\n\r\n",
+    ],
 )
 def test_headers_that_cannot_be(head, server, linear, waits):
     model = HttpModel(server.url, "linear", retries=0)

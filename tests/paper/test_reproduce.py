@@ -221,11 +221,11 @@ def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
     told = capfd.readouterr().err.splitlines()[0]
     # Ten runs of 10 s and a little; four of them.
     assert told == (
-        "about 1 min 40 s on 1 cores, if nothing else runs; for a first look, about 40 s: "
+        "about 1 min 40 s on one core, if nothing else runs; for a first look, about 40 s: "
         "fedzo reproduce table1 --seeds 2"
     )
     assert main(command) == 0
-    assert capfd.readouterr().err.splitlines()[0].startswith("about 0 s on 1 cores")
+    assert capfd.readouterr().err.splitlines()[0].startswith("about 0 s on one core")
 
 
 def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypatch):
@@ -243,7 +243,8 @@ def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypat
         (["table1", "--seeds", "0"], "--seeds 0: must be a whole number from 1 to 10,000"),
     ],
 )
-def test_bad_input(arguments, message, tmp_path, capsys):
+def test_bad_input(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedzo.models.loading.shipped", lambda: ("cifar10-resnet8",))
     assert main(["reproduce", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

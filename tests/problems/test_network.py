@@ -255,13 +255,27 @@ def test_adapters_of_peft_are_what_is_trained():
     assert result.fun < result.history[0]["train_loss"]
 
 
+class Endless(torch.utils.data.IterableDataset):
+    """Samples without numbers."""
+
+    def __iter__(self):
+        return iter(())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"trainable": "4.wieght"}, "trainable = '4.wieght'"),
         ({"data": []}, "data = "),
         ({"data": [(torch.zeros(0, 4), torch.zeros(0))]}, "no samples of device 0"),
-        ({"data": [3]}, "data = 'int'"),
+        ({"data": [3]}, "data = 'a int'"),
+        ({"data": samples()[0]}, "a list with one entry a device"),
+        ({"data": torch.utils.data.TensorDataset(*samples()[0])}, "data = 'a TensorDataset'"),
+        ({"data": [Endless()]}, "data = 'a Endless'"),
+        ({"data": [torch.utils.data.DataLoader(Endless())]}, "data = 'a Endless'"),
+        ({"data": [(torch.zeros(5, 4), torch.zeros(4))]}, r"tensors of \[5, 4\] rows"),
+        ({"trainable": 3}, "trainable = 3: must be a name or a list of names"),
+        ({"trainable": []}, "trainable = "),
         ({"evaluation_batch": 0}, "evaluation_batch = 0"),
     ],
 )
@@ -275,8 +289,18 @@ def test_what_is_not_a_module_or_not_a_loss_for_each_sample_is_refused():
     with pytest.raises(UsageError, match="not a torch"):
         TorchProblem(lambda x: x, loss, samples())
     problem = TorchProblem(network(), lambda module, batch: torch.zeros(()), samples())
-    with pytest.raises(UsageError, match="a loss for each sample"):
+    with pytest.raises(UsageError, match=r"loss returned the shape \(\), .* reduction='none'"):
         problem.losses(problem.initial(), np.arange(1))
+    problem = TorchProblem(network(), lambda module, batch: torch.zeros(3), samples())
+    with pytest.raises(UsageError, match=r"the shape \(3,\), .* each sample of a batch, \(20,\)"):
+        fedzo.minimize(problem, algorithm=fedzo.FedZO(), rounds=1)
+
+
+def test_arrays_of_numpy_are_taken_for_tensors():
+    arrays = [(inputs.numpy(), labels.numpy()) for inputs, labels in samples()]
+    tensors = TorchProblem(network(), loss, samples())
+    found = TorchProblem(network(), loss, arrays).losses(tensors.initial(), np.arange(3))
+    assert np.array_equal(found, tensors.losses(tensors.initial(), np.arange(3)))
 
 
 class Odd(torch.nn.Module):
@@ -331,6 +355,24 @@ def test_in_place_is_the_same_run_and_x_is_the_modules_memory(make, local_steps)
     assert result.uplink_bytes == plain.uplink_bytes
     assert problem.pieces[0].tensor.data_ptr() == first == problem.initial().ctypes.data
     assert np.array_equal(problem.initial(), result.x)  # the module ends with the best
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_along_fixed_directions_streamed_held_and_in_place_are_one_run(kind):
+    """In place, x is built in the module's own memory from a start that is kept beside it."""
+    algorithm = fedzo.FedZO(
+        learning_rate=0.05, directions=2, local_steps=2, direction_kind=kind, fixed_directions=6
+    )
+    found = []
+    for make, options in ((Held, {}), (TorchProblem, {}), (TorchProblem, {"in_place": True})):
+        problem = make(network(), loss, samples(), **options)
+        memory, first = problem.initial(), problem.initial().copy()
+        result = fedzo.minimize(problem, algorithm=algorithm, uplink=fedzo.Seeds(), rounds=5)
+        found.append(result.last.copy())
+        assert np.shares_memory(memory, problem.initial()) == bool(options)
+    assert not np.allclose(found[0], first)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found[2], found[1], rtol=1e-12, atol=1e-14)
 
 
 def test_in_place_a_device_leaves_the_module_as_it_was():

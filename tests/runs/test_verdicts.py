@@ -1,5 +1,6 @@
 """What a run came to: a success, or in which way it is none; the best model and the last."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_not_everything_that_rises_has_diverged():
 def test_a_flat_loss_has_stalled():
     result = run(lambda x, device: 2.0)
     assert (result.success, result.status) == (False, Status.STALLED)
-    assert result.message.startswith("finished 6 rounds, but no two values differed: ")
+    assert result.message.startswith("finished 6 rounds, but the model did not move: ")
     assert result.last.tolist() == [1, -1]
 
 
@@ -95,7 +96,7 @@ def test_smoothing_below_the_precision_of_x_has_stalled():
         algorithm=FedZO(learning_rate=0.1, **EXACT),
     )
     assert result.status is Status.STALLED
-    assert "μ is below the precision of x" in result.message
+    assert "μ or the step is below the precision of x" in result.message
 
 
 def test_nobody_took_part():
@@ -162,3 +163,65 @@ def test_the_best_is_evaluated_and_the_last_may_not_be():
     seen = {}
     run(rate=0.1, callback=lambda progress: seen.update({progress.round: progress.x}))
     assert np.array_equal(whole.x, seen[6])
+
+
+def test_a_run_that_stands_still_says_so(tmp_path):
+    """Beyond 4 the function is flat, so most rounds move nothing; a resumed run knows of them."""
+
+    def flat_beyond(x, device):
+        return float(np.maximum(10 - x[0], 6.0))
+
+    def go(rounds, **options):
+        return run(flat_beyond, (3.0, 0.0), 0.1, rounds, run_dir=tmp_path / "run", **options)
+
+    assert go(15).message == "finished 15 rounds"
+    result = go(40, resume=True)
+    assert (result.fun, result.success, result.status) == (6, True, Status.FINISHED)
+    # Ten or eleven steps of 0.1 there, by rounding.
+    assert re.match(r"finished 40 rounds; in (29|30) of 40 rounds the model", result.message)
+
+
+def test_a_search_that_finds_nothing_better_does_not_speak_of_smoothing():
+    pytest.importorskip("optuna")
+    result = minimize(bowl, [0.0, 0.0], devices=2, rounds=4, algorithm=fedzo.TPE(batch_size=1))
+    assert result.status is Status.STALLED
+    assert "no evaluated model is better than the start" in result.message
+
+
+def test_a_device_left_out_in_every_round_is_named():
+    """It answers evaluations, which ask at x itself, and fails wherever a round asks."""
+    start = np.array([1.0, -1.0])
+
+    def moody(x, device):
+        if device == 1 and not np.array_equal(x, start):
+            raise OSError("offline")
+        return bowl(x, device)
+
+    result = minimize(
+        moody, start, devices=3, rounds=3, evaluate_every=9, on_failure="leave_out",
+        algorithm=FedZO(learning_rate=0.1, **EXACT),
+    )  # fmt: skip
+    assert result.status is Status.HALTED
+    assert result.message == "finished 3 rounds, but device 1 was left out in every round"
+
+
+@pytest.mark.parametrize("damage", ["lost", "empty", "shuffled", "twice"])
+def test_history_that_does_not_fit_is_refused_and_repaired_if_asked(damage, tmp_path, capsys):
+    """What is left of it comes back in order, the model is that of a run without any damage."""
+    folder, history = tmp_path / "run", tmp_path / "run" / "history.jsonl"
+    whole = run(rounds=6)
+    run(rounds=4, run_dir=folder)
+    lines = history.read_text().splitlines(keepends=True)
+    found = {"lost": [], "empty": [], "shuffled": lines[::-1], "twice": [*lines, lines[2]]}[damage]
+    history.unlink() if damage == "lost" else history.write_text("".join(found))
+    before = history.read_text() if history.exists() else None
+    with pytest.raises(fedzo.errors.UsageError, match="does not fit its checkpoint"):
+        run(rounds=6, run_dir=folder, resume=True)
+    assert (history.read_text() if history.exists() else None) == before
+    assert capsys.readouterr().err == ""
+    result = run(rounds=6, run_dir=folder, resume="repair")
+    assert np.array_equal(result.last, whole.last)
+    assert result.queries == whole.queries
+    rounds = [record["round"] for record in result.history]
+    assert rounds == ([4, 5, 6] if not found else list(range(7)))
+    assert ("history.jsonl was repaired: it has" in capsys.readouterr().err) == (not found)

@@ -75,6 +75,8 @@ class Algorithm:
     ----------
     shared_directions : bool
         Whether all devices draw the same directions in a step.
+    fixed_directions : int, optional
+        K, where the directions of all steps are drawn from a fixed set.
     coefficients_shape : pair of int, optional
         (H, b2), the coefficients of an update, where updates are combinations of directions.
     settles : bool
@@ -83,6 +85,7 @@ class Algorithm:
     """
 
     shared_directions: bool = False
+    fixed_directions: int | None = None
     settles: ClassVar[bool] = False
 
     @property
@@ -108,6 +111,14 @@ class Algorithm:
         """Return the global model x of a state."""
         x: Array = state.x
         return x
+
+    def sums(self, state: Any) -> Array | None:
+        """Return the coefficients of ``fixed_directions`` that the model is made of, if it is."""
+        return None
+
+    def made_of(self, state: Any, sums: Array, seed: int) -> Any:
+        """Return the state that other sums would make, from the start that a state has."""
+        raise NotImplementedError
 
     def with_numbers(self, state: Any) -> Algorithm:
         """Return the algorithm with the numbers that it has come to, where it adapts some."""
@@ -153,6 +164,7 @@ class ZerothOrder(Algorithm):
             kind=self.direction_kind,
             difference=self.difference,
             shared=self.shared_directions,
+            fixed=self.fixed_directions,
         )
 
     @property

@@ -15,7 +15,9 @@ from fedzo.algorithms.base import (
     weight_of,
 )
 from fedzo.algorithms.server import Kept, Mean, ServerStep
+from fedzo.algorithms.server.accumulated import Accumulated
 from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.fixed import SetSum
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.steps import local_steps
@@ -63,6 +65,11 @@ class FedZO(ZerothOrder):
     shared_directions : bool
         All devices of a round use the same directions, so their coefficients can be averaged,
         and a round is described by H b2 numbers for all of them (DeComFL, Li et al. 2025).
+    fixed_directions : int, optional
+        K: the directions of all steps are drawn from a fixed set of K, b2 at a time, so that over
+        :class:`~fedzo.Seeds` all rounds up to now are K numbers and no log grows (FedKSeed, Qin et
+        al. 2024: :mod:`fedzo.core.fixed`). The model moves in those K directions only, and the
+        server and whoever follows it draw all of them anew in each round.
     server : ServerStep
         What the server makes of the mean update: :mod:`fedzo.algorithms.server`. The paper's adds
         it; in a configuration this is the table ``[server]``.
@@ -94,6 +101,7 @@ class FedZO(ZerothOrder):
     participants: int | None = None
     weighting: str = "uniform"
     shared_directions: bool = False
+    fixed_directions: int | None = None
     server: ServerStep = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
@@ -106,6 +114,10 @@ class FedZO(ZerothOrder):
         check_weighting(self.weighting)
         allowed = "a server step such as fedzo.algorithms.server.Mean()"
         require(isinstance(self.server, ServerStep), "server", self.server, allowed)
+        if self.fixed_directions is not None:
+            allowed = "the mean with fixed_directions, so that the model is a sum of those"
+            name = type(self.server).__name__
+            require(isinstance(self.server, Mean), "server", name, allowed)
 
     @property
     def coefficients_shape(self) -> tuple[int, int]:
@@ -126,7 +138,7 @@ class FedZO(ZerothOrder):
             name = type(self).__name__
             why = "whose updates are combinations of its directions: its local steps are corrected"
             raise InvalidValue("name", name, f"one {why}")
-        kept = self.server.init(x0)
+        kept = self._server(uplink).init(x0)
         if self.corrects and self.server.stretch(kept) is not None:
             why = "one that leaves the directions as they are: the local steps are corrected"
             raise InvalidValue("server", type(self.server).__name__, why)
@@ -137,12 +149,29 @@ class FedZO(ZerothOrder):
     ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
         devices = uplink.participants(t, self.participants, federation)  # M_t
-        stretch = self.server.stretch(state.server)
+        server = self._server(uplink)
+        stretch = server.stretch(state.server)
         work = Work(self, state.x, t, federation.seed, state=state, stretch=stretch)
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
         delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
-        x, server = self.server.take(t, state.server, state.x, delta)  # x^{t+1}
-        return State(x, server), RoundInfo.of(updates, sent)
+        x, kept = server.take(t, state.server, state.x, delta)  # x^{t+1}
+        return State(x, kept), RoundInfo.of(updates, sent)
+
+    def _server(self, uplink: Uplink) -> ServerStep:
+        """Return the server step; of a fixed set of directions what is heard is added up."""
+        if self.fixed_directions is None or not uplink.wants_coefficients:
+            return self.server
+        return Accumulated(self.estimator)
+
+    def sums(self, state: State) -> Array | None:
+        """Return the coefficients of the fixed directions that the model is made of, if it is."""
+        return state.server[1] if self.fixed_directions and state.server else None
+
+    def made_of(self, state: State, sums: Array, seed: int) -> State:
+        """Return the state that these sums and a state's start make."""
+        start = state.server[0]
+        x = SetSum(self.estimator, seed, start.size, sums).moved(start)
+        return State(x, (start, sums))
 
     def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
         """Return Δ_i^t: H steps of eq. (6) from x^t."""

@@ -176,6 +176,8 @@ class AskTell:
             opt.__setstate__(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        except RecursionError as error:
+            raise UsageError(f"{path} is nested too deeply") from error
         except InvalidValue as error:  # such as the user's own part, if it is not found here
             raise UsageError(f"{path} cannot be resumed: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:

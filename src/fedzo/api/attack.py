@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO, SignMomentum
-from fedzo.errors import UsageError, require
+from fedzo.errors import BudgetSpent, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
-from fedzo.problems.attack.inputs import check_batches, columns_of, listed
+from fedzo.problems.attack.inputs import check_batches, column_of_target, columns_of, listed
 from fedzo.problems.attack.problem import Attack
 from fedzo.runs.minimize import minimize
 from fedzo.runs.options import RunKeywords
@@ -183,7 +183,7 @@ class UniversalAttack:
             transfer_to=self.transfer_to,
         )
         if self._options["run_dir"] is not None:
-            problem.keep_for_report()
+            problem.reserve_for_report()
         self._result = minimize(problem, **self._plan(problem), **self._options)
         self._perturbation = problem.perturbation(self._result.x)
         self._distortion = problem.distortion(self._result.x)
@@ -193,8 +193,11 @@ class UniversalAttack:
             raise failure
         if not self.noise.any():
             self._result.success = False
-            told = f"no perturbation is better than none: {self._result.message}"
-            warnings.warn(told, UserWarning, stacklevel=2)
+            reason = self._result.message
+            if next(iter(self._result.history), {}).get("attack_success") == 1:
+                reason = "the model errs on all of the devices' inputs without any"
+            message = f"no perturbation is better than none: {reason}"
+            warnings.warn(message, UserWarning, stacklevel=2)
         return self
 
     def _plan(self, problem: Attack) -> dict[str, Any]:
@@ -247,16 +250,21 @@ class UniversalAttack:
         """Return how often the model errs on the inputs, or takes them for the target.
 
         They are under the perturbation, images within a budget rounded to 8 bits. One label may
-        stand for all. It costs a query for each input.
+        stand for all. It costs a query for each input; what ``fit`` was given as ``held_out`` has
+        been measured within its budget, ``result.history[-1]["heldout_success"]``.
         """
         moved = self.apply(inputs)
         right = columns_of(self.model, labels, len(moved))
         shape = self.model.input_shape or self.noise.shape
-        scores = self.model(moved.reshape(-1, *shape))
+        try:
+            scores = self.model(moved.reshape(-1, *shape))
+        except BudgetSpent as error:
+            error.add_note("fit() measures success within the budget, on its held_out=(...).")
+            raise
         check_columns(right, scores.shape[1])  # which a model may not tell before it answers
         predictions = scores.argmax(axis=1)
         if self.target is not None:
-            return float(np.mean(predictions == columns_of(self.model, [self.target], 1, "target")))
+            return float(np.mean(predictions == column_of_target(self.model, self.target)))
         return float(np.mean(predictions != right))
 
     def project(self, eps: float, norm: str = "inf") -> UniversalAttack:
@@ -292,7 +300,7 @@ def _affordable(problem: Attack) -> tuple[int, int]:
     if left is None:
         return _ROUNDS, _EVALUATIONS
     evaluations = min(max(int(_SHARE * left / cost) - 1, 1), _EVALUATIONS)
-    left -= evaluations * cost + problem.victim.kept_back
+    left -= evaluations * cost + problem.victim.reserved
     in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
     return max(-(-left // in_a_round), 1), evaluations
 

@@ -14,11 +14,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 from fedzo._version import __version__
 from fedzo.cli import bench, data, plot, report, reproduce, run, sweep, theory
 from fedzo.cli.common import Exit
-from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError, one_line
+from fedzo.core.telling import tell
+from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError, UsageError, one_line
 
 COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench)
 
@@ -56,6 +58,8 @@ def _explain(error: BaseException) -> Exit:
         code = Exit.OWN_CODE
     elif isinstance(error, OSError):
         code = Exit.NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else Exit.NOTHING_RUN
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _complain(f"{where}{error.strerror or error}", code)
     else:
         raise error
     return code if code == Exit.OWN_CODE else _complain(str(error), code)
@@ -64,8 +68,7 @@ def _explain(error: BaseException) -> Exit:
 def _complain(message: str, code: Exit) -> Exit:
     """Say in one line what went wrong, if anybody can read it."""
     lines = "\n".join(one_line(line) for line in message.split("\n"))  # data errors have several
-    with suppress(OSError, ValueError):
-        print(f"fedzo: error: {lines}", file=sys.stderr, flush=True)
+    tell(f"fedzo: error: {lines}")
     return code
 
 
@@ -93,17 +96,23 @@ def _show_own_error(error: BaseException) -> bool:
     own = own_traceback(error)
     if own is None:
         return False
-    traceback.print_exception(type(error), error, own)
+    tell("".join(traceback.format_exception(type(error), error, own)), end="")
     last = traceback.extract_tb(own, limit=1)[0]
     where = f"{last.filename}, line {last.lineno}, in {last.name}"
-    print(f"fedzo: error: {type(error).__name__} in your own code: {where}", file=sys.stderr)
+    tell(f"fedzo: error: {type(error).__name__} in your own code: {where}")
     return True
 
 
+class Parser(argparse.ArgumentParser):
+    """Complains as everything else does: in one line. Its subcommands' parsers are of its kind."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the arguments, and end with the exit code of bad input."""
+        raise UsageError(f"{message} ({self.prog} --help)")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="fedzo", description="Federated optimisation from loss values only."
-    )
+    parser = Parser(prog="fedzo", description="Federated optimisation from loss values only.")
     parser.add_argument("--version", action="version", version=f"fedzo {__version__}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(metavar="COMMAND")

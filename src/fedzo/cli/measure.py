@@ -214,34 +214,19 @@ def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
 
 
 def _attack(repeats: int) -> None:
-    """Time an attack's round, and the forward passes of the model within it."""
+    """Time an attack's round, and the model alone on as many images, in turns."""
     problem = attack(devices=10)
     algorithm = FedZO(batch_size=25, directions=20, local_steps=2)
-    forward = problem.model._scores
-    calls: list[float] = []  # seconds in the model
-
-    def timed(batch: Array) -> Any:
-        began = time.perf_counter()
-        scores = forward(batch)
-        calls.append(time.perf_counter() - began)
-        return scores
-
-    problem.model._scores = timed  # type: ignore[method-assign]
-    federation, action = one_round(problem, algorithm, None)
-    shares = []
-    with federation:
-        action()
-        for _ in range(repeats):
-            calls.clear()
-            began = time.perf_counter()
-            action()
-            shares.append(sum(calls) / federation.workers / (time.perf_counter() - began))
-    overhead = 100 * (1 - statistics.median(shares))
     images = 10 * 2 * 25 * 21
-    seconds = sum(calls) / images  # of the last round
+    inputs = np.resize(problem.own.rows, (images, problem.dim))
+    federation, action = one_round(problem, algorithm, None)
+    with federation:
+        actions = {"round": action, "model": lambda: problem.model(inputs)}
+        times = medians(actions, repeats)
     print(f"\nan attack's round (cifar10-resnet8, N=10, H=2, {images:,} queries)")
-    print(f"  a forward pass                  {seconds * 1e3:8.3f} ms an image, one thread")
-    print(f"  all but forward passes          {overhead:8.1f} % of the time")
+    print(f"  round                           {times['round'] * 1e3:8.1f} ms")
+    print(f"  the model alone, as many images {times['model'] * 1e3:8.1f} ms")
+    print(f"  model alone / round             {100 * times['model'] / times['round']:8.0f} %")
 
 
 def _growth(repeats: int) -> None:

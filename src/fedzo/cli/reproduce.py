@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import check_seeds
+from fedzo.cli.common import check_seeds, say
+from fedzo.core.telling import tell
 from fedzo.errors import UsageError
 from fedzo.paper import ALL, FIGURES
 
@@ -74,10 +75,10 @@ def reproduce(arguments: argparse.Namespace) -> int:
         line.close()
     for name, claims in judged.items():
         for claim in claims:
-            print(f"{name:<11}{claim['verdict']:<15}{claim['text']}")
+            say(f"{name:<11}{claim['verdict']:<15}{claim['text']}")
             for measured in claim["measured"]:
-                print(f"{'':<26}{measured['what']}: {words(measured)}")
-    print(write_report(arguments.out))
+                say(f"{'':<26}{measured['what']}: {words(measured)}")
+    say(str(write_report(arguments.out)))
     return 0
 
 
@@ -108,10 +109,12 @@ def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     seconds = left(figures, scale, seeds)
     if seconds < MINUTE:
         return
-    text = f"about {duration(seconds)} on {cores()} cores, if nothing else runs"
+    count = cores()
+    on = f"{count} cores" if count > 1 else "one core"
+    text = f"about {duration(seconds)} on {on}, if nothing else runs"
     least = min(figures, key=lambda each: left([each], SCALES[0], LEAST))
     less = left([least], SCALES[0], LEAST)
     if less < seconds / 2:
         command = f"fedzo reproduce {least.name} --seeds {LEAST}"
         text += f"; for a first look, about {duration(less)}: {command}"
-    print(text, file=sys.stderr, flush=True)
+    tell(text)

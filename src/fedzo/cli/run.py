@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import Exit, add_config, check_seeds, say
+from fedzo.core.telling import tell
 from fedzo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
             command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
             command += ["--engine", "flower"] if arguments.engine == "flower" else []
-            print(f"to resume: {shlex.join(command)}", file=sys.stderr)
+            tell(f"to resume: {shlex.join(command)}")
             return Exit.INTERRUPTED
         raise
 

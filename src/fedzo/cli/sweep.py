@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedzo.cli.common import add_config, check_seeds
+from fedzo.cli.common import add_config, check_seeds, say
 
 
 def add_command(commands: Any) -> None:
@@ -52,7 +52,7 @@ def sweep(arguments: argparse.Namespace) -> int:
             best, table = run_settings(settings, out, line)
     finally:
         line.close()
-    print(table)
-    print(f"{out}/: sweep.csv sweep.png best.toml")
-    print(f"the best: {best.label}; {shlex.join(['fedzo', 'run', str(out / 'best.toml')])}")
+    say(table)
+    say(f"{out}/: sweep.csv sweep.png best.toml")
+    say(f"the best: {best.label}; {shlex.join(['fedzo', 'run', str(out / 'best.toml')])}")
     return 0

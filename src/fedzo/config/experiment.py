@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
-from fedzo.core.files import read_toml, toml_fault
+from fedzo.core.files import read_toml, typed
 from fedzo.core.importing import import_path, named
 from fedzo.core.objective import Objective, check_objective
 from fedzo.core.signature import arguments_of, made_by, parameters_of
@@ -206,15 +205,9 @@ def put_override(tables: dict[str, Any], override: str) -> None:
     table, dot, key = name.strip().partition(".")
     if not (equals and dot and table and key):
         raise UsageError(f"--set {override}: must be table.key=value, like run.rounds=300")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a string
-    except ValueError as error:  # a number of thousands of digits
-        raise UsageError(f"--set {name}: {toml_fault(error)}") from error
-    except RecursionError as error:
-        raise UsageError(f"--set {name}: the value is nested too deeply") from error
-    tables.setdefault(table, {})[key] = value
+    line = typed(f"value = {text}", f"--set {name}")
+    # A bare word is a string.
+    tables.setdefault(table, {})[key] = text.strip() if line is None else line["value"]
 
 
 def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:

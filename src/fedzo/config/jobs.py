@@ -5,7 +5,6 @@ What is done already is not done again, and what is half done resumes from its c
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from fedzo.config.experiment import Experiment
 from fedzo.config.worker import OUTCOME, serve
+from fedzo.core.files import read_json
 from fedzo.errors import UsageError
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history
@@ -67,7 +67,7 @@ class Run:
         rounds = self.experiment.options.rounds
         try:
             records = list(read_history(RunFolder(self.folder).history))
-            status = json.loads((self.folder / OUTCOME).read_text(encoding="utf-8"))["status"]
+            status = read_json(self.folder / OUTCOME)["status"]
             if status == Status.NON_FINITE:
                 end = {"round": rounds, "train_loss": math.inf, "seconds": records[-1]["seconds"]}
                 records.append(dict.fromkeys(records[-1], math.nan) | end)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import tomli_w
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import Report, Run, do
 from fedzo.core.federation import cores
-from fedzo.core.files import read_toml, write_atomic
+from fedzo.core.files import read_toml, typed, write_atomic
 from fedzo.errors import UsageError
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
@@ -37,6 +36,7 @@ from fedzo.plots.style import COLOURS, name
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.tables import as_toml
 
+MOST = 100_000  # runs, each of which has a folder of its own
 SHOWN = 8  # curves in one picture; of more settings the best
 AWAY = 10  # times where it began: such an end would leave no room for the others
 
@@ -79,10 +79,9 @@ def values_of(grid: str) -> tuple[str, list[Any]]:
     if not (equals and text and all(key.partition("."))):
         like = "like algorithm.learning_rate=0.001,0.01"
         raise UsageError(f"--grid {grid}: must be table.key=a,b,c, {like}")
-    try:
-        values = tomllib.loads(f"values = [{text}]")["values"]
-    except ValueError:
-        values = [word.strip() for word in text.split(",")]  # bare words are strings
+    line = typed(f"values = [{text}]", f"--grid {key}")
+    # Bare words are strings.
+    values = [word.strip() for word in text.split(",")] if line is None else line["values"]
     if len({str(value) for value in values}) != len(values):
         raise UsageError(f"--grid {grid}: names a value twice")
     return key, values
@@ -96,6 +95,9 @@ def settings_of(
     keys = [key for key, _ in read]
     if len(set(keys)) != len(keys):
         raise UsageError(f"--grid: {max(keys, key=keys.count)} is given twice")
+    many = seeds * math.prod(len(values) for _, values in read)
+    if many > MOST:
+        raise UsageError(f"--grid: {many:,} runs, and a sweep has at most {MOST:,}")
     found = []
     for values in itertools.product(*(values for _, values in read)):
         chosen = dict(zip(keys, values, strict=True))
@@ -135,10 +137,7 @@ def sweep(
     ('learning_rate=0.01', 0.01)
     """
     _check_folders(settings)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
+    RunFolder(out).claim()
     do([run for setting in settings for run in setting.runs], cores(), report)
     means = {id(setting): interval(setting.ends()).mean for setting in settings}
     # A mean that is not a number has runs that diverged in it.

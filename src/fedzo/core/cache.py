@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 import numba
+
+from fedzo.core.telling import tell
 
 
 def ensure_cache() -> None:
@@ -28,9 +29,7 @@ def ensure_cache() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     numba.config.CACHE_DIR = folder
     os.environ.setdefault("MPLCONFIGDIR", folder)  # or Matplotlib says at length what is said here
-    if sys.stderr is not None:
-        message = "fedzo: no place to keep compiled code: each start will take some seconds longer"
-        print(message, file=sys.stderr)
+    tell("fedzo: no place to keep compiled code: each start will take some seconds longer")
 
 
 def _writable(folder: Path) -> bool:

@@ -36,7 +36,16 @@ from numpy.typing import NDArray
 from fedzo.core.directions import Frame, check_directions
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import InvalidValue, NonFinite, UsageError, check_positive, nearest, one_of
+from fedzo.errors import (
+    InvalidValue,
+    NonFinite,
+    UsageError,
+    check_count,
+    check_positive,
+    nearest,
+    one_of,
+    require,
+)
 
 Array = NDArray[Any]
 
@@ -50,7 +59,8 @@ class Estimator:
 
     ``difference = "central"`` takes (F(x + μv) - F(x - μv)) / 2μ in place of
     (F(x + μv) - F(x)) / μ: no error of first order in μ, for 2 b2 instead of b2 + 1 values
-    a sample. ``shared`` directions are the same for all devices of a step.
+    a sample. ``shared`` directions are the same for all devices of a step; those of a ``fixed`` set
+    are drawn from the same K in all steps of a run (:mod:`fedzo.core.fixed`).
 
     Examples
     --------
@@ -74,6 +84,7 @@ class Estimator:
     kind: str = "sphere"
     difference: str = "forward"
     shared: bool = False
+    fixed: int | None = None
 
     def __post_init__(self) -> None:
         check_positive(self, "smoothing")
@@ -81,6 +92,10 @@ class Estimator:
         if self.difference not in DIFFERENCES:
             allowed = one_of(DIFFERENCES) + nearest(self.difference, DIFFERENCES)
             raise InvalidValue("difference", self.difference, allowed)
+        if self.fixed is not None:
+            check_count("fixed_directions", self.fixed)
+            allowed = f"a multiple of directions, {self.directions}"
+            require(self.fixed % self.directions == 0, "fixed_directions", self.fixed, allowed)
 
     def frame(self, dim: int, dtype: Any) -> Frame:
         """Return memory for the directions of one estimate after another."""
@@ -139,8 +154,25 @@ class Estimator:
 
     def address(self, at: Draws) -> Draws:
         """Return where the directions of a step are drawn, of the device at ``at`` or of all."""
+        if self.fixed is not None:
+            return self.of_set(at.seed, self.group(at))
         at = at.on(Stream.DIRECTIONS)
         return at._replace(device=EVERY_DEVICE) if self.shared else at
+
+    def group(self, at: Draws) -> int:
+        """Return which b2 directions of a fixed set a step takes, uniformly at random."""
+        at = at._replace(device=EVERY_DEVICE) if self.shared else at
+        return int(at.on(Stream.CHOICES).integers(self.set_shape[0], 1)[0])
+
+    def of_set(self, seed: int, group: int) -> Draws:
+        """Return where b2 directions of a fixed set are drawn."""
+        return Draws(seed, Stream.DIRECTIONS, round=group, device=EVERY_DEVICE)
+
+    @property
+    def set_shape(self) -> tuple[int, int]:
+        """(K / b2, b2), the groups of a fixed set and the directions in each."""
+        assert self.fixed is not None
+        return self.fixed // self.directions, self.directions
 
     def _values(
         self, objective: Objective, x: Array, batch_size: int, frame: Frame, at: Draws

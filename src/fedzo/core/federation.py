@@ -263,6 +263,8 @@ class LocalFederation:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None
+        if self.objective.gathering is not None:
+            self.objective.gathering.close()
         self._open.close()
 
     def offers(self, method: str) -> bool:

@@ -1,7 +1,8 @@
-"""Files: written in one step, so that a kill leaves the old content or the new; TOML read."""
+"""Files: written in one step, so that a kill leaves the old or the new; TOML and JSON read."""
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from fedzo.errors import CannotWrite, UsageError
+from fedzo.errors import CannotWrite, UsageError, first_line
 
 UNFINISHED = ".part"  # how the name of a file ends that is still being written
 
@@ -70,21 +71,50 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file; one that cannot be read is refused in one line."""
-    try:
+    with _reading(path, "TOML"):
         return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds; one that cannot be read is refused in one line."""
+    with _reading(path, "JSON"):
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _reading(path: Path, form: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # not TOML, not UTF-8, a number of thousands of digits
-        raise UsageError(f"{path} is not a TOML file: {toml_fault(error)}") from error
+    except ValueError as error:  # another form, not UTF-8, a number of thousands of digits
+        raise UsageError(f"{path} is not a {form} file: {_fault(error)}") from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply") from error
 
 
-def toml_fault(error: ValueError) -> str:
-    """Return in words for people why a text is not TOML.
+def typed(toml: str, said: str) -> dict[str, Any] | None:
+    """Return a line of TOML that somebody typed a part of; None if that is not TOML: a bare word.
 
-    >>> toml_fault(ValueError("Exceeds the limit (4300 digits) for integer string conversion"))
-    'it has a number of more than 4,300 digits'
+    ``said`` names it in the message about what nobody can have meant.
+
+    >>> typed("value = 0.1", "--set run.seed"), typed("value = ideal", "--set uplink.kind")
+    ({'value': 0.1}, None)
+    >>> typed("value = " + "1" * 5000, "--set run.seed")
+    Traceback (most recent call last):
+    fedzo.errors.UsageError: --set run.seed: it has a number of more than 4,300 digits
     """
-    text = str(error)
+    try:
+        return tomllib.loads(toml)
+    except tomllib.TOMLDecodeError:
+        return None
+    except ValueError as error:
+        raise UsageError(f"{said}: {_fault(error)}") from error
+    except RecursionError as error:
+        raise UsageError(f"{said}: the value is nested too deeply") from error
+
+
+def _fault(error: ValueError) -> str:
+    """Return in words for people why a text cannot be read."""
+    text = first_line(error)
     return "it has a number of more than 4,300 digits" if text.startswith("Exceeds") else text

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -79,16 +80,27 @@ class Gathering:
             finally:
                 circle.leave()
 
+        under_way = [self._threads.submit(work, number) for number in range(len(items))]
+        try:
+            yield from (future.result() for future in under_way)
+        except BaseException:  # also what a reader raises who wants no more
+            circle.stop()
+            raise
+        finally:
+            wait(under_way)  # the threads are for the next group
+
+    def close(self) -> None:
+        """End the threads; whoever maps again starts others."""
+        if (threads := self.__dict__.pop("_threads", None)) is not None:
+            threads.shutdown()
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        """A thread for each device that works side by side, kept from round to round."""
         silent: Any = {"over": "ignore", "invalid": "ignore"}  # non-finite values are caught later
-        with ThreadPoolExecutor(
-            len(items), "fedzo-device", initializer=lambda: np.seterr(**silent)
-        ) as threads:
-            try:
-                under_way = [threads.submit(work, number) for number in range(len(items))]
-                yield from (future.result() for future in under_way)
-            except BaseException:  # also what a reader raises who wants no more
-                circle.stop()
-                raise
+        return ThreadPoolExecutor(
+            self.most, "fedzo-device", initializer=lambda: np.seterr(**silent)
+        )
 
 
 class _Circle:

@@ -41,6 +41,7 @@ class Stream(enum.IntEnum):
     CHANNEL = 7
     NOISE = 8
     SEARCH = 9
+    CHOICES = 10
 
 
 class Draws(NamedTuple):

@@ -134,14 +134,13 @@ class Rebuilt:
         """Return some numbers of an update, as its device has summed them."""
         kind, moves, size = self.estimator.kind, term.coefficients, part.stop - part.start
         delta = np.zeros(size, moves.dtype)
+        places = [self.estimator.address(term.at._replace(step=k)) for k in range(len(moves))]
         if self.streamed and kind in streams.KINDS:
-            place = self.estimator.address(term.at)
-            Combination.of(kind, self.dim, place, moves).add_part(delta, part.start)
+            Combination.of(kind, self.dim, places, moves).add_part(delta, part.start)
             return delta
         rows = np.empty((self.estimator.directions, size), moves.dtype)
         start, x = np.zeros(size, moves.dtype), np.empty(size, moves.dtype)
-        for k, step in enumerate(moves):
-            place = self.estimator.address(term.at._replace(step=k))
+        for place, step in zip(places, moves, strict=True):
             if self._whole:
                 KINDS[kind](rows, place)
             else:

@@ -13,7 +13,7 @@ how many there are, nor on where the pieces begin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -89,15 +89,17 @@ class Combination:
     in_place: bool = False
 
     @classmethod
-    def of(cls, kind: str, dim: int, at: Draws, coefficients: Array) -> Self:
-        """Return the sum of an address's rows, (b2,); or of H steps from there on, (H, b2)."""
+    def of(cls, kind: str, dim: int, at: Draws | Sequence[Draws], coefficients: Array) -> Self:
+        """Return the sum of an address's rows, (b2,), or of those of several addresses, (H, b2)."""
         table = np.atleast_2d(np.asarray(coefficients, np.float64))
-        steps, count = table.shape
-        check_streamed(kind, count, dim, at._replace(step=at.step + steps - 1))
-        at = at.on(Stream.DIRECTIONS)
-        places = [at._replace(step=at.step + k).address() for k in range(steps)]
-        addresses = np.repeat(np.array(places, np.uint64), count, axis=0)
-        return cls(kind, dim, addresses, np.tile(np.arange(count), steps), table.reshape(-1))
+        places = [at] if isinstance(at, Draws) else at
+        assert len(places) == len(table), "an address for each row of coefficients"
+        count = table.shape[1]
+        for place in places:
+            check_streamed(kind, count, dim, place)
+        words = [place.on(Stream.DIRECTIONS).address() for place in places]
+        addresses = np.repeat(np.array(words, np.uint64), count, axis=0)
+        return cls(kind, dim, addresses, np.tile(np.arange(count), len(table)), table.reshape(-1))
 
     def __add__(self, other: Any) -> Combination:
         """Return the sum of both, the other's terms after one's own."""

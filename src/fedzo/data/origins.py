@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Protocol
 
+from fedzo.core.telling import on_terminal, tell
 from fedzo.data.reading import Edition, File, decompressed
 from fedzo.errors import DataUnavailable, first_line
 
@@ -129,21 +130,21 @@ class _Progress:
 
     def __init__(self, url: str) -> None:
         self.url, self.done, self.total = url, 0, 0
-        self.terminal = sys.stderr.isatty()
+        self.terminal = on_terminal()
 
     def update(self, size: int) -> None:
         if not self.terminal and not self.done:
-            print(f"fetching {self.url} ({self.total / 1e6:.1f} MB)", file=sys.stderr)
+            tell(f"fetching {self.url} ({self.total / 1e6:.1f} MB)")
         self.done = min(self.done + size, self.total or sys.maxsize)
         if self.terminal:
             share = self.done / self.total if self.total else 0.0
             bar = f"{self.url.rpartition('/')[2]:28} {'█' * int(30 * share):░<30}"
-            print(f"\r{bar} {self.done / 1e6:5.1f} MB", end="", file=sys.stderr, flush=True)
+            tell(f"\r{bar} {self.done / 1e6:5.1f} MB", end="")
 
     def reset(self) -> None:
         """Stay: at the end pooch empties a bar and fills it at once."""
 
     def close(self) -> None:
         if self.terminal and self.done:
-            print(file=sys.stderr)
+            tell("")
         self.terminal = False

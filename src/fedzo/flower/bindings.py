@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedzo.errors import InvalidValue, UsageError
+from fedzo.core.files import read_toml
+from fedzo.errors import InvalidValue, UsageError, shown
+
+MOST_DEVICES = 10**7
 
 
 def read_bindings(file: str | None) -> Mapping[int, frozenset[int]] | None:
@@ -23,15 +25,11 @@ def read_bindings(file: str | None) -> Mapping[int, frozenset[int]] | None:
     """
     if file is None:
         return None
+    lines = read_toml(Path(file))
     try:
-        lines = tomllib.loads(Path(file).read_text(encoding="utf-8"))
         return {int(node): frozenset(listed(str(devices))) for node, devices in lines.items()}
-    except OSError as error:
-        raise InvalidValue(
-            "bindings", file, f"a file that can be read: {error.strerror}"
-        ) from error
     except ValueError as error:
-        allowed = f'a TOML file of lines like 1234 = "0-2,7", a node and its devices: {error}'
+        allowed = f'a file of lines like 1234 = "0-2,7", a node and its devices: {error}'
         raise InvalidValue("bindings", file, allowed) from error
 
 
@@ -52,5 +50,7 @@ def span(piece: str) -> range:
     except ValueError:
         found = range(0)
     if not found:
-        raise UsageError(f"devices: {piece!r} is neither a number nor a range like 0-3")
+        raise UsageError(f"devices: {shown(piece)} is neither a number nor a range like 0-3")
+    if found.stop > MOST_DEVICES:
+        raise UsageError(f"devices: {shown(piece)} goes beyond {MOST_DEVICES:,} devices")
     return found

@@ -84,7 +84,7 @@ def make_client_app(
     require(callable(problem) or isinstance(problem, Mapping), "problem", problem, allowed)
     known = {**ALGORITHMS, **{name_of(kind): kind for kind in algorithms}}
     host = _Host(problem, known, tuple(own), guarded)
-    app = ClientApp()
+    app = _App(host)
     for register, answer in (
         (app.query("hello"), host.hello),
         (app.query("initial"), host.initial),
@@ -93,6 +93,21 @@ def make_client_app(
     ):
         register(_careful(answer, host))
     return app
+
+
+class _App(ClientApp):
+    """Flower's own, which would send the text of its error where a message is of no known type."""
+
+    def __init__(self, host: _Host) -> None:
+        super().__init__()
+        self._host = host
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        try:
+            return super().__call__(message, context)
+        except Exception as error:
+            refused = Refused(Reason.MALFORMED, f"{type(error).__name__}: {error}")
+            return wire.reply(wire.refusal(self._host.reason(refused)), message)
 
 
 def _careful(answer: Callable[[Message, Context], RecordDict], host: _Host) -> Any:

@@ -17,14 +17,12 @@ from fedzo.core.random import check_seed
 from fedzo.core.signature import arguments_of
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.flower.schema import take
+from fedzo.flower.schema import LONGEST_TEXT, take
 from fedzo.runs.parts import describe_parts, has_server
 from fedzo.runs.tables import as_toml
 from fedzo.uplinks import UPLINKS, Uplink
 
 Array = NDArray[Any]
-
-LONGEST_TEXT = 10_000  # characters: a run's parts are a few numbers
 
 
 @dataclass(frozen=True)
@@ -90,6 +88,10 @@ class Course:
         except _Asks as asks:
             return asks.work
         raise UsageError(f"{type(self.algorithm).__name__} asks its devices for nothing")
+
+    def made_of(self, state: Any, sums: Array) -> Any:
+        """Return the state that the sums of a fixed set make, from the start that a state has."""
+        return self.algorithm.made_of(state, sums, self.seed)
 
     def follow(self, state: Any, first: int, rounds: Sequence[list[Update]]) -> Any:
         """Return the state after these rounds, of which each is what the server heard in it."""

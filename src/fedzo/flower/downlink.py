@@ -12,9 +12,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedzo.core.federation import Update, Work
+from fedzo.core.fixed import SetMean
 from fedzo.errors import CannotWrite
 from fedzo.flower.course import Course
-from fedzo.flower.following import MOST_DRAWN, Following, Where, checksum, pack_round
+from fedzo.flower.following import (
+    MOST_DRAWN,
+    MOST_ROUNDS,
+    Following,
+    Where,
+    checksum,
+    pack_round,
+    pack_sums,
+)
 from fedzo.flower.reasons import log as logger
 from fedzo.runs.states import flatten
 
@@ -34,6 +43,8 @@ class Log:
         Where it is written, a round at a time.
     resume : bool
         Whether to begin with what is in the file. A last round that a kill has cut off is not.
+    most : int, optional
+        How many rounds are kept, the last ones; all of them by default.
 
     Examples
     --------
@@ -44,15 +55,19 @@ class Log:
     (b'abcde', b'de', b'', None)
     """
 
-    def __init__(self, file: Path | None = None, resume: bool = False) -> None:
-        self._file, self._rounds = file, dict[int, bytes]()
+    def __init__(
+        self, file: Path | None = None, resume: bool = False, most: int | None = None
+    ) -> None:
+        self._file, self._most, self._rounds = file, most, dict[int, bytes]()
         if file is not None and resume and file.exists():
             self._read(file.read_bytes())
 
     def append(self, t: int, heard: bytes | None) -> None:
         """Add round t, the last one so far; None: coefficients do not tell what was heard."""
-        if self._rounds and t <= max(self._rounds):  # done again, after a resume
-            self._rounds = {s: own for s, own in self._rounds.items() if s < t}
+        first = 0 if self._most is None else t + 1 - self._most
+        kept = {s: own for s, own in self._rounds.items() if first <= s < t}
+        if len(kept) < len(self._rounds):  # there are too many, or t is done again after a resume
+            self._rounds = kept
             self._write(b"".join(_frame(s, own) for s, own in self._rounds.items()), "wb")
         if heard is not None:
             self._rounds[t] = heard
@@ -95,7 +110,8 @@ class Downlink:
     known is asked first where it is (:func:`~fedzo.flower.following.behind`), and sent the log
     since then, or of the whole run, where its own start is that of the run. What remains is the
     state itself: for a node that came to another model, and where the log is longer than the model
-    or would take too long to follow.
+    or would take too long to follow. Of a run along fixed directions the sums are sent in place of
+    all but a short log, and no more than the last round is kept.
 
     Parameters
     ----------
@@ -119,13 +135,17 @@ class Downlink:
         self._round, self._check = first, ""  # where all are to come
         self._x: Array | None = None
         self._state: tuple[Array, ...] = ()
+        self._sums: Array | None = None  # along fixed directions, that the model is made of
+        self._sums_after: Array | None = None  # and the one after the round
 
     def aim(self, x: Array, work: Work | None = None) -> None:
         """Take the model before a round, or the one after the last, as where all are to come."""
         if work is not None:
             self._round, self._state = work.round, flatten(work.state)
+            self._sums = self.course.algorithm.sums(work.state)
         else:
-            self._round += self._x is not None and x is not self._x
+            if self._x is not None and x is not self._x:
+                self._round, self._sums = self._round + 1, self._sums_after
             self._state = (x,) if self._bare else ()
         if x is not self._x:
             self._x, self._check = x, checksum(x)
@@ -139,6 +159,12 @@ class Downlink:
             logger.warning("round %d has whole updates: the model is sent for it", work.round + 1)
         essence = self.course.uplink.essence(list(updates), work) if known else None
         self._log.append(work.round, None if essence is None else pack_round(essence))
+        self._sums_after = None
+        if self._sums is not None and essence is not None:
+            mean = SetMean(work, work.x.size)
+            for update in essence:
+                mean.add(update)
+            self._sums_after = mean.value().added_to(self._sums)
 
     def to(self, node: int) -> Following | None:
         """Return what brings a node to the model; None: nothing less than the model, and no state.
@@ -150,9 +176,9 @@ class Downlink:
             at = self._reached.get(node)
             if at is None:
                 return self._aim(self._round, b"", self.course.text)
-            log = self._short(at)
-            if log is not None:
-                return self._aim(at, log)
+            way = self._way(at)
+            if way is not None:
+                return way
             self._send_model(node)
         return self._next[node]
 
@@ -168,11 +194,11 @@ class Downlink:
             logger.warning("node %d does not take the model that it was sent", node)
             return False
         if node not in self._next and not where.differs:
-            if 0 <= where.round <= self._round and (log := self._short(where.round)) is not None:
-                self._next[node] = self._aim(where.round, log)
-                return True
-            if where.start == self._start and (log := self._short(0)) is not None:
-                self._next[node] = self._aim(0, log, self.course.text)
+            way = self._way(where.round) if 0 <= where.round <= self._round else None
+            if way is None and where.start == self._start:
+                way = self._way(0, self.course.text)
+            if way is not None:
+                self._next[node] = way
                 return True
         what = "comes to another model than the server's" if where.differs else "cannot follow"
         logger.warning("node %d %s: it is sent the model", node, what)
@@ -187,14 +213,18 @@ class Downlink:
         self._has_model.add(node)
         self._next[node] = whole if self._state else None
 
-    def _short(self, since: int) -> bytes | None:
-        """Return the log since a round, if it is there and worth sending."""
+    def _way(self, since: int, course: str = "") -> Following | None:
+        """Return what leads to the model from a round, if it is there and worth sending."""
         assert self._x is not None
         log = self._log.since(since, self._round)
-        if log is None or len(log) > self._x.nbytes:
+        if log is not None and self._round - since <= MOST_ROUNDS:
+            drawn = len(log) // self._x.itemsize * self._x.size
+            most = self._x.nbytes if self._sums is None else self._sums.nbytes
+            if len(log) <= most and drawn <= MOST_DRAWN:
+                return self._aim(since, log, course)
+        if self._sums is None:
             return None
-        drawn = len(log) // self._x.itemsize * self._x.size
-        return log if drawn <= MOST_DRAWN else None
+        return self._aim(self._round, b"", course)._replace(sums=pack_sums(self._sums))
 
 
 def follows(uplink: Any) -> bool:

@@ -21,7 +21,7 @@ from fedzo.flower import wire
 from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.flower.course import Course
 from fedzo.flower.downlink import LOG, Downlink, Log, follows
-from fedzo.flower.following import Following
+from fedzo.flower.following import MOST_DRAWN, Following, drawn_by_sums
 from fedzo.flower.limits import question_of
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
@@ -134,9 +134,17 @@ class FlowerFederation:
         course = Course(job.algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
         if not (follows(self.uplink) and course.can_be_told):
             return
-        log = Log(None if job.run_dir is None else job.run_dir / LOG, job.resume)
+        fixed = job.algorithm.fixed_directions is not None
+        if drawn_by_sums(course, x0) > MOST_DRAWN:
+            log.warning("fixed_directions are too many to be drawn by nodes: the model is sent")
+            return
+        heard = Log(
+            None if job.run_dir is None else job.run_dir / LOG,
+            job.resume,
+            most=1 if fixed else None,
+        )
         before = job.folder.load() if job.folder is not None and job.resume else None
-        self._downlink = Downlink(course, x0, log, 0 if before is None else before.round)
+        self._downlink = Downlink(course, x0, heard, 0 if before is None else before.round)
         self._nodes.downlink = self._downlink
 
     def offers(self, method: str) -> bool:

@@ -5,7 +5,8 @@ that happened since is in the coefficients that the server heard, a few numbers 
 the node does the server's own rounds again, by the same code, and so comes to the same state, to
 the bit; a checksum of x shows that it has. Where a node has no such state, or another one, it says
 so (:func:`behind`), and is told more: the log from the start on, which its own copy of the start is
-good for, and in the end the state itself.
+good for, and in the end the state itself. Where all directions are of a fixed set
+(:mod:`fedzo.core.fixed`), the sums along them stand for the log of all rounds, however many.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fedzo.runs.states import flatten, unflatten
 Array = NDArray[Any]
 
 MOST_DRAWN = 10**11  # numbers that catching up may draw again: about two minutes of a core
+MOST_ROUNDS = 10**6  # that it may do again: a minute, even if nobody took part in them
 
 
 def checksum(x: Array) -> str:
@@ -129,6 +131,8 @@ class Following(NamedTuple):
         The run's parts, where the node may not have them; empty: it has.
     state : tuple of arrays
         The state itself, where nothing less helps; then there is no log.
+    sums : bytes
+        In place of a log: what all rounds have added up to along each of a run's fixed directions.
     """
 
     run: str
@@ -138,6 +142,7 @@ class Following(NamedTuple):
     log: bytes = b""
     course: str = ""
     state: tuple[Array, ...] = ()
+    sums: bytes = b""
 
     def plain(self) -> dict[str, Any]:
         """Return all but the arrays, and nothing that is empty."""
@@ -163,6 +168,7 @@ class Following(NamedTuple):
             check=take(plain, "check", str),
             since=take(plain, "since", int),
             log=take(plain, "log", bytes | None) or b"",
+            sums=take(plain, "sums", bytes | None) or b"",
             course=take(plain, "course", str | None) or "",
             state=tuple(numpy_of(found, str(i)) for i in range(len(found))),
         )
@@ -252,14 +258,17 @@ def reach(
     x = x.astype(course.dtype, copy=False)
     where = where._replace(start=checksum(x))
     check(course, x)
+    _require_patience(course, x)
     like = course.start(x)
+    here = kept if kept is not None and kept.text == text else None
     if following.state:
         state, moved = _filled(like, following.state), True
-    elif (
-        kept is not None and kept.text == text and following.since <= kept.round <= following.round
-    ):
-        rounds = _rounds(following, course, x)[kept.round - following.since :]
-        state, moved = course.follow(_filled(like, kept.arrays), kept.round, rounds), bool(rounds)
+    elif following.sums:
+        start = like if here is None else _filled(like, here.arrays)
+        state, moved = course.made_of(start, _sums(following, course, like)), True
+    elif here is not None and following.since <= here.round <= following.round:
+        rounds = _rounds(following, course, x)[here.round - following.since :]
+        state, moved = course.follow(_filled(like, here.arrays), here.round, rounds), bool(rounds)
     elif following.since == 0:
         state, moved = course.follow(like, 0, _rounds(following, course, x)), True
     else:
@@ -272,6 +281,8 @@ def reach(
 def _rounds(following: Following, course: Course, x: Array) -> list[list[Update]]:
     algorithm: Any = course.algorithm
     count = following.round - following.since
+    if count > MOST_ROUNDS:
+        raise Malformed("the log has too many rounds to follow")
     if len(following.log) > x.nbytes + 8 * count:
         raise Malformed("the log is longer than the model")
     rounds = unpack_rounds(following.log, count, algorithm.coefficients_shape, x.dtype)
@@ -279,6 +290,32 @@ def _rounds(following: Following, course: Course, x: Array) -> list[list[Update]
     if drawn * x.size > 2 * MOST_DRAWN:
         raise Malformed("the log would take too long to follow")
     return rounds
+
+
+def _sums(following: Following, course: Course, like: Any) -> Array:
+    """Return the sums that are told, which must be of the set that the run's parts name."""
+    own = course.algorithm.sums(like)
+    if own is None or len(following.sums) != own.nbytes:
+        raise Malformed("the sums are not those of the run's directions")
+    found = np.frombuffer(following.sums, own.dtype.newbyteorder("<")).astype(own.dtype)
+    if not np.isfinite(found).all():
+        raise Malformed("the sums are not finite")
+    return found.reshape(own.shape)
+
+
+def pack_sums(sums: Array) -> bytes:
+    """Return sums as they are told."""
+    return sums.astype(sums.dtype.newbyteorder("<")).tobytes()
+
+
+def drawn_by_sums(course: Course, x: Array) -> int:
+    """Return how many numbers are drawn to build a model from the sums of a fixed set, at most."""
+    return (course.algorithm.fixed_directions or 0) * x.size
+
+
+def _require_patience(course: Course, x: Array) -> None:
+    if drawn_by_sums(course, x) > 2 * MOST_DRAWN:
+        raise Malformed("the run's fixed directions would take too long to draw")
 
 
 def _filled(like: Any, arrays: Sequence[Array]) -> Any:

@@ -31,7 +31,8 @@ class Limits:
         Values F_i(x, ξ) that may be asked for in one run, in one day (UTC) and in all,
         evaluations included; kept in the node's ledger.
     local_steps, directions, batch_size : int
-        H, b2 and b1 of a message, at most. Points that are only evaluated count as directions.
+        H, b2 and b1 of a message, at most. Points that are only evaluated count as directions,
+        and so do those of a fixed set.
     devices : int
         How many devices a message may be about, each of them once.
     dim : int
@@ -101,6 +102,7 @@ class Limits:
         for reason, value, limit in (
             (Reason.STEPS, steps, self.local_steps),
             (Reason.DIRECTIONS, directions, self.directions),
+            (Reason.DIRECTIONS, work.algorithm.fixed_directions or 0, self.directions),
             (Reason.BATCH, batch, self.batch_size),
             (Reason.MEMORY, memory, self.memory),
         ):

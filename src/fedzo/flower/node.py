@@ -8,13 +8,13 @@ allows, and cannot have anything imported or opened.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fedzo.core.files import read_toml
 from fedzo.core.importing import named
 from fedzo.core.objective import Objective, check_objective, is_plain
 from fedzo.core.signature import made_by
@@ -79,7 +79,7 @@ class Node:
         """
         tables: dict[str, Any] = {}
         if (file := node_config.get("node-file")) is not None:
-            tables = _read_file(Path(str(file)))
+            tables = read_toml(Path(str(file)))
         for key, value in node_config.items():
             table, dot, name = key.partition(".")
             if dot:
@@ -108,15 +108,6 @@ class Node:
         problems = self.problems or allowed
         name = _chosen(problems, run_config)
         return _made(name, json.dumps({**problems[name], **self.own}))
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a TOML file: {error}") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _check_keys(tables: Mapping[str, Any]) -> None:

@@ -14,6 +14,9 @@ from fedzo.errors import FedzoError
 
 Array = NDArray[Any]
 
+# Characters: a run's parts are a few numbers, so a longer text is not one of ours.
+LONGEST_TEXT = 10_000
+
 
 class Malformed(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """A message that is not what its type says it is."""

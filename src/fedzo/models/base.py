@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedzo.errors import (
     one_of,
     require,
 )
+from fedzo.models.rounding import step_of
 
 Array = NDArray[Any]
 
@@ -240,8 +242,9 @@ class Model(ABC):
         After a failure nothing more is asked, and what was not asked is not counted.
         """
         size = self.max_batch or len(batch)
-        if self.in_flight > 1:
-            size = min(size, max(math.ceil(len(batch) / self.in_flight), _WORTH_A_PIECE))
+        if self.in_flight > 1:  # parts of about the same size, as many for each thread
+            many = self.in_flight * math.ceil(len(batch) / (self.in_flight * size))
+            size = min(size, max(math.ceil(len(batch) / many), _WORTH_A_PIECE))
         parts = [batch[at : at + size] for at in range(0, len(batch), size)]
         if self.in_flight == 1 or len(parts) == 1:
             answers, asked = [], 0
@@ -253,14 +256,19 @@ class Model(ABC):
                 self.meter.give_back(len(batch) - asked)
                 raise
             return answers
-        with ThreadPoolExecutor(min(self.in_flight, len(parts)), "fedzo-model") as threads:
-            under_way = [threads.submit(self._answer, part) for part in parts]
-            try:
-                return [answer.result() for answer in under_way]
-            except Exception:
-                unasked = [len(p) for p, a in zip(parts, under_way, strict=True) if a.cancel()]
-                self.meter.give_back(sum(unasked))
-                raise
+        under_way = [self._threads.submit(self._answer, part) for part in parts]
+        try:
+            return [answer.result() for answer in under_way]
+        except BaseException:
+            unasked = [len(p) for p, a in zip(parts, under_way, strict=True) if a.cancel()]
+            self.meter.give_back(sum(unasked))
+            wait(under_way)  # what is being asked is not left behind
+            raise
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        """Threads for the parts of a batch; they end with the model."""
+        return ThreadPoolExecutor(self.in_flight, "fedzo-model")
 
     def _answer(self, part: Array) -> Array:
         batch = _filled(part, self._fixed_batch)
@@ -325,8 +333,13 @@ class Model(ABC):
             span = f"from {chances.min():g} to {chances.max():g}"
             raise self._error(f"answered probabilities {span}, not in [0, 1]{hint}")
         worst = sums[np.argmax(np.abs(sums - 1))]
-        if abs(worst - 1) > _ROUNDING:
+        if abs(worst - 1) > _ROUNDING + self._lost_by_rounding(scores):
             raise self._error(f"answered probabilities that sum to {worst:g}, not to 1{hint}")
+
+    def _lost_by_rounding(self, scores: Array) -> float:
+        """Return how far from one probabilities may sum that are rounded to a digit or more."""
+        step = step_of(scores) if self.outputs == "probabilities" else None
+        return 0.0 if step is None or step == 1 else scores.shape[1] * step / 2
 
     def _error(self, problem: str) -> ModelError:
         return ModelError(self.name, problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,16 +161,25 @@ def as_batch(parts: Sequence[Prepared]) -> Batch:
     return Batch(hidden, lengths, keys, mask.long(), before[:, None] + torch.arange(longest))
 
 
+def check_installed() -> None:
+    """Raise unless what language models need is installed; nothing is imported yet."""
+    try:
+        missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    except ValueError:  # what is there has no specification
+        missing = ["transformers"]
+    if missing:
+        raise UsageError(f"language models need {missing[0]}: pip install 'fedzo[text]'")
+
+
 def load(folder: Path) -> tuple[Any, Module, Any]:
     """Return torch, a causal language model and its tokenizer, from a folder on this machine.
 
     The folder has Hugging Face's form, or a ``.gguf`` file, whose weights are dequantised.
     """
-    try:
-        import torch
-        import transformers
-    except ImportError:
-        raise UsageError("language models need transformers: pip install 'fedzo[text]'") from None
+    check_installed()
+    import torch
+    import transformers
+
     transformers.utils.logging.disable_progress_bar()
     quantised = sorted(path.name for path in folder.glob("*.gguf"))
     form = {"gguf_file": quantised[0]} if quantised else {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedzo.core.telling import on_terminal, tell
 from fedzo.data.fetching import cache_folder
 from fedzo.models.language import Prepared, UpperLayers
 
@@ -28,16 +28,15 @@ def prepare(
     """
     path = cache_folder("prepared") / f"{_name(upper, folder, texts, longest, read)}.pt"
     if not path.exists():
-        print(
+        tell(
             f"fedzo: running the frozen part of the model on {len(texts):,} texts, once; "
-            f"what it makes is kept in {path.parent}",
-            file=sys.stderr,
+            f"what it makes is kept in {path.parent}"
         )
         found = _compute(upper, texts, longest, read)
         try:
             _write(path, found)
         except OSError as error:  # a full disk: what was made serves this run
-            print(f"fedzo: not kept for the next run: {error}", file=sys.stderr)
+            tell(f"fedzo: not kept for the next run: {error}")
             return found
     return _read(path)
 
@@ -46,17 +45,16 @@ def _compute(upper: UpperLayers, texts: Sequence[str], longest: int, read: int) 
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # little to pad
     found: dict[int, Prepared] = {}
     began, characters, done = time.monotonic(), sum(map(len, texts)), 0
-    show = sys.stderr is not None and sys.stderr.isatty()
+    show = on_terminal()
     for first in range(0, len(order), 32):
         some = order[first : first + 32]
         found |= zip(some, upper.prepare([texts[i] for i in some], longest, read), strict=True)
         done += sum(len(texts[i]) for i in some)
         left = (time.monotonic() - began) * (characters / max(1, done) - 1)
         if show:
-            text = f"\r{len(found):,} of {len(texts):,} texts, {left:.0f} s left "
-            print(text, end="", file=sys.stderr, flush=True)
+            tell(f"\r{len(found):,} of {len(texts):,} texts, {left:.0f} s left ", end="")
     if show:
-        print("\r\x1b[K", end="", file=sys.stderr)
+        tell("\r\x1b[K", end="")
     return [found[i] for i in range(len(texts))]
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 import urllib3
-from urllib3.exceptions import HTTPError, InsecureRequestWarning
+from urllib3.exceptions import HTTPError, InsecureRequestWarning, InvalidHeader
 
 from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, check_positive, require
 from fedzo.models.connections import AnswerTooLong, Attempt, Pool, TlsPool, attempt
@@ -117,7 +117,7 @@ class Service:
                 reply = self._attempt(method, path, body, headers or {}, most_bytes, cost)
             except AnswerTooLong as error:
                 raise self.error(path, f"the answer is too long: it has {error}") from None
-            except (HTTPError, OSError) as error:
+            except (HTTPError, OSError, ValueError) as error:  # the last: a chunk of -5 bytes
                 reason = _first_cause(error)
                 if isinstance(reason, ssl.SSLCertVerificationError):
                     raise self.error(path, f"is not trusted: {reason.verify_message}") from None
@@ -185,7 +185,8 @@ class Service:
             return f"no answer within {self.timeout:g} s"
         if isinstance(reason, http.client.IncompleteRead):
             return "the connection was lost in the middle of an answer"
-        if isinstance(reason, http.client.HTTPException) and not isinstance(reason, OSError):
+        wrong = (http.client.HTTPException, InvalidHeader, ValueError)
+        if isinstance(reason, wrong) and not isinstance(reason, OSError):
             return f"the answer is not valid HTTP: {reason}"
         text = reason.strerror if isinstance(reason, OSError) else None
         return f"no connection: {text or str(reason) or type(reason).__name__}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedzo.core.files import write_atomic
+from fedzo.core.files import read_json, write_atomic
 from fedzo.errors import UsageError
 from fedzo.paper.reproduce import environment, figures_in
 from fedzo.paper.runs_report import figures_of_runs
@@ -66,4 +65,5 @@ def _pictures(folder: Path, figures: Sequence[Mapping[str, Any]]) -> list[list[d
 def _summary(picture: Path) -> str:
     """Return what an attack's report says in a line, for the picture of the report."""
     numbers = picture.with_suffix(".json")
-    return f": {json.loads(numbers.read_text())['summary']}" if numbers.exists() else ""
+    found = read_json(numbers) if numbers.exists() else {}
+    return f": {found['summary']}" if isinstance(found, dict) and "summary" in found else ""

@@ -15,7 +15,7 @@ from typing import Any
 from fedzo._version import __version__
 from fedzo.config.jobs import Report, Run, do, missing
 from fedzo.core.federation import cores
-from fedzo.core.files import write_atomic
+from fedzo.core.files import read_json, write_atomic
 from fedzo.errors import UsageError
 from fedzo.paper import FIGURES, caption
 from fedzo.paper.claims import Claim, Comparison, Verdict, explain, judge, verdicts
@@ -24,6 +24,7 @@ from fedzo.paper.picture import axes_of
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
 from fedzo.plots.series import columns, finals
+from fedzo.runs.folder import RunFolder
 
 
 def reproduce(
@@ -58,10 +59,7 @@ def reproduce(
         The claims of each figure, judged.
     """
     plans = [plan_of(each, scale, out, seeds) for each in figures]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
+    RunFolder(out).claim()
     runs = [run for plan in plans for seeds_ in plan.runs.values() for run in seeds_]
     do(runs, workers or cores(), report)
     judged = {plan.figure.name: plan.write() for plan in plans}
@@ -193,11 +191,25 @@ def figures_in(out: Path) -> list[dict[str, Any]]:
     for name in FIGURES:
         path = out / f"{name}.json"
         if path.exists():
-            try:
-                found.append(json.loads(path.read_text(encoding="utf-8")))
-            except ValueError as error:
-                raise UsageError(f"{path} is damaged: {error}") from error
+            figure = read_json(path)
+            if not _is_figure(figure):
+                raise UsageError(f"{path} is damaged: it does not describe a figure")
+            found.append(figure)
     return found
+
+
+def _is_figure(figure: Any) -> bool:
+    """Return whether this has what the report and the table of claims rely on."""
+    if not isinstance(figure, dict):
+        return False
+    folders, claims = figure.get("folders"), figure.get("claims")
+    return (
+        isinstance(figure.get("name"), str)
+        and isinstance(folders, dict)
+        and all(isinstance(folder, str) for folder in folders.values())
+        and isinstance(claims, list)
+        and all(isinstance(claim, dict) and claim.keys() >= _CLAIM for claim in claims)
+    )
 
 
 def write_claims(out: Path) -> None:
@@ -224,6 +236,7 @@ def markdown(found: Sequence[Mapping[str, Any]]) -> str:
     return table(("figure", *HEADINGS), rows)
 
 
+_CLAIM = {"text", "by", "measured", "seeds", "verdict", "reason"}  # the keys of a judged claim
 HEADINGS = ("claim", "measured, mean [95 % interval]", "seeds", "verdict")
 
 

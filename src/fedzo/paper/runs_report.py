@@ -53,6 +53,6 @@ def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str
         "claims": [],
         "folders": {label: str(paths[0].relative_to(folder)) for label, paths in runs.items()},
         "configs": {label: _text(paths[0]) for label, paths in runs.items()},
-        "seconds": round(sum(h[-1].get("seconds", 0) for s in histories.values() for h in s)),
+        "seconds": round(sum(h[-1].get("seconds") or 0 for s in histories.values() for h in s)),
         "environment": {},  # runs do not tell theirs
     }

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.errors import is_number
 from fedzo.plots.interval import interval
 from fedzo.plots.style import COLOURS, name
 
@@ -197,4 +197,4 @@ def _curves(runs: Runs, x: str, y: str) -> list[dict[str, Any]]:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+    return not isinstance(value, bool) and is_number(value)

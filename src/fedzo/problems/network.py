@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,10 @@ from fedzo.core.objective import Best, Objective
 from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
-from fedzo.errors import InvalidValue, UsageError, check_count, require
+from fedzo.errors import UsageError, check_count, require
 from fedzo.problems.batched import Batched
 from fedzo.problems.frozen import Frozen
+from fedzo.problems.samples import NamedBatch, held_by_devices
 from fedzo.problems.scratch import Piece, Scratch
 from fedzo.problems.trainable import chosen
 
@@ -32,8 +32,8 @@ class TorchProblem(Objective):
     """A torch module's parameters as x, and the mean loss over each device's samples as f_i.
 
     The module is the caller's own, and is what the run trains: it ends with the best parameters
-    that were evaluated. It is always run in evaluation mode and without gradients: dropout is
-    off, batch norm uses its running statistics, and buffers stay as they are. x is float32 (or
+    that were evaluated. It is put into evaluation mode and run without gradients: dropout is off,
+    batch norm uses its running statistics, and buffers stay as they are. x is float32 (or
     float64, if the parameters are); the parameters may have any precision and lie on any device
     that torch has.
 
@@ -50,7 +50,7 @@ class TorchProblem(Objective):
     data : sequence
         What each device holds, one entry a device: a tuple of tensors with a sample in each row,
         a torch data set or other sequence of samples, or a loader, whose data set and way to
-        put samples together are taken.
+        put samples together are taken. NumPy's arrays will do in place of tensors.
     trainable : str or sequence of str, optional
         Names of parameters or layers, patterns such as ``"*.bias"``, or a group: ``all``,
         ``norms``, ``biases``, ``head`` (:func:`fedzo.problems.trainable.chosen`). By default the
@@ -114,11 +114,8 @@ class TorchProblem(Objective):
         check_count("evaluation_batch", evaluation_batch)
         self.module, self.loss, self._own_metrics = module, loss, metrics
         self.pieces = _pieces(chosen(module, trainable))
-        self.dim, self.devices = self.pieces[-1].stop, len(data)
-        require(self.devices > 0, "data", data, "what each device holds, one entry a device")
-        self.data = [Samples.of(one) for one in data]
-        for device, samples in enumerate(self.data):
-            require(len(samples) > 0, "data", f"no samples of device {device}", "not empty")
+        self.data = held_by_devices(data)
+        self.dim, self.devices = self.pieces[-1].stop, len(self.data)
         self.evaluation_batch = evaluation_batch
         double = all(piece.tensor.dtype == torch.float64 for piece in self.pieces)
         self.dtype = np.dtype(np.float64 if double else np.float32)
@@ -282,8 +279,7 @@ class TorchProblem(Objective):
     def _losses_of(self, content: Any) -> NDArray[np.float64]:
         losses = self.loss(self.module, content)
         if not isinstance(losses, _torch().Tensor) or losses.ndim != 1:
-            shape = getattr(losses, "shape", type(losses).__name__)
-            raise UsageError(f"loss returned {shape}, not a tensor with a loss for each sample")
+            _complain(losses)
         values: NDArray[np.float64] = losses.double().cpu().numpy()
         return values
 
@@ -291,46 +287,11 @@ class TorchProblem(Objective):
         total, count = 0.0, self.size(device)
         for first in range(0, count, self.evaluation_batch):
             some = np.arange(first, min(first + self.evaluation_batch, count))
-            total += float(self._losses(self._batch(device, some)).sum())
+            losses = self._losses(self._batch(device, some))
+            if losses.size != some.size:
+                _complain(losses, some.size)
+            total += float(losses.sum())
         return total / count
-
-
-class NamedBatch(NamedTuple):
-    """A batch, and what tells its samples from all others."""
-
-    content: Any
-    names: list[tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A device's samples, and how some of them are put together."""
-
-    items: Any
-    collate: Callable[[list[Any]], Any] | None  # None: a tuple of tensors, indexed as a whole
-
-    @classmethod
-    def of(cls, data: Any) -> Samples:
-        """Return what a device holds, whichever of the forms it has."""
-        torch = _torch()
-        if isinstance(data, tuple) and all(isinstance(part, torch.Tensor) for part in data):
-            return cls(data, None)
-        if isinstance(data, torch.utils.data.DataLoader):
-            return cls(data.dataset, data.collate_fn)
-        if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-            allowed = "tensors, a data set or a loader for each device"
-            raise InvalidValue("data", type(data).__name__, allowed)
-        return cls(data, torch.utils.data.default_collate)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.items[0]) if self.collate is None else len(self.items)
-
-    def batch(self, which: Array) -> Any:
-        """Return some of them as one batch."""
-        if self.collate is not None:
-            return self.collate([self.items[int(i)] for i in which])
-        return tuple(part[_torch().from_numpy(which).to(part.device)] for part in self.items)
 
 
 def _pieces(parameters: Iterable[tuple[str, Tensor]]) -> list[Piece]:
@@ -350,6 +311,15 @@ def _copy(x: Array, target: Array) -> None:
         target[first : first + (1 << 16)] = x[first : first + (1 << 16)]
         if isinstance(file, mmap):
             file.madvise(MADV_DONTNEED)
+
+
+def _complain(losses: Any, samples: int | None = None) -> None:
+    """Raise an error that tells what a loss should have returned."""
+    shape = getattr(losses, "shape", None)
+    found = f"a {type(losses).__name__}" if shape is None else f"the shape {tuple(shape)}"
+    right = "a tensor of one loss for each sample"
+    right += "" if samples is None else f" of a batch, ({samples},)"
+    raise UsageError(f"loss returned {found}, not {right}; torch's losses need reduction='none'")
 
 
 def _sum(walked: Combination | None, step: Combination | None) -> Combination | None:

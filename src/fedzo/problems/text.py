@@ -13,7 +13,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import partition as deal_out
 from fedzo.data.text import load, model_folder
 from fedzo.errors import check_count, require
-from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch
+from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch, check_installed
 from fedzo.models.prepared import prepare
 from fedzo.problems.network import TorchProblem
 
@@ -42,7 +42,7 @@ def text(
     prompt: str = "Review: {}\nSentiment:",
     longest: int = 96,
     seed: int = 0,
-) -> TorchProblem:
+) -> TextProblem:
     """Return the problem of telling good reviews from bad by the word that follows a prompt.
 
     The loss is the cross-entropy between the scores of " negative" and " positive" after the
@@ -82,6 +82,7 @@ def text(
         check_count(key, value)
     require(read >= 0, "read", read, "a number of tokens, or 0 for all")
     require("{}" in prompt, "prompt", prompt, "a text with {} in it")
+    check_installed()  # before anything is fetched
     texts = load(data, data_dir or None)
     wanted = train_samples + validation_samples + test_samples
     allowed = f"at most {len(texts.texts) + train_samples - wanted}, what {data} has besides those "
@@ -102,7 +103,7 @@ def text(
     prepared = prepare(upper, folder, [prompt.format(texts.texts[i]) for i in which], longest, read)
     samples = list(zip(prepared, labels.tolist(), strict=True))
     test = train_samples + validation_samples
-    return _problem(
+    return TextProblem(
         upper,
         [[samples[int(i)] for i in part] for part in parts],
         {"validation": samples[train_samples:test], "test": samples[test:]},
@@ -110,32 +111,66 @@ def text(
     )
 
 
-def _problem(
-    upper: UpperLayers,
-    data: Sequence[Sequence[Sample]],
-    others: Mapping[str, Sequence[Sample]],
-    trainable: str,
-) -> TorchProblem:
-    import torch
+class TextProblem(TorchProblem):
+    """Upper layers to be trained on prepared texts, and further texts to tell an accuracy of.
 
-    def collate(some: Sequence[Sample]) -> tuple[Batch, Tensor]:
-        return as_batch([text for text, _ in some]), torch.tensor([label for _, label in some])
+    Parameters
+    ----------
+    upper
+        The layers.
+    texts
+        What each device holds, with labels.
+    others
+        Further texts by name, of which ``validation`` choose the best model.
+    trainable
+        As for :class:`TorchProblem`.
 
-    def loss(module: Any, batch: tuple[Batch, Tensor]) -> Tensor:
-        scores = upper.scores(batch[0])
-        return torch.nn.functional.cross_entropy(scores.double(), batch[1], reduction="none")
+    Attributes
+    ----------
+    reported
+        Whose accuracies are told at each evaluation: all of the others, if nothing else is said.
+    """
 
-    def accuracy(samples: Sequence[Sample]) -> float:
-        right = []
-        for first in range(0, len(samples), 64):
-            batch, labels = collate(samples[first : first + 64])
-            right += (upper.scores(batch).argmax(1) == labels).tolist()
+    chosen_by = "validation_accuracy"
+
+    def __init__(
+        self,
+        upper: UpperLayers,
+        texts: Sequence[Sequence[Sample]],
+        others: Mapping[str, Sequence[Sample]],
+        trainable: str,
+    ) -> None:
+        import torch
+
+        self.upper, self.texts, self.others = upper, texts, others
+        self.reported = tuple(others)
+        loaders = [torch.utils.data.DataLoader(own, collate_fn=_collate) for own in texts]
+        super().__init__(upper.module, self._cross_entropy, loaders, trainable)
+
+    def metrics(self, x: Array) -> Mapping[str, float]:
+        """Return the accuracies on further texts."""
+        return {f"{name}_accuracy": self.accuracy(name, x) for name in self.reported}
+
+    def accuracy(self, name: str, x: Array) -> float:
+        """Return the share of texts whose label has the higher score."""
+        import torch
+
+        self.place(x)
+        right, samples = [], self.others[name]
+        with torch.inference_mode():
+            for first in range(0, len(samples), self.evaluation_batch):
+                batch, labels = _collate(samples[first : first + self.evaluation_batch])
+                right += (self.upper.scores(batch).argmax(1) == labels).tolist()
         return float(np.mean(right))
 
-    def accuracies(module: Any) -> Mapping[str, float]:
-        return {f"{name}_accuracy": accuracy(samples) for name, samples in others.items()}
+    def _cross_entropy(self, module: Any, batch: tuple[Batch, Tensor]) -> Tensor:
+        import torch
 
-    loaders = [torch.utils.data.DataLoader(own, collate_fn=collate) for own in data]
-    problem = TorchProblem(upper.module, loss, loaders, trainable, metrics=accuracies)
-    problem.chosen_by = "validation_accuracy"
-    return problem
+        scores = self.upper.scores(batch[0]).double()
+        return torch.nn.functional.cross_entropy(scores, batch[1], reduction="none")
+
+
+def _collate(some: Sequence[Sample]) -> tuple[Batch, Tensor]:
+    import torch
+
+    return as_batch([text for text, _ in some]), torch.tensor([label for _, label in some])

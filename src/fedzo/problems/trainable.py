@@ -41,7 +41,10 @@ def chosen(module: Module, trainable: str | Sequence[str] | None) -> list[tuple[
         require(bool(found), "trainable", None, "given: no parameter requires a gradient")
         return found
     wanted: set[str] = set()
-    for one in [trainable] if isinstance(trainable, str) else trainable:
+    each = [trainable] if isinstance(trainable, str) else trainable
+    is_names = isinstance(each, list | tuple) and all(isinstance(one, str) for one in each)
+    require(is_names, "trainable", trainable, "a name or a list of names")
+    for one in each:
         names = _named(module, named, one)
         allowed = "the name of a parameter or a layer, a pattern that a parameter has, or "
         known = [*named, *(name for name, _ in module.named_modules() if name), *GROUPS]

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedzo.errors import UsageError
+from fedzo.errors import LARGEST_COUNT, UsageError, is_number
 
 HISTORY = "history.jsonl"
 
@@ -88,9 +88,31 @@ def _label(path: Path, among: Sequence[Path]) -> str:
 
 
 def _is_record(record: Any) -> bool:
-    """Return whether this has what every reader relies on: a round, and a loss that is a number."""
+    """Return whether this is what a run writes: numbers, a round and a loss among them."""
     if not isinstance(record, dict):
         return False
-    at, loss = record.get("round"), record.get("train_loss")
-    whole = isinstance(at, int) and not isinstance(at, bool) and at >= 0
-    return whole and isinstance(loss, int | float) and isfinite(loss)
+    numbers = {key: value for key, value in record.items() if key != "left_out"}
+    return (
+        _is_count(record.get("round"))
+        and is_number(record.get("train_loss"))
+        and all(_is_value(value) for value in numbers.values())
+        and _is_list_of_devices(record.get("left_out", []))
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
+
+
+def _is_value(value: Any) -> bool:
+    """Return whether this is a number, or null where it was not finite."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return True
+    return is_number(value) and not isinstance(value, bool)
+
+
+def _is_list_of_devices(devices: Any) -> bool:
+    return isinstance(devices, list) and all(
+        isinstance(one, dict) and _is_count(one.get("round")) and _is_count(one.get("device"))
+        for one in devices
+    )

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms import RoundInfo
+from fedzo.algorithms.searching import Search
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
+from fedzo.core.telling import tell
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
 from fedzo.runs.checkpoint import Checkpoint
 from fedzo.runs.folder import RunFolder
@@ -148,6 +150,10 @@ class Loop:
                 a["device"] for a in record.get("left_out", ()) if a["round"] == record["round"]
             }
             self.silent = absent if self.silent is None else self.silent & absent
+        found = (self.sealed.count, self.sealed.digest())
+        if lenient and found != (checkpoint.records, checkpoint.digest):
+            left = f"{self.sealed.count} records where {checkpoint.records} were written"
+            tell(f"fedzo: {files.history} was repaired: it has {left}")
         self.began -= checkpoint.seconds
         if self.federation.meter is not None:
             self.federation.meter.queries = checkpoint.spent
@@ -228,7 +234,19 @@ class Loop:
         info = info._replace(
             metrics=numbers_of(info.metrics), queries=self._asked(before, info.queries)
         )
-        self.position = self.position.moved(state, info)
+        self.position = self.position.moved(state, info, self._stayed(self.position.state, state))
+
+    def _stayed(self, before: Any, after: Any) -> bool:
+        """Return whether a round has left the model as it was, though it was to move it."""
+        if self._stays_until_better():
+            return False
+        x, moved = (self.job.algorithm.model(state) for state in (before, after))
+        # One that is moved in place is not there any more as it was.
+        return not np.may_share_memory(x, moved) and np.array_equal(x, moved)
+
+    def _stays_until_better(self) -> bool:
+        """Return whether to stay is to have found nothing better, rather than to stand still."""
+        return self.job.algorithm.settles or isinstance(self.job.algorithm, Search)
 
     def evaluate(self) -> None:
         """Add f(x) over all devices and the problem's metrics to the history, once a round."""
@@ -330,19 +348,37 @@ class Loop:
         if status <= Status.STOPPED:
             losses = [record["train_loss"] for record in self.history]
             moved = fingerprint(self.x) != self.start
-            if (
-                self.job.algorithm.settles
-            ):  # noise is no rise, and to stay is to find nothing better
-                losses, best, moved = losses[-1:], best if moved else best._replace(round=0), True
-            silent = sorted(self.silent or ())
-            found = shortcoming(at.round, at.queries, at.idle, losses, best, moved, silent)
-        return status if found is None else found[0], message + ("" if found is None else found[1])
+            if self.job.algorithm.settles:  # noise is no rise
+                losses, best = losses[-1:], best if moved else best._replace(round=0)
+            moved = moved or self._stays_until_better()
+            found = shortcoming(
+                at.round,
+                at.queries,
+                at.idle,
+                at.still,
+                losses,
+                best,
+                moved,
+                silent=sorted(self.silent or ()),
+                left_out=self._always_left_out(),
+            )
+        end, words = found or (None, "")
+        return status if end is None else end, message + words
 
     def _note_left_out(self, t: int) -> None:
         """Note the devices left out in round t, for the next record of the history."""
         for absent in sorted(self.federation.left_out):
             self.left_out.append({"round": t, **absent._asdict()})
         self.federation.left_out.clear()
+
+    def _always_left_out(self) -> list[int]:
+        """Return the devices that every round had to do without."""
+        rounds: dict[int, set[int]] = {}
+        named = (one for record in self.history for one in record.get("left_out", ()))
+        for one in (*named, *self.left_out):
+            rounds.setdefault(one["device"], set()).add(one["round"])
+        every = set(range(1, self.position.round + 1))
+        return sorted(device for device, absent in rounds.items() if every <= absent)
 
     def _better(self) -> Best:
         """Return the best evaluated model, the present one included."""
@@ -364,7 +400,7 @@ class Loop:
         return next(map(self._rank, kept), (0.0, self.best.fun))
 
     def _evaluation_queries(self) -> int:
-        return self.history[-1]["evaluation_queries"] if self.history else 0
+        return self.history[-1].get("evaluation_queries", 0) if self.history else 0
 
     def _metered(self) -> int:
         return 0 if self.federation.meter is None else self.federation.meter.queries

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.federation import Federation, Replies, Update, Work
+from fedzo.core.fixed import SetMean
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
@@ -56,10 +57,8 @@ class Uplink:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""
         return sample_uniformly(t, wanted, federation)
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Array, UplinkInfo]:
-        """Return Δ^t, the server's view of the mean update."""
+    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
+        """Return Δ^t, the server's view of the mean update: an array, or what makes one."""
         raise NotImplementedError
 
     def essence(self, updates: list[Update], work: Work) -> list[Update]:
@@ -114,6 +113,12 @@ class Mean:
         if isinstance(self._total, Combination | Rebuilt):
             return self._total.divided(self._shares)
         return self._total / self._shares
+
+
+def mean_of(work: Work | None, dim: int) -> Mean | SetMean:
+    """Return what takes the mean of a round's updates, by what their directions are drawn from."""
+    fixed = work is not None and work.algorithm.fixed_directions is not None
+    return SetMean(work, dim) if fixed and work is not None else Mean(dim)
 
 
 def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:

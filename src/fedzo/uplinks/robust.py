@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.federation import Federation, Replies, Update, Work
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
-from fedzo.uplinks.base import Uplink, UplinkInfo
+from fedzo.uplinks.base import Uplink, UplinkInfo, mean_of
 from fedzo.uplinks.seeds import centred
 
 Array = NDArray[Any]
@@ -139,13 +139,12 @@ class RobustSeeds(Robust):
     wants_coefficients: ClassVar[bool] = True
     wants_updates: ClassVar[bool] = False
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Array, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
         """Return what the centre of the round's coefficients makes."""
         heard, work = list(updates), updates.work
+        mean = mean_of(work, federation.dim)
         if not heard:
-            return np.zeros(federation.dim), UplinkInfo(0, 0, 0)
+            return mean.value(), UplinkInfo(0, 0, 0)
         if work is None or not work.algorithm.shared_directions:
             raise UsageError(
                 "uplink.kind = 'robust_seeds': coefficients can only be compared along the same "
@@ -155,7 +154,8 @@ class RobustSeeds(Robust):
         if len(rows) < len(heard):
             raise UsageError("uplink.kind = 'robust_seeds': an update came without coefficients")
         (centre,) = self.essence(heard, work)
-        return centre.delta, _info(rows, down=len(rows) * work.x.nbytes)
+        mean.add(centre)
+        return mean.value(), _info(rows, down=len(rows) * work.x.nbytes)
 
     def essence(self, updates: list[Update], work: Work) -> list[Update]:
         """Return the centre of the coefficients, as one update."""

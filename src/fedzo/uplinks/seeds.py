@@ -27,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.federation import Federation, Replies, Update, Work
+from fedzo.core.fixed import SetSum
 from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of
-from fedzo.uplinks.base import Mean, Uplink, UplinkInfo, mean_values
+from fedzo.uplinks.base import Uplink, UplinkInfo, mean_of, mean_values
 
 Array = NDArray[Any]
 
@@ -47,7 +48,8 @@ class Seeds(Uplink):
     On the way down a device that took part a few rounds ago can catch up from the log, all
     coefficients sent in the rounds since: M H b2 numbers a round, or H b2 where directions are
     shared. A device that was away for longer, or never there, takes the model's d numbers, as
-    soon as those are fewer.
+    soon as those are fewer; or K sums, where directions are of a fixed set of K and devices have
+    the start.
 
     Parameters
     ----------
@@ -83,12 +85,11 @@ class Seeds(Uplink):
             allowed = one_of(DOWNLINKS) + nearest(self.downlink, DOWNLINKS)
             raise InvalidValue("downlink", self.downlink, allowed)
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Array, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
-        shared = updates.work is not None and updates.work.algorithm.shared_directions
-        mean, heard, sent, numbers, model, one = Mean(federation.dim), [], 0, 0, 0, 0
+        work = updates.work
+        shared = work is not None and work.algorithm.shared_directions
+        mean, heard, sent, numbers, model, one = mean_of(work, federation.dim), [], 0, 0, 0, 0
         devices, error = [], 0.0
         for summed in updates:
             update, own = summed, summed.coefficients
@@ -96,8 +97,8 @@ class Seeds(Uplink):
                 if not sends_updates(federation, update.device):
                     raise UsageError(_NO_COEFFICIENTS)
                 own = update.delta
-            elif self.verify and updates.work is not None:
-                update, difference = _verify(t, summed, updates.work)
+            elif self.verify and work is not None:
+                update, difference = _verify(t, summed, work)
                 error = max(error, difference)
             if shared and update.coefficients is not None:
                 heard.append(update)
@@ -108,22 +109,27 @@ class Seeds(Uplink):
             numbers += own.size
             model = update.delta.nbytes
             devices.append(update.device)
-        log, delta = sent, None
+        log = sent
         if heard:
-            assert updates.work is not None
-            (centre,) = self.essence(heard, updates.work)
+            assert work is not None
+            (centre,) = self.essence(heard, work)
             if len(heard) == len(devices):
-                log, delta = one, centre.delta
+                log = one
             else:  # besides the updates of devices that draw other directions
-                mean.add(centre._replace(weight=sum(update.weight for update in heard)))
-        down, caught_up = self._downlink(t, devices, log, model, federation)
+                centre = centre._replace(weight=sum(update.weight for update in heard))
+            mean.add(centre)
+        delta = mean.value()
+        most = model
+        if isinstance(delta, SetSum) and self.downlink == "log" and devices:
+            most = min(model, delta.coefficients.size * (model // federation.dim))
+        down, caught_up = self._downlink(t, devices, log, most, federation)
         metrics: dict[str, float] = {"caught_up": caught_up}
         if self.verify:
             metrics["rebuild_error"] = error
         info = UplinkInfo(
             uplink_bytes=sent, downlink_bytes=down, channel_uses=numbers, metrics=metrics
         )
-        return mean.value() if delta is None else delta, info
+        return delta, info
 
     def essence(self, updates: list[Update], work: Work) -> list[Update]:
         """Return the mean coefficients, as one update, where directions are shared."""
@@ -143,22 +149,23 @@ class Seeds(Uplink):
         return mean_values(updates)
 
     def _downlink(
-        self, t: int, devices: list[int], log: int, model: int, federation: Federation
+        self, t: int, devices: list[int], log: int, most: int, federation: Federation
     ) -> tuple[int, int]:
         """Return the bytes that bring the devices to x^t, and how many came by the log.
 
+        Whom the log would cost more takes ``most``: the model, or the sums of a fixed set.
         A round of the log is as large as this one. Who was there when is not stored: the
         participants of a round are a function of it, and only rounds that are recent enough
         for the log to pay are looked at.
         """
-        recent = model // log if self.downlink == "log" and log else 0
+        recent = most // log if self.downlink == "log" and log else 0
         missing, total, caught_up = set(devices), 0, 0
         for rounds in range(1, min(recent, t) + 1):
             there = missing & set(self.participants(t - rounds, len(devices), federation).tolist())
             total += len(there) * rounds * log
             caught_up += len(there)
             missing -= there
-        return total + len(missing) * model, caught_up
+        return total + len(missing) * most, caught_up
 
 
 def centred(like: Update, coefficients: Array, work: Work) -> Update:

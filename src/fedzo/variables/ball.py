@@ -63,7 +63,9 @@ def inside(points: Array, eps: float, norm: str) -> Array:
     array([[0.588, 0.784]], dtype=float32)
     """
     if norm == "inf":
-        return np.float32(eps) * np.tanh(points.astype(np.float32))
+        delta = np.tanh(points.astype(np.float32, copy=False))
+        delta *= np.float32(eps)
+        return delta
     u = points.astype(np.float64) / math.sqrt(points.shape[1])
     lengths = np.sqrt(1 + np.square(u).sum(axis=1, keepdims=True))
     return np.asarray(eps * u / lengths, np.float32)

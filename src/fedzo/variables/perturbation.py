@@ -210,6 +210,8 @@ def in_range(rows: Array, input_range: Sequence[float]) -> Array:
     >>> in_range(np.array([0.0, 0.5, 1.0]), (-1, 3))
     array([-1.,  1.,  3.], dtype=float32)
     """
+    if tuple(input_range) == (0, 1):
+        return rows.astype(np.float32, copy=False)
     middle, half, bottom, top = _limits(input_range)
     inputs: Array = (middle + half * (2 * rows - 1)).astype(np.float32).clip(bottom, top)
     return inputs

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedzo import models
 from fedzo.errors import InvalidValue, nearest, one_of, require
 from fedzo.models import Model
-from fedzo.problems.attack.forms import Form
+from fedzo.problems.attack.transforms import Transform
 from fedzo.variables.ball import is_image
 from fedzo.variables.perturbation import batch_of
 
@@ -27,7 +27,7 @@ Columns = TypeVar("Columns", bound=tuple[Any, ...])
 class Inputs(NamedTuple):
     """Labelled inputs, those of several devices one after another."""
 
-    rows: Array  # (n, d), in the units of a fedzo.problems.attack.forms.Form
+    rows: Array  # (n, d), in the units of a fedzo.problems.attack.transforms.Transform
     labels: Array  # (n,), columns of the model's scores
 
 
@@ -84,19 +84,19 @@ def shape_of_inputs(model: Model, first: ArrayLike) -> tuple[int, ...]:
 
 
 def labelled(
-    model: Model, inputs: ArrayLike, labels: ArrayLike, form: Form, of: str = ""
+    model: Model, inputs: ArrayLike, labels: ArrayLike, transform: Transform, of: str = ""
 ) -> Inputs:
     """Return a batch of inputs with their labels; ``of`` is whose they are.
 
     >>> from fedzo.models import FunctionModel
-    >>> from fedzo.problems.attack.forms import Penalised
+    >>> from fedzo.problems.attack.transforms import PaperTransform
     >>> model = FunctionModel(lambda batch: batch)
-    >>> labelled(model, [[0.5, 0.75], [0.0, 0.5]], 1, Penalised((2,), (0, 1), c=1.0)).labels
+    >>> labelled(model, [[0.5, 0.75], [0.0, 0.5]], 1, PaperTransform((2,), (0, 1), c=1.0)).labels
     array([1, 1])
     """
-    batch = batch_of(inputs, form.shape, f"inputs{of}")
+    batch = batch_of(inputs, transform.shape, f"inputs{of}")
     require(len(batch) > 0, f"inputs{of}", "an empty batch", "one input or more")
-    return Inputs(form.rows(batch), columns_of(model, labels, len(batch), f"labels{of}"))
+    return Inputs(transform.rows(batch), columns_of(model, labels, len(batch), f"labels{of}"))
 
 
 def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels") -> Array:
@@ -108,6 +108,14 @@ def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels")
         raise InvalidValue(key, "lists of different lengths", allowed) from None
     require(given.shape in ((), (count,)), key, f"an array of shape {given.shape}", allowed)
     return model.columns(np.full(count, given) if given.ndim == 0 else given)
+
+
+def column_of_target(model: Model, target: Any) -> int:
+    """Return the column of the class that inputs are to be taken for."""
+    try:
+        return int(columns_of(model, [target], 1)[0])
+    except InvalidValue as error:
+        raise InvalidValue("target", target, error.allowed) from None
 
 
 def joined(parts: Sequence[Columns]) -> Columns:

@@ -87,5 +87,5 @@ def attack(
         classes=images.classes,
         transfer_to=None if transfer_to is None else other_of(transfer_to),
     )
-    problem.keep_for_report()  # a configuration's run has a folder
+    problem.reserve_for_report()  # a configuration's run has a folder
     return problem

@@ -25,55 +25,41 @@ often that happens around x: the usual random smoothing.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.core.directions import Frame
 from fedzo.core.objective import Best, Objective
-from fedzo.core.random import Draws, Stream
-from fedzo.errors import BudgetSpent, InvalidValue, nearest, one_of, require
+from fedzo.core.random import Draws
+from fedzo.errors import InvalidValue, nearest, one_of, require
 from fedzo.models import Model
-from fedzo.problems.attack.forms import form_of
-from fedzo.problems.attack.hand_in import hand_in
+from fedzo.problems.attack.evaluation import Evaluations
 from fedzo.problems.attack.inputs import (
-    PIECE,
     Inputs,
-    columns_of,
+    column_of_target,
     joined,
     labelled,
     listed,
     shape_of_inputs,
 )
 from fedzo.problems.attack.report import budgets
-from fedzo.problems.attack.scores import MARGINS, margins, step_of
+from fedzo.problems.attack.run_files import write_run_files
+from fedzo.problems.attack.scores import MARGINS, margins
+from fedzo.problems.attack.smoothing import choose_smoothing
+from fedzo.problems.attack.transforms import transform_of
 from fedzo.problems.attack.victim import Victim
 from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
 
 Array = NDArray[Any]
 
 _CANDIDATES = 4  # inputs that are drawn in place of one, within a budget
-_LOOKED_AT = 32  # inputs, to see whether scores are rounded
-_TRIES = 8  # inputs and directions, to see whether differences stand out
 # How far a round should move each number of x at least, in the root of the mean square. In the
 # middle of the range an input moves by half of that: a hundredth of the range.
 _REACH = 0.02
-
-
-class Seen(NamedTuple):
-    """What an evaluation saw of some inputs under one perturbation."""
-
-    losses: Array
-    fooled: Array
-    predictions: Array
-    l2: Array
-    linf: Array
 
 
 class Attack(Objective):
@@ -140,37 +126,37 @@ class Attack(Objective):
         if margin not in MARGINS:
             raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(str(margin), MARGINS))
         parts, names = listed("inputs", inputs), listed("labels", labels)
-        require(len(parts) == len(names), "labels", len(names), f"for {len(parts)} devices")
+        every = f"a list with an entry for each of the {len(parts)} devices"
+        require(len(parts) == len(names), "labels", f"a list of {len(names)}", every)
         self.model, self.margin, self.classes = model, margin, classes
         self.meter, self.shape = model.meter, shape_of_inputs(model, parts[0])
-        self.form = form_of(self.shape, model.input_range, c, eps, norm)
+        self.transform = transform_of(self.shape, model.input_range, c, eps, norm)
         self.chosen_by = "" if eps is None else "attack_success"
         own = [
-            labelled(model, part, name, self.form, of=f"[{device}]")
+            labelled(model, part, name, self.transform, of=f"[{device}]")
             for device, (part, name) in enumerate(zip(parts, names, strict=True))
         ]
         self.own = joined(own)
         self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
-        self.held_out = None if held_out is None else self._apart(held_out)
-        self.target = None if target is None else int(columns_of(model, [target], 1, "target")[0])
+        self.held_out = None if held_out is None else self._labelled_pair(held_out)
+        self.target = None if target is None else column_of_target(model, target)
         other = self.target is None or not np.any(self.own.labels == self.target)
         require(other, "target", target, "another class than those of the devices' inputs")
         self.dim, self.devices = self.own.rows.shape[1], len(parts)
         self.reach = _REACH * math.sqrt(self.dim)
         self.candidates = 1 if eps is None else _CANDIDATES
         self.victim = Victim(model, self.shape, self.dim)
-        self.victim.kept_back, self.gathering = self.evaluation_cost, self.victim.gathering
-        self._seen: dict[int, tuple[str, Seen]] = {}  # by device, of the last evaluation
-        self._taken_for: dict[str, Array] = {}  # predictions for all inputs, by perturbation
+        self.victim.reserved, self.gathering = self.evaluation_cost, self.victim.gathering
+        self.evaluations = Evaluations(self)
         self.transfer_to = transfer_to
 
-    def _apart(self, held_out: tuple[ArrayLike, ArrayLike]) -> Inputs | None:
+    def _labelled_pair(self, held_out: tuple[ArrayLike, ArrayLike]) -> Inputs | None:
         allowed = "a pair of inputs and their labels"
         require(isinstance(held_out, tuple | list) and len(held_out) == 2, "held_out",
                 type(held_out).__name__, allowed)  # fmt: skip
         if not len(held_out[0]):  # type: ignore[arg-type]
             return None
-        return labelled(self.model, *held_out, self.form, of=" held out")
+        return labelled(self.model, *held_out, self.transform, of=" held out")
 
     @property
     def evaluation_cost(self) -> int:
@@ -185,6 +171,11 @@ class Attack(Objective):
     def size(self, device: int) -> int:
         """Return how many inputs a device holds."""
         return int(self._starts[device + 1] - self._starts[device])
+
+    def inputs_of(self, device: int) -> Inputs:
+        """Return the inputs of a device."""
+        own = slice(self._starts[device], self._starts[device + 1])
+        return Inputs(self.own.rows[own], self.own.labels[own])
 
     def batch(self, device: int, size: int, draws: Draws) -> Array:
         """Return which inputs: of a device, independent and uniform (with replacement).
@@ -211,7 +202,9 @@ class Attack(Objective):
         if forward and batch.ndim == 2:
             chosen, at_x = self._promising(x, batch)
             rows, steps = rows[1:], steps[1:]
-        points = x + steps[:, None].astype(x.dtype) * directions[rows]
+        points = directions[rows]
+        points *= steps[:, None].astype(x.dtype)
+        points += x
         values = self._values(points, chosen, forward, at_x)
         return values if at_x is None else np.concatenate([at_x[None], values])
 
@@ -229,59 +222,26 @@ class Attack(Objective):
         at_x: Array | None = None,
     ) -> Array:
         """Return ψ, (k, b); where the answers are cut short, ψ at x, which is else the first."""
-        inputs, costs = self.form.queried(self.own.rows, chosen, points)
+        inputs, costs = self.transform.query_inputs(self.own.rows[chosen], points)
         scores = self.victim.ask(inputs.reshape(-1, self.dim), may_be_cut=may_be_cut)
         count, wanted = len(scores), costs.size
         labels = np.tile(self.own.labels[chosen], len(points))
-        first = np.maximum(self._margins(scores, labels[:count]), 0)
+        leads = np.maximum(self.margins(scores, labels[:count]), 0)
         if count < wanted:
-            known = first[: len(chosen)] if at_x is None else at_x
-            if len(known) < len(chosen):
+            at_x = leads[: len(chosen)] if at_x is None else at_x
+            if len(at_x) < len(chosen):
                 raise self.model.meter.spent()
-            left_out = np.tile(known, len(points))[count:]
-            first = np.concatenate([first, left_out])
-        return first.reshape(costs.shape) + costs
+            unanswered = np.tile(at_x, len(points))[count:]
+            leads = np.concatenate([leads, unanswered])
+        return leads.reshape(costs.shape) + costs
 
     def smoothing(self, draws: Draws) -> float | None:
-        """Return μ for an attack within a budget: 1, or more where answers are rounded.
-
-        It is doubled until half of the differences along some directions are not zero, or
-        until the directions reach the ball's surface.
-        """
-        if self.candidates == 1:
-            return None
-        x, smoothing = self.initial(), 1.0
-        most = math.sqrt(self.dim)
-        try:
-            count = len(self.own.labels)
-            some = np.unique(np.arange(_LOOKED_AT) * count // _LOOKED_AT)
-            scores = self.victim.ask(self.form.queried(self.own.rows, some, x[None])[0][0])
-            step = step_of(scores)
-            if step is None:
-                return smoothing
-            at_x = np.maximum(self._margins(scores, self.own.labels[some]), 0)
-            near = np.argsort(np.where(at_x > 0, at_x, np.inf), kind="stable")[:_TRIES]
-            frame = Frame("sphere", _TRIES, self.dim, x.dtype)
-            frame.draw(draws.on(Stream.DIRECTIONS))
-            directions = frame.scales[:, None] * frame.rows
-            while smoothing < most:
-                values = self._values((smoothing * directions).astype(x.dtype), some[near])
-                if np.mean(values != at_x[near]) >= 0.5:
-                    break
-                smoothing *= 2
-        except BudgetSpent:
-            return smoothing
-        if smoothing == 1:  # coarse, but fine enough
-            return smoothing
-        smoothing = min(smoothing, most)
-        kind = "labels only" if self.model.outputs == "labels" else f"scores in steps of {step:g}"
-        told = f"{self.model.name} answers {kind}: smoothing is raised from 1 to {smoothing:g}"
-        warnings.warn(f"{told}, so that differences stand out", UserWarning, stacklevel=2)
-        return smoothing
+        """Return μ for an attack within a budget: see :func:`choose_smoothing`."""
+        return None if self.candidates == 1 else choose_smoothing(self, draws)
 
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x), the mean of ψ over all inputs of a device."""
-        return np.array([self._evaluate(x, int(i)).losses.mean() for i in devices])
+        return np.array([self.evaluations.of_device(x, int(i)).losses.mean() for i in devices])
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return success rates and distortion over all inputs, and over those held out.
@@ -289,36 +249,31 @@ class Attack(Objective):
         The devices' own inputs have been seen by :meth:`losses` already, if it was asked for
         the same x just before: they cost nothing more.
         """
-        seen = joined([self._evaluate(x, i) for i in range(self.devices)])
-        distortion = distortion_of(seen.l2, seen.linf)
-        told = {"attack_success": float(seen.fooled.mean())}
-        predictions = [seen.predictions]
+        own = joined([self.evaluations.of_device(x, i) for i in range(self.devices)])
+        outcomes, metrics = [own], {"attack_success": float(own.fooled.mean())}
         if self.held_out is not None:
-            held_out = self._look(x, self.held_out, slice(None))
-            told["heldout_success"] = float(held_out.fooled.mean())
-            predictions.append(held_out.predictions)
-        self._taken_for[_fingerprint(x)] = np.concatenate(predictions).astype(np.int32)
-        self.victim.started = True
-        return told | {f"distortion_{k}": v for k, v in distortion._asdict().items()}
+            held_out = self.evaluations.of_inputs(x, self.held_out)
+            outcomes.append(held_out)
+            metrics["heldout_success"] = float(held_out.fooled.mean())
+        self.evaluations.remember(x, outcomes)
+        self.victim.evaluated = True
+        distortion = distortion_of(own.l2, own.linf)
+        return metrics | {f"distortion_{k}": v for k, v in distortion._asdict().items()}
 
     def write_files(self, folder: Path, best: Best) -> None:
-        """Write the best perturbation that was evaluated, and what there is to tell of it."""
-        hand_in(self, folder, best.x)
+        """Write the best perturbation that was evaluated, and the report of it."""
+        write_run_files(self, folder, best.x)
 
-    def keep_for_report(self) -> None:
-        """Keep queries back for the report as well: for each ε but that of the attack itself."""
+    def reserve_for_report(self) -> None:
+        """Reserve queries for the report as well: for each ε but that of the attack itself."""
         nothing = self.perturbation(self.initial())
         others = [eps for eps in budgets(nothing) if eps != nothing.eps]
-        self.victim.kept_back = self.evaluation_cost + len(others) * len(self.reported.labels)
+        self.victim.reserved = self.evaluation_cost + len(others) * len(self.reported.labels)
 
     def fooled(self, predictions: Array, labels: Array) -> Array:
         """Tell which inputs are taken for something else, or for the target."""
         wrong = predictions != labels if self.target is None else predictions == self.target
         return np.asarray(wrong)
-
-    def seen_under(self, x: Array) -> Array | None:
-        """Return what the model took all inputs for, those held out last, if x was evaluated."""
-        return self._taken_for.get(_fingerprint(x))
 
     @property
     def reported(self) -> Inputs:
@@ -327,42 +282,14 @@ class Attack(Objective):
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return what x is, in the shape of an input."""
-        return self.form.perturbation(x)
+        return self.transform.perturbation(x)
 
     def distortion(self, x: Array) -> Distortion:
         """Return how far x moves the devices' inputs; asks the model nothing."""
-        moved = self.form.moved(self.own.rows, np.arange(len(self.own.labels)), x)
-        return distortion_of(moved.l2, moved.linf)
+        perturbed = self.transform.perturbed_inputs(self.own.rows, x)
+        return distortion_of(perturbed.l2, perturbed.linf)
 
-    def _evaluate(self, x: Array, device: int) -> Seen:
-        """Look at all inputs of a device, once for each x."""
-        key = _fingerprint(x)
-        last, seen = self._seen.get(device, ("", None))
-        if last == key and seen is not None:
-            return seen
-        own = slice(self._starts[device], self._starts[device + 1])
-        seen = self._look(x, self.own, own)
-        self._seen[device] = key, seen
-        return seen
-
-    def _look(self, x: Array, inputs: Inputs, which: slice) -> Seen:
-        every = np.arange(len(inputs.labels))[which]
-        parts = []
-        for start in range(0, len(every), PIECE):
-            chosen = every[start : start + PIECE]
-            labels = inputs.labels[chosen]
-            moved = self.form.moved(inputs.rows, chosen, x)
-            scores = self.victim.ask(moved.inputs, evaluates=True)
-            losses = np.maximum(self._margins(scores, labels), 0) + moved.costs
-            predictions = scores.argmax(axis=1)
-            fooled = self.fooled(predictions, labels)
-            parts.append(Seen(losses, fooled, predictions, moved.l2, moved.linf))
-        return joined(parts)
-
-    def _margins(self, scores: Array, labels: Array) -> Array:
-        rounded = self.candidates > 1  # the paper's form takes all scores as they are
-        return margins(self.model, scores, labels, self.target, self.margin, rounded)
-
-
-def _fingerprint(x: Array) -> str:
-    return hashlib.sha256(x.astype(np.float32).tobytes()).hexdigest()
+    def margins(self, scores: Array, labels: Array) -> Array:
+        """Return by how much inputs still resist, from the model's scores."""
+        may_be_rounded = self.candidates > 1  # the paper's form takes all scores as they are
+        return margins(self.model, scores, labels, self.target, self.margin, may_be_rounded)

@@ -30,15 +30,15 @@ _COLUMNS = 12  # classes in a confusion matrix that is written out in the pictur
 _DARK = 0.6  # of the largest count: from there on numbers are white
 
 
-class Looked(NamedTuple):
-    """Inputs that were looked at, and what the model takes them for."""
+class ReportedInputs(NamedTuple):
+    """The inputs that a report is about, and what the model takes them for."""
 
     whose: str  # "held out" or "own"
     clean: Array  # (n, ...), in the model's range
     labels: Array  # (n,)
     before: Array | None  # predictions; None: not asked
     after: Array | None
-    moved: Array  # (n, ...)
+    perturbed: Array  # (n, ...)
     l2: Array
     linf: Array
 
@@ -63,27 +63,27 @@ def history_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def told(
-    looked: Looked,
+def content(
+    inputs: ReportedInputs,
     perturbation: Perturbation,
     classes: Sequence[str],
     target: int | None,
     success_by_eps: Sequence[tuple[float, float | None]],
     history: Sequence[Mapping[str, Any]],
-    transfer: Mapping[str, Any] | None,
+    transferred: Mapping[str, Any] | None,
     model: Model,
 ) -> dict[str, Any]:
-    """Return all that is known, as JSON has it."""
+    """Return all that a report says, as JSON has it."""
     low, high = model.input_range
-    known: dict[str, Any] = {
+    report: dict[str, Any] = {
         "model": model.name,
         "outputs": model.outputs,
         "queries": model.queries,
         "eps": perturbation.eps,
         "norm": perturbation.norm if perturbation.eps is not None else None,
         "target": None if target is None else classes[target],
-        "inputs": {"whose": looked.whose, "count": len(looked.labels)},
-        "success": None if looked.after is None else float(_fooled(looked, target).mean()),
+        "inputs": {"whose": inputs.whose, "count": len(inputs.labels)},
+        "success": None if inputs.after is None else float(_fooled(inputs, target).mean()),
         "success_by_queries": [
             {
                 "queries": record["queries"] + record["evaluation_queries"],
@@ -94,32 +94,33 @@ def told(
             if "attack_success" in record
         ],
         "success_by_eps": [{"eps": eps, "success": rate} for eps, rate in success_by_eps],
-        "by_class": _by_class(looked, classes, target),
+        "by_class": _by_class(inputs, classes, target),
         "confusion": {
             "classes": list(classes),
-            "before": _confusion(looked.labels, looked.before, len(classes)),
-            "after": _confusion(looked.labels, looked.after, len(classes)),
+            "before": _confusion(inputs.labels, inputs.before, len(classes)),
+            "after": _confusion(inputs.labels, inputs.after, len(classes)),
         },
-        "distortion": distortion_of(looked.l2, looked.linf)._asdict(),
-        "transfer": transfer,
+        "distortion": distortion_of(inputs.l2, inputs.linf)._asdict(),
+        "transfer": transferred,
     }
-    if is_image(looked.clean.shape[1:]):
-        images = ((part - low) / (high - low) for part in (looked.clean, looked.moved))
-        alike = ssim(*images)
-        known["distortion"] |= {"ssim_mean": float(alike.mean()), "ssim_min": float(alike.min())}
-    known["summary"] = _summary(known)
-    return known
+    if is_image(inputs.clean.shape[1:]):
+        images = ((part - low) / (high - low) for part in (inputs.clean, inputs.perturbed))
+        similar = ssim(*images)
+        extremes = {"ssim_mean": float(similar.mean()), "ssim_min": float(similar.min())}
+        report["distortion"] |= extremes
+    report["summary"] = _summary(report)
+    return report
 
 
-def transferred(
-    model: Model, clean: Array, moved: Array, labels: Array, target: int | None
+def transfer(
+    model: Model, clean: Array, perturbed: Array, labels: Array, target: int | None
 ) -> dict[str, Any]:
     """Return how often another model errs on what it got right before the perturbation."""
     shape = model.input_shape or clean.shape[1:]
     right = model(clean.reshape(-1, *shape)).argmax(axis=1) == labels
     if not right.any():
         return {"model": model.name, "inputs": 0, "success": None}
-    after = model(moved[right].reshape(-1, *shape)).argmax(axis=1)
+    after = model(perturbed[right].reshape(-1, *shape)).argmax(axis=1)
     fooled = after != labels[right] if target is None else after == target
     return {
         "model": model.name,
@@ -128,24 +129,24 @@ def transferred(
     }
 
 
-def write(folder: Path, known: Mapping[str, Any], perturbation: Perturbation) -> None:
+def write(folder: Path, report: Mapping[str, Any], perturbation: Perturbation) -> None:
     """Write ``attack.json`` and ``attack.png``."""
-    write_atomic(folder / "attack.json", (json.dumps(known, indent=2) + "\n").encode())
+    write_atomic(folder / "attack.json", (json.dumps(report, indent=2) + "\n").encode())
     picture = io.BytesIO()
-    _drawn(known, perturbation).savefig(picture, format="png")
+    _drawn(report, perturbation).savefig(picture, format="png")
     write_atomic(folder / "attack.png", picture.getvalue())
 
 
-def _fooled(looked: Looked, target: int | None) -> Array:
-    assert looked.after is not None
-    return np.asarray(looked.after != looked.labels if target is None else looked.after == target)
+def _fooled(inputs: ReportedInputs, target: int | None) -> Array:
+    assert inputs.after is not None
+    return np.asarray(inputs.after != inputs.labels if target is None else inputs.after == target)
 
 
-def _by_class(looked: Looked, classes: Sequence[str], target: int | None) -> dict[str, Any]:
+def _by_class(inputs: ReportedInputs, classes: Sequence[str], target: int | None) -> dict[str, Any]:
     rows = {}
-    for column in np.unique(looked.labels).tolist():
-        of_it = looked.labels == column
-        rate = None if looked.after is None else float(_fooled(looked, target)[of_it].mean())
+    for column in np.unique(inputs.labels).tolist():
+        of_it = inputs.labels == column
+        rate = None if inputs.after is None else float(_fooled(inputs, target)[of_it].mean())
         rows[classes[column]] = {"inputs": int(of_it.sum()), "success": rate}
     return rows
 
@@ -164,36 +165,36 @@ def _percent(rate: float | None) -> str:
     return "not asked" if rate is None else f"{rate:.0%}"
 
 
-def _summary(known: Mapping[str, Any]) -> str:
+def _summary(report: Mapping[str, Any]) -> str:
     """Return the main numbers in a line."""
-    moved, inputs = known["distortion"], known["inputs"]
+    moved, inputs = report["distortion"], report["inputs"]
     parts = [
-        f"{_percent(known['success'])} of {inputs['count']} inputs {inputs['whose']} fooled",
-        f"{known['queries']:,} queries",
+        f"{_percent(report['success'])} of {inputs['count']} inputs {inputs['whose']} fooled",
+        f"{report['queries']:,} queries",
         f"L∞ {LEVELS * moved['linf_max']:.3g}/{LEVELS}, mean L2 {moved['l2_mean']:.3g}",
     ]
     if "ssim_mean" in moved:
         parts.append(f"mean SSIM {moved['ssim_mean']:.3f}")
-    if known["transfer"] is not None:
+    if report["transfer"] is not None:
         parts.append(
-            f"{_percent(known['transfer']['success'])} transfer to {known['transfer']['model']}"
+            f"{_percent(report['transfer']['success'])} transfer to {report['transfer']['model']}"
         )
     return "; ".join(parts)
 
 
-def _drawn(known: Mapping[str, Any], perturbation: Perturbation) -> Any:
+def _drawn(report: Mapping[str, Any], perturbation: Perturbation) -> Any:
     """Return the figure: curves above, classes and confusions below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6.6), dpi=110, layout="constrained")
-    figure.suptitle(known["summary"], size=10)
+    figure.suptitle(report["summary"], size=10)
     above, below = figure.subplots(2, 3)
-    _draw_queries(above[0], known["success_by_queries"])
-    _draw_budgets(above[1], known["success_by_eps"], known["norm"])
+    _draw_queries(above[0], report["success_by_queries"])
+    _draw_budgets(above[1], report["success_by_eps"], report["norm"])
     _draw_perturbation(above[2], perturbation)
-    _draw_classes(below[0], known["by_class"])
+    _draw_classes(below[0], report["by_class"])
     for axes, when in zip(below[1:], ("before", "after"), strict=True):
-        _draw_confusion(axes, known["confusion"], when, figure)
+        _draw_confusion(axes, report["confusion"], when, figure)
     return figure
 
 

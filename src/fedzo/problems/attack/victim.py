@@ -21,7 +21,7 @@ _NUMBERS = 1 << 21  # in the directions of all of them, about: a few hundred MB 
 class Question(NamedTuple):
     """Inputs to be answered, (n, d): all or none, unless the first of them will do.
 
-    Only for an evaluation are those queries used that are kept back for it.
+    Only for an evaluation are those queries used that are reserved for it.
     """
 
     inputs: Array
@@ -43,10 +43,10 @@ class Victim:
 
     Attributes
     ----------
-    kept_back : int
+    reserved : int
         How many queries are left for an evaluation by whatever else asks.
-    started : bool
-        Whether there is something to keep: then that the model fails ends the run in order.
+    evaluated : bool
+        Whether there is a perturbation to keep: then a model that fails ends the run in order.
     failure : ModelError, optional
         What ended the run, if the model did.
     """
@@ -54,7 +54,7 @@ class Victim:
     def __init__(self, model: Model, shape: tuple[int, ...], dim: int) -> None:
         self.model, self._shape = model, model.input_shape or shape
         self.gathering = Gathering(self._answer, max(1, min(_SIDE_BY_SIDE, _NUMBERS // dim)))
-        self.kept_back, self.started = 0, False
+        self.reserved, self.evaluated = 0, False
         self.failure: ModelError | None = None
 
     def ask(self, inputs: Array, *, may_be_cut: bool = False, evaluates: bool = False) -> Array:
@@ -68,7 +68,7 @@ class Victim:
         sizes = np.array([len(question.inputs) for question in questions])
         left = self.model.meter.left
         if left is not None:
-            left -= 0 if questions[0].evaluates else self.kept_back  # as all do, or none
+            left -= 0 if questions[0].evaluates else self.reserved  # as all do, or none
             granted = (left - (np.cumsum(sizes) - sizes)).clip(0, sizes)
             whole = np.array([not question.may_be_cut for question in questions])
             sizes = np.where(whole & (granted < sizes), 0, granted)
@@ -84,7 +84,7 @@ class Victim:
         try:
             return self.model(inputs.reshape(-1, *self._shape))
         except ModelError as error:
-            if not self.started:
+            if not self.evaluated:
                 raise
             self.failure = error
             raise Halted(str(error)) from error

@@ -1,4 +1,4 @@
-"""What an optimiser's x does to inputs: the paper's form, or a δ within a budget."""
+"""How an optimiser's x changes inputs: as in the paper, or by a δ within a budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedzo.variables.perturbation import (
 Array = NDArray[Any]
 
 
-class Moved(NamedTuple):
+class PerturbedInputs(NamedTuple):
     """Inputs under one perturbation."""
 
     inputs: Array  # (b, d), in the model's range
@@ -32,7 +32,7 @@ class Moved(NamedTuple):
     linf: Array
 
 
-class Form(Protocol):
+class Transform(Protocol):
     """How x acts; ``rows`` are inputs as :meth:`rows` returns them."""
 
     @property
@@ -41,15 +41,15 @@ class Form(Protocol):
         ...
 
     def rows(self, batch: Array) -> Array:
-        """Return a batch of inputs as (n, d), in the form's own units."""
+        """Return a batch of inputs as (n, d), in the transform's own units."""
         ...
 
-    def queried(self, rows: Array, chosen: Array, points: Array) -> tuple[Array, Array]:
-        """Return chosen inputs under each of k points, (k, b, d), and their costs, (k, b)."""
+    def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
+        """Return b inputs under each of k points, (k, b, d), and their costs, (k, b)."""
         ...
 
-    def moved(self, rows: Array, chosen: Array, x: Array) -> Moved:
-        """Return chosen inputs as they are handed in: under x, and rounded where that is due."""
+    def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
+        """Return inputs as they are handed in: under x, and rounded where that is due."""
         ...
 
     def perturbation(self, x: Array) -> Perturbation:
@@ -58,7 +58,7 @@ class Form(Protocol):
 
 
 @dataclass(frozen=True)
-class Penalised:
+class PaperTransform:
     """The paper's: ½ tanh(tanh⁻¹ 2z + x), and c times the squared distance in the loss."""
 
     shape: tuple[int, ...]
@@ -69,17 +69,18 @@ class Penalised:
         """Return 2z."""
         return scaled(batch, self.input_range)
 
-    def queried(self, rows: Array, chosen: Array, points: Array) -> tuple[Array, Array]:
+    def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
         """Return the inputs and c times their squared distances."""
         shifts = np.tanh(points.astype(np.float32, copy=False))
-        inputs, squares = perturbed(rows, chosen, shifts, self.input_range)
+        inputs, squares = perturbed(rows, np.arange(len(rows)), shifts, self.input_range)
         return inputs, self.c * squares
 
-    def moved(self, rows: Array, chosen: Array, x: Array) -> Moved:
+    def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
         """Return the same of one x."""
-        inputs, costs = self.queried(rows, chosen, x[None])
+        inputs, costs = self.query_inputs(rows, x[None])
         shift = np.tanh(x.astype(np.float32, copy=False))[None]
-        return Moved(inputs[0], costs[0], *movements(rows, chosen, shift))
+        moves = movements(rows, np.arange(len(rows)), shift)
+        return PerturbedInputs(inputs[0], costs[0], *moves)
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return x in the shape of an input."""
@@ -87,7 +88,7 @@ class Penalised:
 
 
 @dataclass(frozen=True)
-class Within:
+class BudgetTransform:
     """A budget: clip(z + δ), δ in the ball of ε by :func:`fedzo.variables.ball.inside`."""
 
     shape: tuple[int, ...]
@@ -99,17 +100,18 @@ class Within:
         """Return z in [0, 1]."""
         return unit_rows(batch, self.input_range, self.shape)
 
-    def queried(self, rows: Array, chosen: Array, points: Array) -> tuple[Array, Array]:
+    def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
         """Return the inputs, not rounded: differences of a fraction of a level are to be seen."""
         deltas = inside(points, self.eps, self.norm)
-        moved = (rows[chosen][None] + deltas[:, None]).clip(0, 1)
+        moved = rows + deltas[:, None]
+        np.clip(moved, 0, 1, out=moved)
         return in_range(moved, self.input_range), np.zeros(moved.shape[:2])
 
-    def moved(self, rows: Array, chosen: Array, x: Array) -> Moved:
+    def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
         """Return the inputs, images in 8 bits."""
         delta = self.perturbation(x).noise.reshape(-1)
-        inputs = in_range((rows[chosen] + delta).clip(0, 1), self.input_range)
-        return Moved(inputs, np.zeros(len(chosen)), *changes(rows[chosen], delta))
+        inputs = in_range((rows + delta).clip(0, 1), self.input_range)
+        return PerturbedInputs(inputs, np.zeros(len(rows)), *changes(rows, delta))
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return δ in the shape of an input."""
@@ -117,20 +119,20 @@ class Within:
         return Perturbation.within(delta, self.input_range, self.eps, self.norm)
 
 
-def form_of(
+def transform_of(
     shape: tuple[int, ...],
     input_range: tuple[float, float],
     c: float,
     eps: float | None,
     norm: str,
-) -> Form:
-    """Return the form that is wanted: the paper's, unless there is a budget.
+) -> Transform:
+    """Return the transform that is wanted: the paper's, unless there is a budget.
 
-    >>> form_of((2,), (0.0, 1.0), 1.0, 8 / 255, "inf").perturbation(np.ones(2)).noise.round(4)
+    >>> transform_of((2,), (0.0, 1.0), 1.0, 8 / 255, "inf").perturbation(np.ones(2)).noise.round(4)
     array([0.0239, 0.0239], dtype=float32)
     """
     check_ball(1.0 if eps is None else eps, norm, shape)
     if eps is None:
         check_not_negative("c", c)
-        return Penalised(shape, input_range, c)
-    return Within(shape, input_range, float(eps), norm)
+        return PaperTransform(shape, input_range, c)
+    return BudgetTransform(shape, input_range, float(eps), norm)
