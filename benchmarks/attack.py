@@ -3,6 +3,7 @@
     python benchmarks/attack.py                        # ours, on the deer and the network that ship
     python benchmarks/attack.py --compare [--seeds 5]  # all methods, several victims: a table
     python benchmarks/attack.py --choose               # the other methods' settings, on the same
+    python benchmarks/attack.py --answers              # victims that tell little, and a target
     python benchmarks/attack.py --throughput           # against the victim's own best
 
 The images that a victim gets right are on ten devices; success is on test images that it gets
@@ -74,11 +75,13 @@ def images_of(judge: models.Model, label: str) -> Images:
     return Images(*found[0], *found[1])
 
 
-def ours(model: models.Model, images: Images, eps: float, norm: str, seed: int) -> Array:
+def ours(
+    model: models.Model, images: Images, eps: float, norm: str, seed: int, target: int | None = None
+) -> Array:
     """Return the perturbation that UniversalAttack finds with its own settings."""
     order = np.random.default_rng(0).permutation(len(images.labels))  # each device has all classes
     parts = np.array_split(order, DEVICES)
-    attack = fedzo.UniversalAttack(model, eps=eps, norm=norm, seed=seed)
+    attack = fedzo.UniversalAttack(model, eps=eps, norm=norm, target=target, seed=seed)
     attack.fit([images.train[part] for part in parts], [images.labels[part] for part in parts])
     return attack.noise.reshape(-1)
 
@@ -103,11 +106,12 @@ def theirs(
     return delta
 
 
-def success(judge: models.Model, images: Images, delta: Array) -> float:
+def success(judge: models.Model, images: Images, delta: Array, target: int | None = None) -> float:
     """Return how often images in 8 bits under a perturbation are taken for something else."""
     levels = np.rint(images.test * 255).reshape(len(images.test), -1)
     moved = (levels + np.rint(delta.astype(np.float64) * 255)).clip(0, 255) / 255
-    return float(np.mean(judge.predict(moved.astype(np.float32)) != images.answers))
+    taken_for = judge.predict(moved.astype(np.float32))
+    return float(np.mean(taken_for != images.answers if target is None else taken_for == target))
 
 
 def run(
@@ -146,17 +150,37 @@ def run(
 
 def choose(options: argparse.Namespace) -> None:
     """Print what each setting of the other methods gives, on the network and the deer that ship."""
-    for method, grid in GRIDS.items():
-        for settings in grid:
+    for method in options.methods or GRIDS:
+        for settings in GRIDS[method]:
             outcome = run(options, SHIPPED, "deer", method, 0, settings)
             shown = ", ".join(f"{key} {value:.3g}" for key, value in settings.items())
             print(f"{method}, {shown}: {outcome['success']:.0%}", flush=True)
 
 
+def answers(options: argparse.Namespace) -> None:
+    """Print what comes of victims that tell little, and of a target, on what ships."""
+    judge, eps = victim(SHIPPED, options.victims), options.eps / 255
+    images = images_of(judge, "deer")
+    limit: Any = {"max_queries": options.max_queries, "input_shape": judge.input_shape}
+    bird = data.load("cifar10-deer-mini").classes.index("bird")
+    victims = {
+        "only the top class": models.FunctionModel(judge.predict, "labels", classes=10, **limit),
+        "probabilities of two digits": models.FunctionModel(
+            lambda batch: judge.probabilities(batch).round(2), "probabilities", **limit
+        ),
+        "logits, to be taken for birds": victim(SHIPPED, options.victims, **limit),
+    }
+    for name, model in victims.items():
+        target = bird if "birds" in name else None
+        delta = ours(model, images, eps, options.norm, 0, target)
+        rate = success(judge, images, delta, target)
+        print(f"{name}: {rate:.0%}, {model.queries:,} queries", flush=True)
+
+
 def compare(options: argparse.Namespace) -> None:
     """Print a table: for each victim and label the mean success of each method, and its range."""
-    cases = [(SHIPPED, "deer"), (SHIPPED, "all")]
-    cases += [(name, label) for name in options.others for label in ("deer", "all")]
+    labels = options.labels or ("deer", "all")
+    cases = [(name, label) for name in (SHIPPED, *options.others) for label in labels]
     methods = options.methods or [*METHODS, OURS]
     for seed, case, method in itertools.product(range(options.seeds), cases, methods):
         outcome = run(options, *case, method, seed)
@@ -181,11 +205,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--answers", action="store_true")
     parser.add_argument("--throughput", action="store_true")
     parser.add_argument("--victims", type=Path, default=Path("victims"))
     parser.add_argument("--others", nargs="*", default=["plain", "mixer"])
     parser.add_argument("--methods", nargs="*", choices=[*METHODS, OURS])
-    parser.add_argument("--label", default="deer", choices=["deer", "all"])
+    parser.add_argument("--labels", nargs="*", choices=["deer", "all"])
     parser.add_argument("--victim", default=SHIPPED)
     parser.add_argument("--out", type=Path, default=Path("compare-attack"))
     options = parser.parse_args()
@@ -193,14 +218,16 @@ def main() -> None:
         model = victim(options.victim, options.victims)
         images = images_of(model, "deer")
         measure(model, images.train, int(images.labels[0]))
+    elif options.answers:
+        answers(options)
     elif options.choose:
         choose(options)
     elif options.compare:
         compare(options)
     else:
-        for seed in range(options.seeds):
-            outcome = run(options, options.victim, options.label, OURS, seed)
-            print(f"seed {seed}: {outcome['success']:.0%} of {outcome['images'][1]} held out; "
+        for label, seed in itertools.product(options.labels or ["deer"], range(options.seeds)):
+            outcome = run(options, options.victim, label, OURS, seed)
+            print(f"{label}, seed {seed}: {outcome['success']:.0%} of {outcome['images'][1]}; "
                   f"{outcome['queries']:,} queries, largest change {outcome['largest']:g}/255",
                   flush=True)  # fmt: skip
 

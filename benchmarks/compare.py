@@ -1,6 +1,6 @@
 """Our methods and others at equal queries, on problems that nobody tuned them on.
 
-    python benchmarks/compare.py [--set development|held-back] [--seeds 5] [--out DIR]
+    python benchmarks/compare.py [--set development|held-back|new] [--seeds 5] [--out DIR]
     python benchmarks/compare.py --bbob 11 12 [--dims 10 40] [--suite bbob-noisy]
 
 Others minimise the federated mean, and each of their calls counts once for every device. Nothing
@@ -24,11 +24,11 @@ import numpy as np
 import fedzo
 from comparing import bbob
 from comparing.methods import METHODS, TUNED, methods
-from comparing.problems import Problem, development, held_back
-from comparing.scores import STEPS, Record, as_table, lowest, plot
+from comparing.problems import Problem, development, held_back, new_instances
+from comparing.scores import STEPS, Record, as_table, ends, lowest, plot
 
 warnings.filterwarnings("ignore")
-SETS = {"development": development, "held-back": held_back}
+SETS = {"development": development, "held-back": held_back, "new": new_instances}
 
 
 class Kept:
@@ -124,7 +124,7 @@ def main() -> None:
         (out / f"{arguments.suite}.md").write_text(table + "\n")
         return
     records = list(untuned(arguments.set, arguments.seeds, out, arguments.only))
-    table = as_table(records)
+    table = ends(records) if arguments.set == "new" else as_table(records)
     if arguments.tuned:
         best = [r for r in records if r["method"] == "fedzo (plain call)"]
         best += tuned(arguments.set, arguments.seeds, out)

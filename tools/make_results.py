@@ -5,7 +5,8 @@
     python tools/make_results.py paper quick --sweeps sweeps
 
 A figure is taken from the first folder that has it. What is missing of the sweeps is done first;
-those that take hours are shown only if they have been begun by hand, by the command in SWEEPS.
+those that take hours are shown only if they have been begun by hand, by the command in SWEEPS, and
+without a folder for them none are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import csv
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,12 +28,13 @@ from fedzo.paper.claims import Verdict
 from fedzo.paper.reproduce import HEADINGS, cells, figures_in, table
 from fedzo.paper.thresholds import MEANING
 
+TRAIN = "python tools/train_victim.py carlini"
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Results
 
 Every figure of the paper, and some of our own, with what is claimed of them and whether it was
 borne out. The paper's plots themselves are not compared with: what its text says of them is.
-{count}
+{count}{absent}
 
 A claim is judged by numbers taken seed by seed, so that what two curves of a seed share cancels,
 and by the 95 % confidence interval of their mean (Student's t). It **holds** if the whole interval
@@ -49,12 +51,10 @@ Curves are means over seeds, bands go from the least to the greatest of them. Un
 what was run, made of the runs' own configurations; under a picture the scale: `paper` is the
 paper's setting, `quick` takes minutes, and what differs is listed, the paper's value in brackets.
 
-Made by `make results`, which does
+Made by the following; `make results` does it but for the victim that has to be trained.
 
 ```sh
-fedzo reproduce fig3 fig4 fig5 --scale paper --out paper
-fedzo reproduce all --scale quick --out quick
-python tools/make_results.py paper quick --sweeps sweeps
+{commands}
 ```
 
 with {environment}. `fedzo report quick` makes one page of it, with curves to hover and zoom.
@@ -134,7 +134,7 @@ def sweep_section(sweep: Sweep, out: Path) -> str:
         [
             f"### {sweep.title}",
             "",
-            f"{sweep.about} {queries:,} queries and {hours:.2f} hours of one core.",
+            f"{sweep.about} {queries:,} queries and {hours:.2f} hours of running.",
             "",
             f"```sh\n{command}\n```",
             "",
@@ -183,6 +183,26 @@ def count(figures: Sequence[dict[str, Any]]) -> str:
     return "\n".join(told)
 
 
+def commands(figures: Sequence[dict[str, Any]], with_sweeps: bool) -> str:
+    """Return what made them, by the scale that each is shown at."""
+    names: dict[str, list[str]] = {}
+    for figure in figures:
+        names.setdefault(figure["claims"][0]["scale"], []).append(figure["name"])
+    lines = [TRAIN] if any("victim" in n for n in names.values()) else []
+    lines += [f"fedzo reproduce {' '.join(n)} --scale {s} --out {s}" for s, n in names.items()]
+    page = f"python tools/make_results.py {' '.join(names)}"
+    return "\n".join([*lines, page + (" --sweeps sweeps" if with_sweeps else "")])
+
+
+def absent(found: Collection[str]) -> str:
+    """Return which figures are not shown, and how to make them; nothing if all are."""
+    names = [name for name in FIGURES if name not in found]
+    if not names:
+        return ""
+    first = f"{TRAIN} && " if "victim" in names else ""
+    return f"\nNot run yet: `{first}fedzo reproduce {' '.join(names)}`."
+
+
 def made_with(figures: Sequence[dict[str, Any]]) -> str:
     """Return the environments that figures were made in, which may be one."""
     told = (figure["environment"] | {"date": ""} for figure in figures)
@@ -194,13 +214,16 @@ def main() -> None:
     """Take each figure from the first folder that has it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--sweeps", type=Path, default=Path("sweeps"))
+    parser.add_argument(
+        "--sweeps", type=Path, help="do and show the baselines' grids, in this folder"
+    )
     arguments = parser.parse_args()
     folders = arguments.folders
     found = {f["name"]: (f, folder) for folder in reversed(folders) for f in figures_in(folder)}
     (DOCS / "images" / "results").mkdir(parents=True, exist_ok=True)
     shown = [found[name] for name in FIGURES if name in found]
-    sweeps, parts = sweeps_in(arguments.sweeps), []
+    sweeps = sweeps_in(arguments.sweeps) if arguments.sweeps else []
+    parts = []
     for figure, folder in shown:
         place = f"images/results/{figure['name']}.png"
         copy_picture(folder / f"{figure['name']}.png", DOCS / place)
@@ -210,7 +233,9 @@ def main() -> None:
     figures = [figure for figure, _ in shown]
     head = HEAD.format(
         count=count(figures),
+        absent=absent(found),
         thresholds=table(("word", "means"), list(MEANING.items())),
+        commands=commands(figures, bool(sweeps)),
         environment=made_with(figures),
     )
     (DOCS / "results.md").write_text("\n".join([head, *parts]), encoding="utf-8")

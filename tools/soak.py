@@ -13,23 +13,25 @@ The kills are drawn from a seed, so a failure can be repeated: python tools/soak
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
 import json
+import multiprocessing
 import os
 import random
 import re
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from flower_federation import Federation, children
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
+from fedzo.cli import main as main_of_fedzo
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks import UPLINKS
 
@@ -72,14 +74,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "lbfgs": (*COMMON, "algorithm.name=lbfgs", *EXACT),
 }
 APP = Path(__file__).parents[1] / "examples" / "flower-app"
-SERVED = {  # nine devices, of which a round has all, and steps that take no time
+SERVED: dict[str, Any] = {  # nine devices, of which a round has all, and steps that take no time
     "config": "",
     "problem.name": "quadratic",
     "problem.devices": 9,
     "algorithm.participants": "",
     "algorithm.learning-rate": 0.01,
     "run.rounds": 12,
-    "run.evaluate-every": 2,
+    "run.evaluate-every": 1,
     "flower.grace": 900.0,
     "flower.patience": 900.0,
 }
@@ -114,29 +116,48 @@ def long_run(rounds: int) -> None:
         raise SystemExit(f"memory or open files grow: {settled} after a fifth, {last} at the end")
 
 
-def kill_and_resume(name: str, out: Path, draws: random.Random) -> int:
-    """Kill a run until it gets to its end, and compare it with one that nobody killed."""
+def kill_and_resume(name: str, out: Path, draws: random.Random, kills: int) -> int:
+    """Kill a run so many times, each time further on, and compare it with one nobody killed.
+
+    Return how many kills found it running.
+    """
     changes = [part for setting in PARTS[name] for part in ("--set", setting)]
-    command = [sys.executable, "-m", "fedzo", "run", "quadratic", *changes, "--quiet"]
+    command = ["run", "quadratic", *changes, "--quiet"]
     whole, killed = out / "whole", out / "killed"
-    began = os.times().elapsed
-    subprocess.run([*command, "--out", str(whole)], check=False, stdout=subprocess.DEVNULL)
-    seconds, kills = os.times().elapsed - began, 0
-    while True:
+    started([*command, "--out", str(whole)]).join()
+    records, hits = len(history(whole)), 0
+    for at in (*sorted(draws.randrange(records) for _ in range(kills)), None):
         resume = ["--resume"] if (killed / "config.toml").exists() else []
-        with subprocess.Popen(
-            [*command, "--out", str(killed), *resume], stdout=subprocess.DEVNULL
-        ) as run:
-            try:
-                # The start takes much of the time; after a few kills it may get to its end.
-                run.wait(draws.uniform(0.4, 1.0) * seconds if kills < 4 else None)
-            except subprocess.TimeoutExpired:
-                run.send_signal(signal.SIGKILL)
-                kills += 1
-                continue
-        break
-    compare(name, out, kills)
-    return kills
+        run = started([*command, "--out", str(killed), *resume])
+        while at is not None and run.is_alive():
+            if (killed / "config.toml").exists() and lines_of(killed) >= at:
+                time.sleep(draws.uniform(0, 0.1))
+                run.kill()
+                break
+            time.sleep(0.005)
+        run.join()
+        hits += run.exitcode == -signal.SIGKILL
+    compare(name, out, hits)
+    return hits
+
+
+def started(arguments: list[str]) -> multiprocessing.Process:
+    """Start a command in a process that has all modules already: most of a start is to import."""
+    process = multiprocessing.get_context("fork").Process(target=quietly, args=(arguments,))
+    process.start()
+    return process  # type: ignore[return-value]
+
+
+def quietly(arguments: list[str]) -> None:
+    """Run a command; its exit code is this process's."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        sys.exit(main_of_fedzo(arguments))
+
+
+def lines_of(folder: Path) -> int:
+    """Return how many records a run has written."""
+    path = folder / "history.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def kill_server_app(out: Path, draws: random.Random, kills: int) -> None:
@@ -146,18 +167,18 @@ def kill_server_app(out: Path, draws: random.Random, kills: int) -> None:
         node.write_text("[problems.quadratic]\ndevices = 9\n")
         federation.start_node("node", f'partition-id=0 num-partitions=1 node-file="{node}"')
         run = federation.run(APP, {**SERVED, "run-dir": str(out / "whole")})
-        began = time.monotonic()
         if federation.wait(run, 900) != "finished:completed":
             raise SystemExit(federation.log(run))
-        seconds = time.monotonic() - began
         killed = {**SERVED, "run-dir": str(out / "killed")}
-        for _ in range(kills):
+        for at in sorted(draws.sample(range(1, SERVED["run.rounds"]), kills)):
             run = federation.run(APP, {**killed, "resume": (out / "killed" / ".fedzo").exists()})
-            time.sleep(draws.uniform(0.3, 1.0) * seconds)
+            while lines_of(out / "killed") < at:
+                time.sleep(0.05)
             for pid in children(federation.processes["superlink"].pid):
                 if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
-            federation.wait(run, 900)
+            if federation.wait(run, 900) != "finished:failed":
+                raise SystemExit(f"the server app was not killed: {federation.log(run)}")
         run = federation.run(APP, {**killed, "resume": True})
         if federation.wait(run, 900) != "finished:completed":
             raise SystemExit(federation.log(run))
@@ -194,13 +215,12 @@ def main() -> None:
     assert missing <= {"fedzo", "ideal"}, f"not soaked: {missing}"  # those are the defaults
     print(f"{arguments.rounds:,} rounds", flush=True)
     long_run(arguments.rounds)
-    draws, kills = random.Random(arguments.seed), 0
-    print(f"{arguments.kills} kills", flush=True)
-    for turn, name in enumerate(itertools.cycle(PARTS)):
-        if turn >= len(PARTS) and kills >= arguments.kills:
-            break
+    draws = random.Random(arguments.seed)
+    each, hits = -(-arguments.kills // len(PARTS)), 0
+    for name in PARTS:
         with tempfile.TemporaryDirectory() as folder:
-            kills += kill_and_resume(name, Path(folder), draws)
+            hits += kill_and_resume(name, Path(folder), draws, each)
+    print(f"{hits} kills in all, and of Flower's server app:", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         kill_server_app(Path(folder), draws, kills=3)
 

@@ -105,6 +105,29 @@ def decay(devices: int, seed: int) -> tuple[Any, Array]:
     return exact, np.array([10.0, 1.0, 1e-2, 1e-1])
 
 
+def reactions(devices: int, seed: int) -> tuple[Any, Array]:
+    """Return the fit of A -> B -> C and a fading background: six numbers from 10^-6 to 10^5."""
+    draws = np.random.default_rng(seed)
+    usual = np.array([1e5, 1e-1, 1e-3, 1e-6, 1e-2, 1e-2])
+    goal = usual * 10 ** draws.uniform(-0.5, 0.5, 6)
+    times = np.logspace(-1, 4, 40)
+
+    def curves(x: Array) -> Array:
+        amount, first, second, gain, ground, fading = x
+        apart = second - first if second != first else 1e-12 * first
+        between = amount * first / apart * (np.exp(-first * times) - np.exp(-second * times))
+        seen = gain * between + ground * np.exp(-fading * times)
+        return np.concatenate([amount * np.exp(-first * times) + 1e-3 * amount, seen])
+
+    measured = curves(goal) * (1 + 0.02 * draws.normal(size=(devices, 80)))
+
+    def exact(x: Array, device: int) -> float:
+        off = np.log(np.maximum(curves(x), 1e-300)) - np.log(measured[device])
+        return float(np.mean(off**2))
+
+    return exact, usual * 10 ** draws.uniform(-1, 1, 6)
+
+
 def ridge(devices: int, seed: int) -> tuple[Any, Array]:
     """Return the validation error of a regression by the logarithms of three penalties."""
     draws = np.random.default_rng(seed)
@@ -144,6 +167,20 @@ def development(seed: int) -> list[Problem]:
         Problem("logistic", *logistic(50, 10, seed), 10, 20_000),
         Problem("logistic, d = 1,000", *logistic(1000, 10, seed), 10, 40_000),
         Problem("the same, noisy", *logistic(1000, 10, seed), 10, 40_000, noise=0.01),
+    ]
+
+
+def new_instances(seed: int) -> list[Problem]:
+    """Return problems of the kinds that the defaults were chosen on, and two more, all new."""
+    seed += 5000
+    many = logistic(1000, 10, seed + 1)
+    return [
+        Problem("valley, d = 50", *valley(50, 5, seed), 5, 20_000),
+        Problem("the same, noise 0.5", *valley(50, 5, seed), 5, 20_000, noise=0.5),
+        Problem("logistic, d = 1,000", *many, 10, 40_000),
+        Problem("the same, noise 0.01", *many, 10, 40_000, noise=0.01),
+        Problem("reactions, d = 6", *reactions(6, seed + 2), 6, 3_000, scale="log"),
+        Problem("quadratic, d = 3", *quadratic(3, 10.0, 3, seed + 3), 3, 700),
     ]
 
 

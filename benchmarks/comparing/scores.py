@@ -49,6 +49,21 @@ def as_table(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
+def ends(records: Sequence[Record]) -> str:
+    """Return medians over the seeds as Markdown: the mean that a method ends with."""
+    names = list(dict.fromkeys(record["method"] for record in records))
+    lines = ["| problem | start | " + " | ".join(names) + " |"]
+    lines.append("| --- |" + " ---: |" * (1 + len(names)))
+    for problem in dict.fromkeys(record["problem"] for record in records):
+        rows = [record for record in records if record["problem"] == problem]
+        cells = [f"{np.median([record['start'] for record in rows]):.4g}"]
+        for name in names:
+            found = [record["end"] for record in rows if record["method"] == name]
+            cells.append(f"{np.median(found):.4g}" if found else "")
+        lines.append(f"| {problem} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def profiles(records: Sequence[Record], tolerance: float) -> dict[str, list[float]]:
     """Return data profiles (Moré & Wild 2009) over the share of the budget.
 

@@ -1,5 +1,8 @@
 """Searches: their questions to the numbers, resume to the bit, and what they must never do."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -338,21 +341,26 @@ def random_problem(seed, dims=(0, 1.6)):
     return fun, mean, x0, devices, noise
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(10), pytest.param(range(10, 200), marks=pytest.mark.slow)], ids=["few", "all"]
-)
-def test_random_problems_never_end_worse_than_they_began(seeds):
+def test_random_problems_never_end_worse_than_they_began():
     """By the true f. Noise may fool a comparison at 2.5 errors, in 6 of 1,000 problems at most."""
-    worse = 0
-    for seed in seeds:
-        fun, mean, x0, devices, noise = random_problem(seed)
+    for seed in range(10):
+        fun, mean, x0, devices, _ = random_problem(seed)
         budget = min(20 * (x0.size + 4) * devices, 4000)
         result = fedzo.minimize(fun, x0, devices=devices, max_queries=budget, workers=1, seed=seed)
         assert result.nfev <= budget
         assert np.isfinite(result.fun)
-        assert noise or mean(result.x) <= mean(x0)
-        worse += mean(result.x) > mean(x0)
-    assert worse <= len(seeds) // 100
+        assert mean(result.x) <= mean(x0)
+
+
+@pytest.mark.slow
+def test_larger_random_problems_never_end_worse_than_they_began():
+    """A quarter of those of benchmarks/random_problems.py: up to 2,000 numbers and 50 devices."""
+    root = Path(__file__).parents[2]
+    solve = runpy.run_path(str(root / "benchmarks/random_problems.py"))["solve"]
+    records = [solve(seed) for seed in range(50)]
+    assert [record for record in records if record["fault"]] == []
+    exact = [record["left"] for record in records if not record["noise"]]
+    assert np.median(exact) < 0.1  # and it gets somewhere, however small the budget
 
 
 @pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])

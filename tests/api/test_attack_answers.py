@@ -63,6 +63,20 @@ def test_rounded_scores_are_noticed_and_mu_is_raised_until_differences_stand_out
     assert judge.success_rate(OWN, LABEL) > noise_alone() + 0.2
 
 
+@pytest.mark.parametrize(("digits", "total"), [(1, 0.7), (2, 0.98), (3, 1.001)])
+def test_probabilities_that_rounding_keeps_from_summing_to_one_are_taken(digits, total):
+    row = np.full(7, 1 / 7).round(digits)
+    scores = FunctionModel(lambda batch: np.tile(row, (len(batch), 1)), "probabilities")(OWN)
+    assert np.allclose(scores.sum(axis=1), total)
+
+
+@pytest.mark.parametrize("row", [(0.97, 0.01), (0.333, 0.333), (1.0, 1.0)])
+def test_what_rounding_does_not_explain_is_refused(row):
+    model = FunctionModel(lambda batch: np.tile(row, (len(batch), 1)), "probabilities")
+    with pytest.raises(fedzo.errors.ModelError, match="sum to"):
+        model(OWN)
+
+
 def test_exact_scores_need_no_more_than_a_look():
     model = FunctionModel(logits, max_queries=3_000)
     attack = fedzo.UniversalAttack(model, eps=EPS).fit(DEVICES, LABEL)

@@ -114,6 +114,14 @@ def test_nothing_found_is_told():
     assert tester.result.status is Status.STALLED
 
 
+def test_what_leads_to_no_perturbation_is_said():
+    victim = model(max_queries=2_000)
+    with pytest.warns(UserWarning, match="errs on all of the devices' inputs without any"):
+        fedzo.UniversalAttack(victim, eps=EPS).fit(DEVICES, 1)  # they are of class 0
+    with pytest.raises(InvalidValue, match=r"^target = 9: must be columns of the model's scores"):
+        fedzo.UniversalAttack(victim, eps=EPS, target=9).fit(DEVICES, 0)
+
+
 def test_a_target_is_what_inputs_are_taken_for():
     found = fedzo.UniversalAttack(model(), eps=0.2, target=2, rounds=60).fit(DEVICES, 0)
     taken = logits(found.apply(OWN)).argmax(axis=1)

@@ -158,3 +158,18 @@ def test_settings_share_seeds(tmp_path):
     for setting in (first, second):
         assert [run.experiment.options.seed for run in setting.runs] == [0, 1, 2]
     assert first.runs[0].folder == tmp_path / "local_steps=1" / "seed-0"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sweep", "quadratic", "--grid", "algorithm.learning_rate=0.01"],
+        ["reproduce", "table1", "--seeds", "1"],
+        ["run", "quadratic", "--seeds", "2"],
+    ],
+)
+def test_a_folder_of_somebody_else_is_left_alone(command, tmp_path, capsys):
+    (tmp_path / "best.toml").write_text("mine")
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    assert "holds files that are not of a run, such as best.toml" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["best.toml"]

@@ -86,6 +86,17 @@ def test_same_run_as_in_one_process(name, nodes):
     assert there.evaluation_queries == here.evaluation_queries
 
 
+@pytest.mark.parametrize("name", ["adaptive", "lbfgs", "cma", "tpe"])
+def test_same_search_by_some_of_the_devices(name):
+    algorithm, own = ALGORITHMS[name](participants=4), dataclasses.replace(QUICK, clip=False)
+    there = run(Nodes(nodes=4), algorithm=algorithm, settings=own, rounds=25)
+    here = fedzo.minimize(PROBLEM, algorithm=algorithm, seed=5, rounds=25, evaluate_every=3)
+    assert there.x.tobytes() == here.x.tobytes()
+    assert there.last.tobytes() == here.last.tobytes()
+    assert [without(r) for r in there.history] == [without(r) for r in here.history]
+    assert there.history[-1]["participants"] == 4
+
+
 @pytest.mark.parametrize("kind", UPLINKS)
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_same_run_by_every_uplink(kind, weighting):

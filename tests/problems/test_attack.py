@@ -197,7 +197,7 @@ def test_bad_settings_are_refused(change, message):
 
 def test_bad_labels_and_inputs_are_refused():
     model = FunctionModel(logits, outputs="logits", input_shape=SHAPE)
-    with pytest.raises(InvalidValue, match="labels = 2: must be for 3 devices"):
+    with pytest.raises(InvalidValue, match="for each of the 3 devices"):
         Attack(model, INPUTS, LABELS[:2])
     with pytest.raises(InvalidValue, match=r"labels\[0\] .* one for each of the 3 inputs"):
         Attack(model, INPUTS, [[0], [0], [0]])

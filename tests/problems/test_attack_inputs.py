@@ -27,7 +27,7 @@ def refuse(batch):
         ([ROWS[0]], [0], r"inputs\[0\] = 'an array of shape \(6,\)'"),
         ([np.full((2, 6), "a")], [0], "of numbers"),
         ([ROWS], None, "labels = None"),
-        ([ROWS, ROWS], [0], "labels = 1: must be for 2 devices"),
+        ([ROWS, ROWS], [0], "labels = 'a list of 1': must be a list with an entry"),
         # As many in all as there are inputs, but not for each device:
         ([ROWS[:1], ROWS[1:]], [[0, 0, 0], [0]], r"labels\[0\] = .* each of the 1 inputs"),
         ([ROWS], [np.eye(4, dtype=int)], r"labels\[0\] = 'an array of shape \(4, 4\)'"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.algorithms.automatic import AutomaticState, Numbers, judged, numbers_of
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.core.federation import LocalFederation
@@ -300,6 +301,20 @@ def test_other_units_of_f_are_the_same_run(factor):
     run = {"devices": 4, "algorithm": AUTO, "rounds": 30}
     one, other = (fedzo.minimize(f, START, **run) for f in (bowl, in_units))
     assert one.x.tobytes() == other.x.tobytes()
+
+
+def test_a_single_rise_is_waited_for_and_a_great_one_is_not():
+    numbers = Numbers(rate=0.1, smoothing=1e-3, variance=0.0, gained=10.0)
+    state = AutomaticState(np.ones(1), (), np.zeros(1), (), np.array(numbers))
+    for look in range(1, 4):
+        state = judged(state, np.array([[1.0, 1.5, 2.0]] * 2))
+        assert (numbers_of(state).rate, numbers_of(state).rises, state.x[0]) == (0.1, look, 1.0)
+    back = judged(state, np.array([[1.0, 1.5, 2.0]] * 2))  # the fourth
+    assert (numbers_of(back).rate, numbers_of(back).rises, back.x[0]) == (0.05, 0.0, 0.0)
+    lower = judged(state, np.array([[1.0, 0.5, 2.0]] * 2))
+    assert (numbers_of(lower).rises, numbers_of(lower).gained) == (0.0, 10.5)
+    great = judged(state._replace(numbers=np.array(numbers)), np.array([[1.0, 2.5, 4.0]] * 2))
+    assert (numbers_of(great).rate, great.x[0]) == (0.05, 0.0)
 
 
 def test_a_rate_of_ones_own_is_left_alone():

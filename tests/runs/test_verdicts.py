@@ -178,7 +178,7 @@ def test_a_run_that_stands_still_says_so(tmp_path):
     result = go(40, resume=True)
     assert (result.fun, result.success, result.status) == (6, True, Status.FINISHED)
     # Ten or eleven steps of 0.1 there, by rounding.
-    assert re.match(r"finished 40 rounds; in (29|30) of them the model did not", result.message)
+    assert re.match(r"finished 40 rounds; in (29|30) of 40 rounds the model", result.message)
 
 
 def test_a_search_that_finds_nothing_better_does_not_speak_of_smoothing():
@@ -203,3 +203,25 @@ def test_a_device_left_out_in_every_round_is_named():
     )  # fmt: skip
     assert result.status is Status.HALTED
     assert result.message == "finished 3 rounds, but device 1 was left out in every round"
+
+
+@pytest.mark.parametrize("damage", ["lost", "empty", "shuffled", "twice"])
+def test_history_that_does_not_fit_is_refused_and_repaired_if_asked(damage, tmp_path, capsys):
+    """What is left of it comes back in order, the model is that of a run without any damage."""
+    folder, history = tmp_path / "run", tmp_path / "run" / "history.jsonl"
+    whole = run(rounds=6)
+    run(rounds=4, run_dir=folder)
+    lines = history.read_text().splitlines(keepends=True)
+    found = {"lost": [], "empty": [], "shuffled": lines[::-1], "twice": [*lines, lines[2]]}[damage]
+    history.unlink() if damage == "lost" else history.write_text("".join(found))
+    before = history.read_text() if history.exists() else None
+    with pytest.raises(fedzo.errors.UsageError, match="does not fit its checkpoint"):
+        run(rounds=6, run_dir=folder, resume=True)
+    assert (history.read_text() if history.exists() else None) == before
+    assert capsys.readouterr().err == ""
+    result = run(rounds=6, run_dir=folder, resume="repair")
+    assert np.array_equal(result.last, whole.last)
+    assert result.queries == whole.queries
+    rounds = [record["round"] for record in result.history]
+    assert rounds == ([4, 5, 6] if not found else list(range(7)))
+    assert ("history.jsonl was repaired: it has" in capsys.readouterr().err) == (not found)

@@ -115,7 +115,7 @@ class Adaptive(Search):
             if 2 * LINE * account.devices <= LOOKS * budget:
                 ended = yield from descent.run(limit=0.12 * budget, tol=self.tol)
                 went = distance(account.x, x0, scale)
-                if guessed and went and not 0.01 < went < 100:
+                if guessed and went > 100:  # x has larger units than 1
                     scale = went * scale
                     curved = Curvature(went**2 * curved.second, curved.length / went)
                 rugged = yield from is_rugged(account, scale)
@@ -227,19 +227,22 @@ def from_elsewhere(
 ) -> Asking:
     """Descend from other points, as long as they lead to other minima, with half of the queries.
 
-    A descent that comes back to the minimum that is known says that there may be no other.
+    A descent that comes back to the minimum that is known says that there may be no other; where
+    descents are cheap, three of them say so.
     """
-    (x0, start), half = begun, account.left / 2
+    (x0, start), half, returns = begun, account.left / 2, 0
     while account.left > half:
         x = x0 + sigma * scale * account.draw().normals(account.dim)
-        known = account.fun
+        known, asked = account.fun, account.asked
         fun = float((yield from account.values(x))[0])
         if not math.isfinite(fun):
             continue
         descent = Descent(account, scale, curved, MEMORY, at=(x, fun))
         yield from descent.run(limit=half / 3)
         if abs(descent.fun - known) < 1e-3 * abs(start - known):
-            break
+            returns += 1
+            if returns == 3 or account.asked - asked > half / 10:
+                break
 
 
 def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:

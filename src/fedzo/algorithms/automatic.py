@@ -22,6 +22,8 @@ Array = NDArray[Any]
 LOOKS_FROM = 1 << 31  # looks are addressed by rounds from here on: runs do not get there
 SHARE = 16  # looks take a sixteenth of the queries, or less
 DEVICES = 5  # at least so many are looked at, if there are
+PATIENCE = 4  # looks that may see a rise
+MUCH = 0.1  # of all that was gained: a rise that is not waited for
 FURTHEST = 4.0  # a look does not tell more than that the best rate is so many times this one
 EPS = float(np.finfo(np.float64).eps)
 
@@ -44,6 +46,8 @@ class Numbers(NamedTuple):
     variance: float = math.nan  # of the difference that a look sees
     ceiling: float = math.inf  # the rate that failed last
     usual: float = math.nan  # how far rounds go
+    gained: float = 0.0  # by how much f has fallen, from one best model to the next
+    rises: float = 0.0  # looks since the best model that saw a rise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +58,11 @@ class Automatic(Algorithm):
     far beyond, :math:`2x - y`: on the same devices and samples, twice, so that the difference of
     the two tells how much of them is noise.
 
-    * Where f has risen in both by more than three times the noise, or is not finite, the run goes
-      back to y, and η is halved; the rate that failed is a ceiling, which rises by a tenth a look.
+    * Where f has risen in both by more than three times the noise, and does so in four looks
+      without being lower than at y in between, or has risen by a tenth of all that was gained, or
+      is not finite, the run goes back to y, and η is halved; the rate that failed is a ceiling,
+      which rises by a tenth a look. A single rise is what other devices make of a round: to allow
+      none would take much shorter steps.
     * Where f has fallen by more than twice the noise, the parabola through the three is lowest at v
       of the way from y to x, and η is multiplied by :math:`\sqrt{v}` where v > 1. It is not
       shortened where v < 1: what is best for one round is less than what is best for many.
@@ -198,21 +205,24 @@ def judged(state: AutomaticState, values: Array) -> AutomaticState:
     variance = apart if math.isnan(before) else 0.7 * before + 0.3 * min(apart, 4 * before)
     risen = (values[:, 1] > values[:, 0]).all()
     if risen and down > 3 * math.sqrt(variance) + 8 * EPS * abs(values[:, 0]).max():
-        return gone_back(state._replace(numbers=np.array(numbers._replace(variance=variance))))
+        numbers = numbers._replace(variance=variance, rises=numbers.rises + 1)
+        state = state._replace(numbers=np.array(numbers))
+        back = numbers.rises >= PATIENCE or down > MUCH * numbers.gained
+        return gone_back(state) if back else state
     ceiling = 1.1 * numbers.ceiling
     longer = 1.0 if down**2 < 4 * variance else math.sqrt(max(lowest_at(down, beyond), 1.0))
     rate = min(numbers.rate * longer, max(ceiling / 1.5, numbers.rate))
     numbers = numbers._replace(rate=rate, variance=variance, ceiling=ceiling)
-    state = state._replace(numbers=np.array(numbers))
     if down < 0:
+        numbers = numbers._replace(gained=numbers.gained - down, rises=0.0)
         state = state._replace(good_x=state.x.copy(), good_server=state.server)
-    return state
+    return state._replace(numbers=np.array(numbers))
 
 
 def gone_back(state: AutomaticState) -> AutomaticState:
     """Return the best state that a look has seen, to go on from with half the rate."""
     rate = numbers_of(state).rate
-    numbers = np.array(numbers_of(state)._replace(rate=rate / 2, ceiling=rate))
+    numbers = np.array(numbers_of(state)._replace(rate=rate / 2, ceiling=rate, rises=0.0))
     return state._replace(x=state.good_x.copy(), server=state.good_server, numbers=numbers)
 
 

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO, SignMomentum
-from fedzo.errors import UsageError, require
+from fedzo.errors import BudgetSpent, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
-from fedzo.problems.attack.inputs import check_batches, columns_of, listed
+from fedzo.problems.attack.inputs import check_batches, column_of_target, columns_of, listed
 from fedzo.problems.attack.problem import Attack
 from fedzo.runs.minimize import minimize
 from fedzo.runs.options import RunKeywords
@@ -193,7 +193,10 @@ class UniversalAttack:
             raise failure
         if not self.noise.any():
             self._result.success = False
-            message = f"no perturbation is better than none: {self._result.message}"
+            reason = self._result.message
+            if next(iter(self._result.history), {}).get("attack_success") == 1:
+                reason = "the model errs on all of the devices' inputs without any"
+            message = f"no perturbation is better than none: {reason}"
             warnings.warn(message, UserWarning, stacklevel=2)
         return self
 
@@ -247,16 +250,21 @@ class UniversalAttack:
         """Return how often the model errs on the inputs, or takes them for the target.
 
         They are under the perturbation, images within a budget rounded to 8 bits. One label may
-        stand for all. It costs a query for each input.
+        stand for all. It costs a query for each input; what ``fit`` was given as ``held_out`` has
+        been measured within its budget, ``result.history[-1]["heldout_success"]``.
         """
         moved = self.apply(inputs)
         right = columns_of(self.model, labels, len(moved))
         shape = self.model.input_shape or self.noise.shape
-        scores = self.model(moved.reshape(-1, *shape))
+        try:
+            scores = self.model(moved.reshape(-1, *shape))
+        except BudgetSpent as error:
+            error.add_note("fit() measures success within the budget, on its held_out=(...).")
+            raise
         check_columns(right, scores.shape[1])  # which a model may not tell before it answers
         predictions = scores.argmax(axis=1)
         if self.target is not None:
-            return float(np.mean(predictions == columns_of(self.model, [self.target], 1, "target")))
+            return float(np.mean(predictions == column_of_target(self.model, self.target)))
         return float(np.mean(predictions != right))
 
     def project(self, eps: float, norm: str = "inf") -> UniversalAttack:

@@ -137,10 +137,7 @@ def sweep(
     ('learning_rate=0.01', 0.01)
     """
     _check_folders(settings)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
+    RunFolder(out).claim()
     do([run for setting in settings for run in setting.runs], cores(), report)
     means = {id(setting): interval(setting.ends()).mean for setting in settings}
     # A mean that is not a number has runs that diverged in it.

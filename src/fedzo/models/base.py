@@ -22,6 +22,7 @@ from fedzo.errors import (
     one_of,
     require,
 )
+from fedzo.models.rounding import step_of
 
 Array = NDArray[Any]
 
@@ -332,8 +333,13 @@ class Model(ABC):
             span = f"from {chances.min():g} to {chances.max():g}"
             raise self._error(f"answered probabilities {span}, not in [0, 1]{hint}")
         worst = sums[np.argmax(np.abs(sums - 1))]
-        if abs(worst - 1) > _ROUNDING:
+        if abs(worst - 1) > _ROUNDING + self._lost_by_rounding(scores):
             raise self._error(f"answered probabilities that sum to {worst:g}, not to 1{hint}")
+
+    def _lost_by_rounding(self, scores: Array) -> float:
+        """Return how far from one probabilities may sum that are rounded to a digit or more."""
+        step = step_of(scores) if self.outputs == "probabilities" else None
+        return 0.0 if step is None or step == 1 else scores.shape[1] * step / 2
 
     def _error(self, problem: str) -> ModelError:
         return ModelError(self.name, problem)

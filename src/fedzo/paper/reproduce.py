@@ -24,6 +24,7 @@ from fedzo.paper.picture import axes_of
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
 from fedzo.plots.series import columns, finals
+from fedzo.runs.folder import RunFolder
 
 
 def reproduce(
@@ -58,10 +59,7 @@ def reproduce(
         The claims of each figure, judged.
     """
     plans = [plan_of(each, scale, out, seeds) for each in figures]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
+    RunFolder(out).claim()
     runs = [run for plan in plans for seeds_ in plan.runs.values() for run in seeds_]
     do(runs, workers or cores(), report)
     judged = {plan.figure.name: plan.write() for plan in plans}

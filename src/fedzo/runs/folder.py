@@ -7,6 +7,7 @@ any moment leaves the old file or the new one, never half of one.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,6 +62,20 @@ class RunFolder:
                 "choose an empty or new folder"
             )
 
+    def claim(self) -> None:
+        """Mark the folder as one for what several runs come to, unless it is somebody else's.
+
+        It may hold runs already, of a sweep or a reproduction that was stopped.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            below = (self.path.glob("*/" * depth + self.mark.name) for depth in (1, 2, 3))
+            if next(itertools.chain.from_iterable(below), None) is None:
+                self.check_free()
+            self.mark.touch()
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder, and keep every other run out of it meanwhile.
@@ -106,13 +121,16 @@ class RunFolder:
     ) -> list[dict[str, Any]]:
         """Drop what lies after a round, half lines and lines off the schedule; return the rest.
 
-        What is left is what an uninterrupted run would have written by that round.
+        What is left is what an uninterrupted run would have written by that round; of a damaged
+        history, where ``lenient``, all of that which can be read, a record for a round, in order.
         """
         kept = [
             record
             for record in read_history(self.history, lenient)
             if record["round"] <= upto and scheduled(record["round"])
         ]
+        if lenient:
+            kept = [record for _, record in sorted({r["round"]: r for r in kept}.items())]
         write_atomic(self.history, "".join(map(as_line, kept)).encode())
         return kept
 

@@ -15,6 +15,7 @@ from fedzo.algorithms import RoundInfo
 from fedzo.algorithms.searching import Search
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
+from fedzo.core.telling import tell
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
 from fedzo.runs.checkpoint import Checkpoint
 from fedzo.runs.folder import RunFolder
@@ -149,6 +150,10 @@ class Loop:
                 a["device"] for a in record.get("left_out", ()) if a["round"] == record["round"]
             }
             self.silent = absent if self.silent is None else self.silent & absent
+        found = (self.sealed.count, self.sealed.digest())
+        if lenient and found != (checkpoint.records, checkpoint.digest):
+            left = f"{self.sealed.count} records where {checkpoint.records} were written"
+            tell(f"fedzo: {files.history} was repaired: it has {left}")
         self.began -= checkpoint.seconds
         if self.federation.meter is not None:
             self.federation.meter.queries = checkpoint.spent

@@ -68,7 +68,11 @@ def shortcoming(
             f", but no evaluated model is better than the start, {first:.4g}",
         ),
         # As good as it gets, perhaps: whoever reads it knows.
-        (2 * still > rounds, None, f"; in {still} of them the model did not move: {flat}"),
+        (
+            2 * still > rounds,
+            None,
+            f"; in {still} of {rounds} rounds the model stood still: {flat}",
+        ),
     )
     met = ((status, words) for holds, status, words in reasons if holds)
     return next(met, None) if rounds else None

@@ -110,6 +110,14 @@ def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels")
     return model.columns(np.full(count, given) if given.ndim == 0 else given)
 
 
+def column_of_target(model: Model, target: Any) -> int:
+    """Return the column of the class that inputs are to be taken for."""
+    try:
+        return int(columns_of(model, [target], 1)[0])
+    except InvalidValue as error:
+        raise InvalidValue("target", target, error.allowed) from None
+
+
 def joined(parts: Sequence[Columns]) -> Columns:
     """Return several named tuples of arrays as one, the arrays end to end.
 

@@ -40,7 +40,7 @@ from fedzo.models import Model
 from fedzo.problems.attack.evaluation import Evaluations
 from fedzo.problems.attack.inputs import (
     Inputs,
-    columns_of,
+    column_of_target,
     joined,
     labelled,
     listed,
@@ -126,7 +126,8 @@ class Attack(Objective):
         if margin not in MARGINS:
             raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(str(margin), MARGINS))
         parts, names = listed("inputs", inputs), listed("labels", labels)
-        require(len(parts) == len(names), "labels", len(names), f"for {len(parts)} devices")
+        every = f"a list with an entry for each of the {len(parts)} devices"
+        require(len(parts) == len(names), "labels", f"a list of {len(names)}", every)
         self.model, self.margin, self.classes = model, margin, classes
         self.meter, self.shape = model.meter, shape_of_inputs(model, parts[0])
         self.transform = transform_of(self.shape, model.input_range, c, eps, norm)
@@ -138,7 +139,7 @@ class Attack(Objective):
         self.own = joined(own)
         self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
         self.held_out = None if held_out is None else self._labelled_pair(held_out)
-        self.target = None if target is None else int(columns_of(model, [target], 1, "target")[0])
+        self.target = None if target is None else column_of_target(model, target)
         other = self.target is None or not np.any(self.own.labels == self.target)
         require(other, "target", target, "another class than those of the devices' inputs")
         self.dim, self.devices = self.own.rows.shape[1], len(parts)

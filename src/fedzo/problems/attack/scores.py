@@ -1,4 +1,4 @@
-"""What a model's scores say of inputs: margins, and how finely they are told."""
+"""What a model's scores say of inputs: margins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from fedzo.models import Model
 from fedzo.models.base import check_columns
+from fedzo.models.rounding import step_of
 
 Array = NDArray[Any]
 
 MARGINS = ("logits", "confidences")
-_DECIMALS = 4  # scores with more of them are as good as exact
 
 
 def margins(
@@ -48,19 +48,3 @@ def margins(
     scores[rows, labels] = -np.inf
     lead = np.asarray(own - scores.max(axis=1))
     return lead if target is None else -lead
-
-
-def step_of(scores: Array) -> float | None:
-    """Return the step between scores that are rounded to few decimals; None: they are not.
-
-    >>> step_of(np.array([[0.25, 0.75], [0.5, 0.5]])), step_of(np.array([[0.0, 1.0]]))
-    (0.01, 1.0)
-    >>> step_of(np.array([[1 / 3, 2 / 3]], np.float32)) is None
-    True
-    """
-    exact = scores.astype(np.float64)
-    close = 4 * np.finfo(scores.dtype).eps * np.maximum(np.abs(exact), 1e-3)
-    for decimals in range(_DECIMALS + 1):
-        if np.all(np.abs(np.round(exact, decimals) - exact) <= close):
-            return float(10.0**-decimals)
-    return None

@@ -11,7 +11,7 @@ import numpy as np
 from fedzo.core.directions import Frame
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import BudgetSpent
-from fedzo.problems.attack.scores import step_of
+from fedzo.models.rounding import step_of
 
 if TYPE_CHECKING:
     from fedzo.problems.attack.problem import Attack
