@@ -75,18 +75,23 @@ def without(record, *keys):
     return {k: v for k, v in record.items() if k not in gone and not k.startswith(wire)}
 
 
+SEARCHES = ("adaptive", "lbfgs", "cma", "tpe")
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("nodes", [1, 4, 9])  # nine nodes for six devices: three have none
 def test_same_run_as_in_one_process(name, nodes):
     algorithm = ALGORITHMS[name]()
-    there = run(Nodes(nodes=nodes), algorithm=algorithm)
+    # Of slopes that all devices measure, some are honest outliers, which a server would clip.
+    settings = dataclasses.replace(QUICK, clip=False) if name in SEARCHES else QUICK
+    there = run(Nodes(nodes=nodes), algorithm=algorithm, settings=settings)
     here = fedzo.minimize(PROBLEM, algorithm=algorithm, seed=5, rounds=6, evaluate_every=3)
     assert np.array_equal(there.x, here.x)
     assert [without(r) for r in there.history] == [without(r) for r in here.history]
     assert there.evaluation_queries == here.evaluation_queries
 
 
-@pytest.mark.parametrize("name", ["adaptive", "lbfgs", "cma", "tpe"])
+@pytest.mark.parametrize("name", SEARCHES)
 def test_same_search_by_some_of_the_devices(name):
     algorithm, own = ALGORITHMS[name](participants=4), dataclasses.replace(QUICK, clip=False)
     there = run(Nodes(nodes=4), algorithm=algorithm, settings=own, rounds=25)
