@@ -4,8 +4,8 @@ Each method is a function of (ask, images, labels, eps, budget, rng) and of sett
 a batch of images and returns logits until ``budget`` queries are spent, ``images`` are rows in
 [0, 1]. It yields perturbations, and the last one that was reached counts.
 
-The defaults of the settings are the best of ``GRIDS`` on the network that ships, its deer and
-one seed: ``python benchmarks/attack.py --choose`` tries them all again.
+``GRIDS`` has settings around the defaults: ``python benchmarks/attack.py --choose`` tries them on
+the network that ships, its deer and one seed. Those of NES are the best of its grid.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def nes(
     rng: Any,
     sigma: float = 0.03,
     step: float = 2 / 255,
-    pairs: int = 50,
+    pairs: int = 200,
     beta: float = 0.9,
     hinge: bool = True,
 ) -> Iterator[Array]:
@@ -229,7 +229,7 @@ METHODS: dict[str, Callable[..., Iterator[Array]]] = {
 }
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "NES, sign steps": [
-        *({"pairs": pairs} for pairs in (100, 200, 20)),
+        *({"pairs": pairs} for pairs in (50, 100, 200, 400)),
         {"hinge": False},
         *({"sigma": sigma} for sigma in (0.1, 0.01, 0.001)),
         *({"step": step / 255} for step in (0.5, 1, 2, 4)),

@@ -1,6 +1,6 @@
 """Compare `fedzo.tune` with random search and Optuna's TPE, at an equal number of trainings.
 
-    python benchmarks/tuning.py               the table of docs/black-box.md
+    python benchmarks/tuning.py               the table of docs/black-box.md (--only: some rows)
     python benchmarks/tuning.py --defaults    the settings that the default was chosen from
 
 All tune the shipped example, `fedzo run tuning`. For random search and TPE a trial is one training
@@ -88,7 +88,7 @@ def cell(scores):
     return f"{statistics.fmean(scores):.3f} ± {statistics.stdev(scores):.3f}"
 
 
-def compare(budgets, seeds):
+def compare(budgets, seeds, only):
     start = {name: kind.at(0.5) for name, kind in SPACE.items()}
     print(
         f"Score of the start: {final_score(start):.3f}; of the bad: {final_score(BAD_START):.3f}\n"
@@ -96,6 +96,8 @@ def compare(budgets, seeds):
     row("trainings in all", [str(b) for b in budgets])
     row("---", ["---"] * len(budgets))
     for name, method in METHODS.items():
+        if only and name not in only:
+            continue
         row(name, [cell([final_score(method(b, s)) for s in range(seeds)]) for b in budgets])
 
 
@@ -129,10 +131,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--defaults", action="store_true")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=[], choices=METHODS, metavar="METHOD")
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with threadpool_limits(1):
         if arguments.defaults:
             defaults(400, arguments.seeds)
         else:
-            compare((100, 200, 400, 800), arguments.seeds)
+            compare((100, 200, 400, 800), arguments.seeds, arguments.only)

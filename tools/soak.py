@@ -38,9 +38,9 @@ from fedzo.uplinks import UPLINKS
 SETTINGS = (
     "problem.dim=30",
     "problem.devices=6",
-    "run.rounds=4000",
-    "run.evaluate_every=100",
-    "run.checkpoint_every=20",
+    "run.rounds=800",
+    "run.evaluate_every=20",
+    "run.checkpoint_every=5",
 )
 COMMON = (*SETTINGS, "algorithm.participants=4")
 EXACT = (
@@ -67,8 +67,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "zo_sgd": (*SETTINGS, "algorithm.name=zo_sgd"),
     "dzopa": (*SETTINGS, "algorithm.name=dzopa"),
     "zone_s": (*SETTINGS, "algorithm.name=zone_s"),
-    "cma": (*COMMON, "algorithm.name=cma", "run.rounds=1000"),
-    "tpe": (*COMMON, "algorithm.name=tpe", "run.rounds=150"),
+    "cma": (*COMMON, "algorithm.name=cma", "run.rounds=300"),
+    "tpe": (*COMMON, "algorithm.name=tpe", "run.rounds=60"),
     # Without noise, and on long valleys, they take hundreds of rounds.
     "adaptive": (*COMMON, "algorithm.name=adaptive", *EXACT),
     "lbfgs": (*COMMON, "algorithm.name=lbfgs", *EXACT),

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.algorithms.account import Account
 from fedzo.algorithms.adaptive import turns
 from fedzo.algorithms.quasi_newton import curvature, two_loops, typical_scale
-from fedzo.algorithms.questions import Account, Points, Stencil, owners, unpack
+from fedzo.algorithms.questions import Points, Stencil, owners, unpack
 from fedzo.algorithms.searching import Live
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.core.random import Draws, Stream
@@ -394,3 +395,17 @@ def test_a_rugged_sum_is_searched_without_a_budget_too():
 
     result = fedzo.minimize(waves, np.full(2, 2.3), devices=1, workers=1)
     assert result.fun < 0.05  # the next minima have 0.1
+
+
+def test_a_tolerance_ends_the_plain_call_earlier():
+    def valley(x, device):
+        return float(100 * np.sum((x[1:] - x[:-1] ** 2) ** 2) + np.sum((1 - x) ** 2))
+
+    whole, early = (
+        fedzo.minimize(valley, np.full(6, -1.0), devices=2, tol=tol, workers=1)
+        for tol in (None, 1e-2)
+    )
+    assert early.nfev < 0.7 * whole.nfev
+    assert early.fun < 0.05 * early.history[0]["train_loss"]
+    with pytest.raises(fedzo.errors.InvalidValue, match="tol"):
+        fedzo.minimize(valley, np.zeros(2), devices=1, tol=1e-2, algorithm=fedzo.CMA())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.core.random import Draws, Stream
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.problem import Attack
 
@@ -61,6 +62,18 @@ def test_rounded_scores_are_noticed_and_mu_is_raised_until_differences_stand_out
     judge = fedzo.UniversalAttack(FunctionModel(logits), eps=EPS)
     judge._perturbation = attack.perturbation
     assert judge.success_rate(OWN, LABEL) > noise_alone() + 0.2
+
+
+def test_most_inputs_must_show_differences_not_only_those_near_the_boundary():
+    def scores(batch):
+        lead = (10 * (batch.mean(axis=1) - 0.5)).clip(-1, 1).round(1)
+        return np.stack([lead, np.zeros_like(lead)], axis=1)
+
+    inputs = np.full((32, 16), 0.8)  # no step within the budget is long enough for these
+    inputs[:8] = 0.52
+    problem = Attack(FunctionModel(scores), [inputs], [0], eps=0.5)
+    with pytest.warns(UserWarning, match="smoothing is raised from 1 to 4"):
+        assert problem.smoothing(Draws(0, Stream.DIRECTIONS)) == 4  # the root of 16
 
 
 @pytest.mark.parametrize(("digits", "total"), [(1, 0.7), (2, 0.98), (3, 1.001)])

@@ -263,3 +263,16 @@ def test_bytes_are_refused_where_the_range_is_from_zero_to_one():
     model(np.array([[0, 1]], np.uint8))
     answering([[0.0, 1.0]], input_range=[0, 255])(np.array([[0, 255]], np.uint8))
     assert model.queries == 1
+
+
+def test_a_large_batch_is_shared_in_parts_of_the_same_size():
+    sizes = []
+
+    def answer(batch):
+        sizes.append(len(batch))
+        return np.zeros((len(batch), 2))
+
+    model = FunctionModel(answer, max_batch=128)
+    model.in_flight = 2
+    assert len(model(np.zeros((300, 3)))) == 300
+    assert sizes == [75] * 4

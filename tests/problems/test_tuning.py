@@ -351,19 +351,3 @@ def test_choices_resume_to_the_bit(tmp_path):
     whole = run()
     run(run_dir=tmp_path, callback=stop)
     assert run(run_dir=tmp_path, resume=True).params == whole.params
-
-
-def test_all_trials_of_a_device_have_the_same_seeds():
-    seen = {}
-
-    def draw(params, device, rng):
-        seen.setdefault(device, []).append(rng.random())
-        return float(params["x"])
-
-    space = {"x": fedzo.Float(0.0, 1.0)}
-    fedzo.tune(draw, space, devices=3, max_queries=60, method="tpe", workers=1)
-    for numbers in seen.values():
-        trials = numbers[1:-1]  # between two evaluations
-        assert len(trials) > 10
-        assert len(set(trials)) == 1
-    assert len({numbers[1] for numbers in seen.values()}) == 3

@@ -8,6 +8,7 @@ import pytest
 
 import fedzo
 from fedzo import FedZO, Status, minimize
+from fedzo.runs.folder import RunFolder
 
 EXACT = {"directions": 2, "direction_kind": "coordinate", "smoothing": 1e-4, "local_steps": 1}
 
@@ -225,3 +226,26 @@ def test_history_that_does_not_fit_is_refused_and_repaired_if_asked(damage, tmp_
     rounds = [record["round"] for record in result.history]
     assert rounds == ([4, 5, 6] if not found else list(range(7)))
     assert ("history.jsonl was repaired: it has" in capsys.readouterr().err) == (not found)
+
+
+@pytest.mark.parametrize("last", [0, 3])
+def test_killed_between_a_record_and_its_checkpoint(last, tmp_path, monkeypatch):
+    """The first checkpoint is from before the first record; a resumed run makes that again."""
+
+    class Kill(BaseException):
+        pass
+
+    def append(self, record, write=RunFolder.append):
+        write(self, record)
+        if record["round"] == last:
+            raise Kill
+
+    whole = run(rounds=6)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append", append)
+        with pytest.raises(Kill):
+            run(rounds=6, run_dir=tmp_path / "run")
+    result = run(rounds=6, run_dir=tmp_path / "run", resume=True)
+    assert np.array_equal(result.last, whole.last)
+    without = [[{**r, "seconds": 0} for r in each.history] for each in (result, whole)]
+    assert without[0] == without[1]

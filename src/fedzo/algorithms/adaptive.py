@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.algorithms.account import EPS, Account, Spent
 from fedzo.algorithms.averaging import AveragedDescent
 from fedzo.algorithms.population import SEPARABLE, Evolution, population_for, repeats_for
 from fedzo.algorithms.quasi_newton import Curvature, Descent, curvature, typical_scale
-from fedzo.algorithms.questions import EPS, Account, Asking, Question, Spent
+from fedzo.algorithms.questions import Asking, Question
 from fedzo.algorithms.searching import Search
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.errors import require
@@ -148,11 +149,13 @@ class Adaptive(Search):
         slow: bool,
     ) -> Asking:
         """Give the rest to CMA-ES, and what it finds to a second descent; then again."""
-        kept, before, population = 0.12 * budget, account.fun, None
+        reserved, before, population = 0.12 * budget, account.fun, None
         while account.left > 0:
             run = Evolution(account, account.x, sigma, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
-            until = max(kept, account.left / 2) if slow and math.isfinite(account.left) else kept
+            until = reserved
+            if slow and math.isfinite(account.left):
+                until = max(reserved, account.left / 2)
             going = True
             while going and account.left > until:
                 going = yield from run.generation()
@@ -164,7 +167,7 @@ class Adaptive(Search):
                         descent = Descent(account, scale, 100 * curved.second, MEMORY)
                 if descent is not None and (gained > 0 or slow):
                     yield from descent.run()
-                kept, slow = 0.0, False
+                reserved, slow = 0.0, False
             elif gained <= max(self.tol, LEAST_GAIN) * (start - account.fun):
                 return "nothing improves any more"
             before, population = account.fun, 2 * run.size
@@ -197,10 +200,10 @@ class Adaptive(Search):
 
         def spend(run: Descent | AveragedDescent | Evolution, limit: float) -> Asking:
             candidates = 2 + len(methods) * (limit < math.inf) + (account.x is not x0)
-            account.kept = candidates * repeats * account.devices
+            account.reserved = candidates * repeats * account.devices
             with suppress(Spent):
                 yield from run.run(limit=min(limit, budget - account.asked))
-            account.kept = 0.0
+            account.reserved = 0.0
 
         first = methods[0]()
         if len(methods) > 1:

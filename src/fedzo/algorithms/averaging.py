@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.algorithms.account import EPS, Account, Pace
 from fedzo.algorithms.quasi_newton import difference_step
-from fedzo.algorithms.questions import EPS, Account, Pace, Question
+from fedzo.algorithms.questions import Question
 
 Array = NDArray[Any]
 
@@ -92,10 +93,10 @@ class AveragedDescent:
         noisy = account.noise > 0
         h = difference_step(account, self.fun, self.curved, central=noisy)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(self.x))
-        told = yield from account.slopes(
+        measured = yield from account.slopes(
             self.x, steps, everyone=False, central=noisy, turn=self.rounds
         )
-        slopes = told.own * self.scale
+        slopes = measured.own * self.scale
         slopes = np.where(np.isfinite(slopes), slopes, self.mean)  # nobody could measure them
         self.rounds += 1
         beta = self.beta

@@ -16,18 +16,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.algorithms.account import Account
 from fedzo.algorithms.quasi_newton import typical_scale
-from fedzo.algorithms.questions import Account, Asking, Question
+from fedzo.algorithms.questions import Asking, Question
 from fedzo.algorithms.searching import Search
-from fedzo.core.federation import Update
-from fedzo.core.objective import Objective
-from fedzo.core.random import Draws
 from fedzo.errors import UsageError, check_counts, check_positive, require
 
 Array = NDArray[Any]
 
 SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
-_WORST = 1e300  # what is told of a point that has no value
+_WORST = 1e300  # what stands for a point that has no value
 
 
 class Evolution:
@@ -73,8 +71,8 @@ class Evolution:
         lowest = int(np.argmin(values))
         if values[lowest] < self.lowest:
             self.luckiest, self.lowest = [points[lowest]], float(values[lowest])
-        told = np.minimum(values, _WORST).tolist()
-        self.strategy.tell(list(zip(asked, told, strict=True)))
+        finite = np.minimum(values, _WORST).tolist()
+        self.strategy.tell(list(zip(asked, finite, strict=True)))
         return not self.strategy.should_stop()
 
 
@@ -147,8 +145,8 @@ class CMA(Search):
         while True:
             run = Evolution(account, x0, self.sigma, scale, population)
             # Under noise the mean is what a run has found, and the last queries compare it.
-            kept = (3 * repeats + run.size) * account.devices if account.noise else 0
-            while account.left >= kept and (yield from run.generation()):
+            reserved = (3 * repeats + run.size) * account.devices if account.noise else 0
+            while account.left >= reserved and (yield from run.generation()):
                 pass
             if account.noise:
                 yield from account.compare([account.x, run.x, *run.luckiest], repeats)
@@ -162,9 +160,7 @@ class TPE(Search):
     .. math:: x^{t+1} = \arg\max_x\, l(x) / g(x)
 
     with l and g the densities of the good and of the other points so far, as their mean over the
-    devices tells. For a handful of numbers and expensive values, such as trainings. A device
-    answers by the same realisations ξ in all rounds, as a grid search keeps its folds: so what
-    differs between two trials is x.
+    devices tells. For a handful of numbers and expensive values, such as trainings.
 
     Parameters
     ----------
@@ -228,10 +224,6 @@ class TPE(Search):
             values = yield from account.values(points)
             for trial, value in zip(trials, np.minimum(values, _WORST), strict=True):
                 study.tell(trial, float(value))
-
-    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
-        """Return a device's answer to the question that x is, by the realisations of round 0."""
-        return super().local(objective, device, x, at._replace(round=0))
 
     def _box(self, x0: Array, scale: Array) -> list[Side]:
         """Return what is searched of each number."""

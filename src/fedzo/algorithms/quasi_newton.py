@@ -25,7 +25,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.questions import EPS, Account, Asking, Pace, Question
+from fedzo.algorithms.account import EPS, Account, Pace
+from fedzo.algorithms.questions import Asking, Question
 from fedzo.algorithms.searching import Search
 from fedzo.errors import check_counts
 
@@ -239,13 +240,13 @@ class Descent:
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
         # Of so few numbers the slopes of all devices cost twice as much as shares at most.
         everyone = everyone or central or account.devices == 1 or account.dim <= 3
-        told = yield from account.slopes(x, steps, everyone=everyone, central=central)
-        own, every = told.own * self.scale, told.every * self.scale
+        slopes = yield from account.slopes(x, steps, everyone=everyone, central=central)
+        own, every = slopes.own * self.scale, slopes.every * self.scale
         if everyone:
             self.correction = every - own
         heard = account.devices if everyone else 1
         self.gradient_error = math.sqrt(account.dim * (0.5 if central else 2) / heard) * error / h
-        return own + self.correction, (fun + told.fun) / 2 if account.noise else fun
+        return own + self.correction, (fun + slopes.fun) / 2 if account.noise else fun
 
     def _line_search(
         self, p: Array, slope: float

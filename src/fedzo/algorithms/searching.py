@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.algorithms.account import Account, Spent
 from fedzo.algorithms.base import (
     Algorithm,
     RoundInfo,
@@ -21,7 +22,7 @@ from fedzo.algorithms.base import (
     check_weighting,
     weight_of,
 )
-from fedzo.algorithms.questions import Account, Asking, Question, Spent, unpack
+from fedzo.algorithms.questions import Asking, Question, unpack
 from fedzo.core.federation import Federation, Update, Work
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -131,9 +132,9 @@ class Search(Algorithm):
         weight = weight_of(self.weighting, objective, device)
         return Update(device, np.empty(0), weight, points, values=values)
 
-    def told_by_all(self, x: Array) -> NDArray[np.bool_]:
+    def answered_by_all(self, x: Array) -> NDArray[np.bool_]:
         """Return which numbers of an answer to the question x can be compared among devices."""
-        return unpack(x).told_by_all
+        return unpack(x).answered_by_all
 
     def queries_left(self, federation: Federation) -> float:
         """Return how many queries may still be asked, but for those of the evaluations to come.
@@ -147,7 +148,7 @@ class Search(Algorithm):
 
     def _live_of(self, state: SearchState, federation: Federation) -> Live:
         """Return the search that has read this state's log, rebuilt from it if need be."""
-        live = self._kept.get("live")
+        live = self._under_way.get("live")
         if live is not None and live.read is state.log:
             return live
         devices = self.participants or federation.devices
@@ -162,9 +163,9 @@ class Search(Algorithm):
             live.tell(float(log[at]), log[at + 1 : end])
             at = end
         live.log, live.read = log, state.log
-        self._kept["live"] = live
+        self._under_way["live"] = live
         return live
 
     @cached_property
-    def _kept(self) -> dict[str, Live]:
+    def _under_way(self) -> dict[str, Live]:
         return {}

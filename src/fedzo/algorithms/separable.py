@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.questions import EPS, Account, Question
+from fedzo.algorithms.account import EPS, Account
+from fedzo.algorithms.questions import Question
 
 Array = NDArray[Any]
 

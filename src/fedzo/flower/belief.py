@@ -120,7 +120,7 @@ class Believed:
         rows = np.array([update.values for update in found.values()])
         if self.settings.clip and len(rows):
             assert self.question is not None
-            for column in np.flatnonzero(self.question.told_by_all):
+            for column in np.flatnonzero(self.question.answered_by_all):
                 rows[:, column] = clipped_losses(rows[:, column], self.settings.clip)
         for row, (device, update) in zip(rows, found.items(), strict=True):
             yield update._replace(values=row, weight=self.shares[device])

@@ -134,19 +134,30 @@ class RunFolder:
         write_atomic(self.history, "".join(map(as_line, kept)).encode())
         return kept
 
-    def check_history(self, checkpoint: Checkpoint) -> None:
-        """Raise unless the history holds the records that were there at the checkpoint."""
+    def check_history(self, checkpoint: Checkpoint) -> int:
+        """Return the round up to which the checkpoint counts on the history's records.
+
+        Raise unless they are there. A kill may have come between the record of a round and the
+        checkpoint after it: then the checkpoint of that round is one from before the record, which
+        will be made again.
+        """
         options, sealed = RunOptions(**checkpoint.config.get("run", {})), Seal()
+        expected, before = (checkpoint.records, checkpoint.digest), None
         for record in read_history(self.history):
             if record["round"] <= checkpoint.round and options.evaluates(record["round"]):
+                if record["round"] == checkpoint.round and before is None:
+                    before = (sealed.count, sealed.digest())
                 sealed.add(record)
-        if (sealed.count, sealed.digest()) != (checkpoint.records, checkpoint.digest):
-            found = "other" if sealed.count == checkpoint.records else str(sealed.count)
-            raise UsageError(
-                f"{self.history} does not fit its checkpoint: it has {found} records up to round "
-                f"{checkpoint.round} where {checkpoint.records} were written; --repair resumes "
-                "with what is left of it"
-            )
+        if (sealed.count, sealed.digest()) == expected:
+            return checkpoint.round
+        if before == expected:
+            return checkpoint.round - 1
+        found = "other" if sealed.count == checkpoint.records else str(sealed.count)
+        raise UsageError(
+            f"{self.history} does not fit its checkpoint: it has {found} records up to round "
+            f"{checkpoint.round} where {checkpoint.records} were written; --repair resumes "
+            "with what is left of it"
+        )
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, after the records of the history that it counts on."""

@@ -140,10 +140,9 @@ class Loop:
         state = unflatten(self.position.state, checkpoint.state)
         self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
         self.best, self.left_out = checkpoint.best, checkpoint.left_out
-        if not self.job.repair:
-            files.check_history(checkpoint)
         lenient = self.job.repair
-        self.history = files.keep_history(checkpoint.round, self.options.evaluates, lenient)
+        upto = checkpoint.round if lenient else files.check_history(checkpoint)
+        self.history = files.keep_history(upto, self.options.evaluates, lenient)
         for record in self.history:
             self.sealed.add(record)
             absent = {

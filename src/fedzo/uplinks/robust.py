@@ -99,7 +99,7 @@ class Robust(Uplink):
             return np.full(len(work.x), np.nan), UplinkInfo(0, 0, 0)
         told = np.stack(rows)
         centre = told.mean(axis=0)
-        everyone = getattr(work.algorithm, "told_by_all", lambda x: slice(None))(work.x)
+        everyone = getattr(work.algorithm, "answered_by_all", lambda x: slice(None))(work.x)
         centre[everyone] = self._centre(told[:, everyone])
         return centre, _info(rows, down)
 

@@ -36,13 +36,17 @@ def choose_smoothing(problem: Attack, draws: Draws) -> float:
         if step is None:
             return smoothing
         at_x = np.maximum(problem.margins(scores, labels[some]), 0)
-        near = np.argsort(np.where(at_x > 0, at_x, np.inf), kind="stable")[:_TRIES]
+        resisting = np.flatnonzero(at_x > 0)
+        if not len(resisting):
+            return smoothing
+        # Small changes show near the boundary, but most inputs are far from it: so any of them.
+        tried = resisting[np.unique(np.arange(_TRIES) * len(resisting) // _TRIES)]
         frame = Frame("sphere", _TRIES, problem.dim, x.dtype)
         frame.draw(draws.on(Stream.DIRECTIONS))
         directions = frame.scales[:, None] * frame.rows
         while smoothing < most:
-            values = problem.values((smoothing * directions).astype(x.dtype), some[near])
-            if np.mean(values != at_x[near]) >= 0.5:
+            values = problem.values((smoothing * directions).astype(x.dtype), some[tried])
+            if np.mean(values != at_x[tried]) >= 0.5:
                 break
             smoothing *= 2
     except BudgetSpent:
