@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from fedzo.cli import main as fedzo
-from fedzo.paper import FIGURES
+from fedzo.paper import FIGURES, find_figure
 from fedzo.paper.claims import Verdict
 from fedzo.paper.reproduce import HEADINGS, cells, figures_in, table
 from fedzo.paper.thresholds import MEANING
@@ -184,13 +184,18 @@ def count(figures: Sequence[dict[str, Any]]) -> str:
 
 
 def commands(figures: Sequence[dict[str, Any]], with_sweeps: bool) -> str:
-    """Return what made them, by the scale that each is shown at."""
+    """Return what made them, by the scale and the number of seeds that each is shown at."""
     names: dict[str, list[str]] = {}
     for figure in figures:
-        names.setdefault(figure["claims"][0]["scale"], []).append(figure["name"])
+        name, claim = figure["name"], figure["claims"][0]
+        scale, seeds = claim["scale"], claim["seeds"]
+        usual = find_figure(name).scales[scale].seeds
+        how = f"--scale {scale}{f' --seeds {seeds}' if seeds != usual else ''} --out {scale}"
+        names.setdefault(how, []).append(name)
     lines = [TRAIN] if any("victim" in n for n in names.values()) else []
-    lines += [f"fedzo reproduce {' '.join(n)} --scale {s} --out {s}" for s, n in names.items()]
-    page = f"python tools/make_results.py {' '.join(names)}"
+    lines += [f"fedzo reproduce {' '.join(n)} {how}" for how, n in names.items()]
+    folders = dict.fromkeys(how.split()[-1] for how in names)
+    page = f"python tools/make_results.py {' '.join(folders)}"
     return "\n".join([*lines, page + (" --sweeps sweeps" if with_sweeps else "")])
 
 
