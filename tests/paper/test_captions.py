@@ -198,6 +198,6 @@ def test_words_by_hand(tmp_path):
     tables["M = 5"]["algorithm"]["learning_rate"] = 0.005
     assert "η: 0.005 (M = 5), 0.001 (M = 10; M = 25; M = 50)" in caption.settings(tables)
     assert "η = 0.005 (0.001)" in caption.smaller(tables, figure.tables("paper"))
-    tables["M = 5"]["algorithm"]["local_steps"] = 20
+    tables["M = 5"]["algorithm"]["local_steps"] = 7
     assert caption.title(figure.title, tables) == "Fig. 1b: attack loss, impact of M (N = 50)"
     assert run_of(figure.curves[0].experiment(figure.scales["quick"]), 2, tmp_path)

@@ -53,8 +53,8 @@ def shortcoming(
     reasons = (
         (not queries, Status.HALTED, ", in which no device took part"),
         (silent, Status.HALTED, f", but device {_listed(silent)} never answered"),
-        (left_out, Status.HALTED, f", but device {_listed(left_out)} was left out in every round"),
         (2 * idle > rounds, Status.STALLED, f", but in {idle} of {rounds} no device took part"),
+        (left_out, Status.HALTED, f", but device {_listed(left_out)} was left out in every round"),
         # Less than one per cent is noise around a good start.
         (
             last - first > 0.01 * abs(first),
