@@ -51,7 +51,8 @@ Curves are means over seeds, bands go from the least to the greatest of them. Un
 what was run, made of the runs' own configurations; under a picture the scale: `paper` is the
 paper's setting, `quick` takes minutes, and what differs is listed, the paper's value in brackets.
 
-Made by the following; `make results` does it but for the victim that has to be trained.
+Made by the following. `make results` runs all figures with all their seeds and Fig. 3 to 5 at the
+paper's scale, but not the victim, which has to be trained.
 
 ```sh
 {commands}

@@ -55,8 +55,9 @@ FIGURE = Figure(
             "speed-up in loss",
             "With more devices in a round FedZO is faster in training loss.",
             lambda runs: growing_speed(runs, [fedzo(m) for m in DEVICES]),
-            reason="At this η the noise of an estimate costs no rounds: FedAvg, which has none, is "
-            "as fast (figure 'rates'). There is nothing to gain by averaging it over more devices.",
+            reason="At this η the noise of an estimate costs hardly any rounds: FedAvg, which has "
+            "none, is as fast (figure 'rates'), so there is little to gain by averaging over more "
+            "devices.",
         ),
         Claim(
             "speed-up in accuracy",
