@@ -23,7 +23,7 @@ slow: $(VENV)/.dev
 
 # Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
 fuzz: $(VENV)/.dev
-	FEDZO_FUZZ_CASES=1700 $(BIN)/python -m pytest -n 2 tests/fuzz
+	FEDZO_FUZZ_CASES=1700 $(BIN)/python -m pytest -n 2 --dist worksteal tests/fuzz
 
 # Many rounds, many kills: a quarter of an hour.
 soak: $(VENV)/.dev

@@ -39,7 +39,7 @@ def ledger(federation, node):
 
 def test_nothing_of_a_run_is_imported_on_a_node(federation, tmp_path):
     """A run that names os:abort finds no quorum, and the nodes live on."""
-    settings = {"problem.name": "os:abort", "flower.patience": 5.0}
+    settings = {"problem.name": "os:abort", "flower.patience": 30.0}
     run = federation.run(APP, {**settings, "run-dir": str(tmp_path / "run")})
     assert federation.wait(run, LIMIT) == "finished:failed"
     assert "its node does not allow this problem" in federation.log(run)
