@@ -32,8 +32,8 @@ TRAIN = "python tools/train_victim.py carlini"
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Results
 
-Every figure of the paper, and some of our own, with what is claimed of them and whether it was
-borne out. The paper's plots themselves are not compared with: what its text says of them is.
+Every figure of the paper and some of our own, each with the claims made about it and whether they
+hold. The claims are those of the paper's text; its plots give no numbers to compare with.
 {count}{absent}
 
 A claim is judged by numbers taken seed by seed, so that what two curves of a seed share cancels,
@@ -173,15 +173,15 @@ def section(figure: dict[str, Any], picture: str) -> str:
 def count(figures: Sequence[dict[str, Any]]) -> str:
     """Return how many claims came to what, the paper's and our own."""
     claims = [claim for figure in figures for claim in figure["claims"]]
-    told = []
+    lines = []
     for whose, own in (("the paper's", False), ("our own", True)):
         verdicts = [claim["verdict"] for claim in claims if (claim["by"] != "paper") == own]
         holds, fails, unknown = (verdicts.count(verdict) for verdict in Verdict)
-        told.append(
-            f"Of {whose} {len(verdicts)} claims {holds} hold, {fails} do not, and of {unknown} one "
-            "cannot tell."
+        lines.append(
+            f"Of {whose} {len(verdicts)} claims: holds {holds}, does not hold {fails}, "
+            f"cannot tell {unknown}."
         )
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 def commands(figures: Sequence[dict[str, Any]], with_sweeps: bool) -> str:

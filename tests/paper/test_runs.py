@@ -1,4 +1,4 @@
-"""Runs behind figures: done once, gone on with after a kill, with no process left behind."""
+"""Runs behind figures: done once, resumed after a kill, with no process left behind."""
 
 import json
 import os

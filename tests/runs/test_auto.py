@@ -210,7 +210,7 @@ def test_a_run_counts_the_probe_and_goes_on_where_it_was(tmp_path):
     table = tomllib.loads((tmp_path / "a" / "config.toml").read_text())["algorithm"]
     assert (table["learning_rate"], table["smoothing"]) == ("auto", "auto")
     assert isinstance(first.algorithm.learning_rate, float)
-    # T is in the corollary: 8 rounds are chosen for, and then gone on with
+    # T is in the corollary: the rate is chosen for 8 rounds, and the run then continued
     asked.clear()
     longer = fedzo.minimize(bowl, START, rounds=30, run_dir=tmp_path / "a", resume=True, **run)
     assert len(asked) == longer.nfev - first.nfev  # no probe
