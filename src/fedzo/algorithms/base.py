@@ -82,11 +82,15 @@ class Algorithm:
     settles : bool
         Whether the model is always the best that the algorithm knows of, by more values than one
         evaluation has: then a lucky evaluation of an earlier one is no reason to go back.
+    moves_each_round : bool
+        Whether every round is meant to move the model. A search stays where it is until it has
+        found something better.
     """
 
     shared_directions: bool = False
     fixed_directions: int | None = None
     settles: ClassVar[bool] = False
+    moves_each_round: ClassVar[bool] = True
 
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,8 @@ class Search(Algorithm):
     weighting : str
         ``uniform``, or ``size``: devices count by the number of their samples.
     """
+
+    moves_each_round: ClassVar[bool] = False
 
     batch_size: int = 25
     participants: int | None = None

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms import RoundInfo
-from fedzo.algorithms.searching import Search
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
 from fedzo.core.telling import tell
@@ -26,7 +25,7 @@ from fedzo.runs.records import mean_of, numbers_of
 from fedzo.runs.result import Progress, Result, Status
 from fedzo.runs.states import all_finite, fingerprint, flatten, unflatten
 from fedzo.runs.tables import differences
-from fedzo.runs.verdict import shortcoming
+from fedzo.runs.verdict import always_left_out, shortcoming
 
 if TYPE_CHECKING:
     from fedzo.runs.job import Job
@@ -245,7 +244,7 @@ class Loop:
 
     def _stays_until_better(self) -> bool:
         """Return whether to stay is to have found nothing better, rather than to stand still."""
-        return self.job.algorithm.settles or isinstance(self.job.algorithm, Search)
+        return self.job.algorithm.settles or not self.job.algorithm.moves_each_round
 
     def evaluate(self) -> None:
         """Add f(x) over all devices and the problem's metrics to the history, once a round."""
@@ -359,7 +358,7 @@ class Loop:
                 best,
                 moved,
                 silent=sorted(self.silent or ()),
-                left_out=self._always_left_out(),
+                left_out=always_left_out(at.round, self.history, self.left_out),
             )
         end, words = found or (None, "")
         return status if end is None else end, message + words
@@ -369,15 +368,6 @@ class Loop:
         for absent in sorted(self.federation.left_out):
             self.left_out.append({"round": t, **absent._asdict()})
         self.federation.left_out.clear()
-
-    def _always_left_out(self) -> list[int]:
-        """Return the devices that every round had to do without."""
-        rounds: dict[int, set[int]] = {}
-        named = (one for record in self.history for one in record.get("left_out", ()))
-        for one in (*named, *self.left_out):
-            rounds.setdefault(one["device"], set()).add(one["round"])
-        every = set(range(1, self.position.round + 1))
-        return sorted(device for device, absent in rounds.items() if every <= absent)
 
     def _better(self) -> Best:
         """Return the best evaluated model, the present one included."""

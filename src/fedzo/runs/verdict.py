@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedzo.core.objective import Best
 from fedzo.runs.result import Status
@@ -76,6 +77,24 @@ def shortcoming(
     )
     met = ((status, words) for holds, status, words in reasons if holds)
     return next(met, None) if rounds else None
+
+
+def always_left_out(
+    rounds: int, history: Sequence[Mapping[str, Any]], since: Sequence[Mapping[str, Any]]
+) -> list[int]:
+    """Return the devices that every round had to do without.
+
+    ``since`` names those left out after the last record of the history.
+
+    >>> always_left_out(2, [{"left_out": [{"round": 1, "device": 7}]}], [{"round": 2, "device": 7}])
+    [7]
+    """
+    absent: dict[int, set[int]] = {}
+    named = (one for record in history for one in record.get("left_out", ()))
+    for one in (*named, *since):
+        absent.setdefault(one["device"], set()).add(one["round"])
+    every = set(range(1, rounds + 1))
+    return sorted(device for device, missed in absent.items() if every <= missed)
 
 
 def _listed(devices: Sequence[int]) -> str:
