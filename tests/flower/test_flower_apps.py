@@ -139,7 +139,7 @@ def test_node_answers_for_its_own_devices_only():
     (reply,) = grid.send_and_receive([message])
     told = wire.read_answer(reply.content, asked=2)
     assert [update.device for update in told.updates] == [1]
-    assert reasons.read(told.failures[2]).words == "it does not live on this node"
+    assert reasons.read(told.failures[2]).words == "not on this node"
 
 
 def test_strategy(tmp_path):
@@ -229,7 +229,7 @@ def test_factory_that_is_none():
     with pytest.raises(InvalidValue, match="must be a function that is given Flower's context"):
         make_client_app(5)
     grid = InProcessGrid(make_client_app(lambda c: 5), 2)
-    with pytest.raises(Halted, match=r"is not taken: its node cannot make the problem \("):
+    with pytest.raises(Halted, match=r"is not taken: the node cannot make the problem \("):
         FedzoStrategy(settings=FlowerSettings(patience=0.02)).start(grid)
 
 

@@ -42,7 +42,7 @@ def test_nothing_of_a_run_is_imported_on_a_node(federation, tmp_path):
     settings = {"problem.name": "os:abort", "flower.patience": 30.0}
     run = federation.run(APP, {**settings, "run-dir": str(tmp_path / "run")})
     assert federation.wait(run, LIMIT) == "finished:failed"
-    assert "its node does not allow this problem" in federation.log(run)
+    assert "the node does not allow this problem" in federation.log(run)
     assert all(process.poll() is None for process in federation.processes.values())
     logs = "".join((federation.folder / f"node-{i}.log").read_text() for i in range(3))
     assert "problem.name = 'os:abort': this node allows softmax" in logs

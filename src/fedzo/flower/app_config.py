@@ -49,7 +49,7 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
         name, equals, value = override.partition("=")
         put_override(tables, name.replace("-", "_") + equals + value)
         if name == "problem.name":
-            raise UsageError("set: problem.name has a key of its own, which nodes read, too")
+            raise UsageError("set: give problem.name as a key of its own: the nodes read it too")
     problem = tables.get("problem", {})
     if ":" not in str(problem.get("name")):
         return _resolve(run_config.get("config"), tables)

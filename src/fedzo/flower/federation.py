@@ -196,7 +196,7 @@ class FlowerFederation:
         finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]
-            self._nodes.leave_out(dict.fromkeys(wrong, "its loss is not finite"))
+            self._nodes.leave_out(dict.fromkeys(wrong, "the loss is not finite"))
         return losses
 
     def metrics(self, x: Array) -> Mapping[str, float]:

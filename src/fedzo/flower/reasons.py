@@ -30,26 +30,26 @@ class Reason(StrEnum):
         member._value_, member.words = code, words
         return member
 
-    RAISED = "raised", "its problem raised an error"
-    NO_ANSWER = "no-answer", "its problem gave no answer"
-    NOT_FINITE = "not-finite", "its loss is not finite"
-    NOT_HELD = "not-held", "it does not live on this node"
-    MALFORMED = "malformed", "its node could not read the message"
-    CANNOT_BEGIN = "cannot-begin", "its node cannot make the problem"
-    UNKNOWN_PROBLEM = "unknown-problem", "its node does not allow this problem"
-    UNKNOWN_ALGORITHM = "unknown-algorithm", "its node does not allow this algorithm"
-    OTHER_SETTINGS = "other-settings", "its node has other settings of the problem than the run"
-    DEVICES = "devices", "more devices in a message, or one of them twice, than its node allows"
-    DIMENSION = "dimension", "not the dimension that its node has, or a larger one than it allows"
-    STEPS = "steps", "more local steps than its node allows"
-    DIRECTIONS = "directions", "more directions or points than its node allows"
-    BATCH = "batch", "a larger batch than its node allows"
-    MEMORY = "memory", "it would take more memory than its node allows"
-    SECONDS = "seconds", "it took more seconds than its node allows"
-    QUERIES = "queries", "its node's limit of queries is reached"
-    LEDGER = "ledger", "its node cannot keep its ledger"
-    PRIVACY = "privacy", "its node's privacy budget is spent"
-    RECORDS = "records", "it has, or a batch has, fewer records than its node answers about"
+    RAISED = "raised", "the problem raised an error"
+    NO_ANSWER = "no-answer", "the problem gave no answer"
+    NOT_FINITE = "not-finite", "the loss is not finite"
+    NOT_HELD = "not-held", "not on this node"
+    MALFORMED = "malformed", "the node could not read the message"
+    CANNOT_BEGIN = "cannot-begin", "the node cannot make the problem"
+    UNKNOWN_PROBLEM = "unknown-problem", "the node does not allow this problem"
+    UNKNOWN_ALGORITHM = "unknown-algorithm", "the node does not allow this algorithm"
+    OTHER_SETTINGS = "other-settings", "the node has other settings of the problem than the run"
+    DEVICES = "devices", "more devices in a message, or one of them twice, than the node allows"
+    DIMENSION = "dimension", "not the dimension that the node has, or a larger one than it allows"
+    STEPS = "steps", "more local steps than the node allows"
+    DIRECTIONS = "directions", "more directions or points than the node allows"
+    BATCH = "batch", "a larger batch than the node allows"
+    MEMORY = "memory", "would take more memory than the node allows"
+    SECONDS = "seconds", "took more seconds than the node allows"
+    QUERIES = "queries", "the node's limit of queries is reached"
+    LEDGER = "ledger", "the node cannot keep its ledger"
+    PRIVACY = "privacy", "the node's privacy budget is spent"
+    RECORDS = "records", "fewer records, in all or in a batch, than the node answers about"
 
 
 class Refused(FedzoError):  # noqa: N818 - reads as the sentence it prints
@@ -100,7 +100,7 @@ def read(text: str) -> Explanation:
     """Return what a node's reason says; a text that is not one of ours, as a bounded line.
 
     >>> read("queries 0f1e2d3c")
-    Explanation(words="its node's limit of queries is reached", reference='0f1e2d3c')
+    Explanation(words="the node's limit of queries is reached", reference='0f1e2d3c')
     >>> read("queries or something")
     Explanation(words='queries or something', reference='')
     """

@@ -190,7 +190,7 @@ def worded(refusal: str) -> str:
 
 def failure(reply: Any) -> str:
     """Return what Flower says of a node that failed; not its text, which may be anything."""
-    return f"its node failed, with Flower's error {reply.error.code}"
+    return f"the node failed, with Flower's error {reply.error.code}"
 
 
 def lost(reply: Any) -> bool:

@@ -63,15 +63,17 @@ class Requests:
         wait = _Wait(self.settings)
         while True:
             self.registry.look()
-            elected, there, enough = self.registry.elected(), 0, False
+            elected, enough = self.registry.elected(), False
+            state = "no device has introduced itself"
             if elected is not None:
                 problem, there = elected
-                enough = there >= self.settings.needed(problem.devices)
+                needed = self.settings.needed(problem.devices)
+                enough = there >= needed
+                state = f"{there} of {problem.devices} devices are there, {needed} are needed"
                 everyone = there == problem.devices and self.registry.complete
                 if everyone or (enough and wait.over()):
                     self.registry.settle(problem)
                     return problem
-            state = f"{there} of the devices are there"
             for node, reason in list(self.registry.refused.items())[:1]:
                 state += f", and node {node} is not taken: {reason}"
             wait.a_moment(enough, state)
@@ -90,20 +92,20 @@ class Requests:
         that come back in the meantime are asked (again).
         """
         found: dict[int, Any] = {}
-        missing, under_way = dict.fromkeys(devices, "no connected node holds it"), _UnderWay()
+        missing, under_way = dict.fromkeys(devices, "not on any connected node"), _UnderWay()
         need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
         while missing:
             if wait.time_to_look():
                 self.registry.look()
                 for asked in under_way.without(self.registry):
-                    missing.update(dict.fromkeys(asked, "its node was lost"))
+                    missing.update(dict.fromkeys(asked, "the node was lost"))
             idle = missing.keys() - under_way.devices()
             self._send(kind, self.registry.homes(idle), content, under_way)
             for node, asked, reply in self._replies(kind, under_way):
                 answers = self._told(node, asked, reply, read)
                 for device in asked:
                     if device not in answers:
-                        missing[device] = "its node was lost"
+                        missing[device] = "the node was lost"
                         continue
                     del missing[device]
                     if not isinstance(answers[device], str):
@@ -117,7 +119,7 @@ class Requests:
             wait.a_moment(enough, answered, at_work=bool(under_way.asked))
         for node, asked in under_way.asked.values():
             self.registry.drop(node, f"it was silent for the {self.settings.grace:g} s of grace")
-            missing.update(dict.fromkeys(asked, "its node did not answer in time"))
+            missing.update(dict.fromkeys(asked, "the node did not answer in time"))
         self.leave_out(missing)
         return found
 
@@ -125,7 +127,8 @@ class Requests:
         """Do without devices; the log says so at once, the history has the words."""
         for reason in dict.fromkeys(why.values()):
             devices = [i for i, own in why.items() if own == reason]
-            self._warn("devices %s are left out: %s", shown(devices), worded(reason))
+            who = "device %s is" if len(devices) == 1 else "devices %s are"
+            self._warn(f"{who} left out: %s", shown(devices), worded(reason))
             words = reasons.read(reason).words
             self.left_out += [LeftOutDevice(device, words) for device in devices]
 
@@ -171,13 +174,13 @@ class Requests:
             where = read_behind(reply.content)
             if where is not None:
                 again = self.downlink is not None and self.downlink.behind(node, where)
-                return {} if again else dict.fromkeys(asked, "its node cannot follow the run")
+                return {} if again else dict.fromkeys(asked, "the node cannot follow the run")
             answers = read(reply.content, asked)
             if self.downlink is not None:
                 self.downlink.reached(node)
         except Exception as error:  # whatever a stranger's bytes can make a decoder raise
-            return dict.fromkeys(asked, f"its node's answer is malformed: {error}")
-        return {i: answers.get(i, "its node did not answer for it") for i in asked}
+            return dict.fromkeys(asked, f"the node's answer is malformed: {error}")
+        return {i: answers.get(i, "the node did not answer for it") for i in asked}
 
 
 class _UnderWay:

@@ -194,7 +194,7 @@ class Loop:
             return Status.STOPPED, f"reached the target {self.options.target:g} after round {t}"
         if done:
             return Status.STOPPED, f"{done} after round {t}"
-        return (Status.FINISHED, f"finished {t} rounds") if at_end else None
+        return (Status.FINISHED, f"finished {t} round{'s' * (t != 1)}") if at_end else None
 
     def _stopped_by_watcher(self) -> bool:
         """Show the progress to every watcher; return whether one of them stops the run."""
