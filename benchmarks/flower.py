@@ -1,14 +1,16 @@
-"""What Flower costs: time of a round's messages, bytes on the wire, and rebuilding from seeds.
+"""What Flower costs: a round's messages, bytes on the wire, rebuilding from seeds, processes.
 
-python benchmarks/flower.py [messages] [bytes] [rebuild]
+python benchmarks/flower.py [messages] [bytes] [rebuild] [processes]
 """
 
 import logging
 import os
 import statistics
 import sys
+import tempfile
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +25,11 @@ from fedzo.runs.options import RunOptions
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import Mean
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from flower_federation import Federation as RealFederation
+from flower_federation import children
+
+APP = Path(__file__).parents[1] / "examples" / "flower-app"
 ROUNDS = 40
 
 
@@ -102,7 +109,41 @@ def rebuild(dim: int = 10**6, devices: int = 50) -> None:
     print(f"  memory: {tracemalloc.get_traced_memory()[1] / work.x.nbytes:.2f} models besides x")
 
 
-PARTS = {"messages": messages, "bytes": count_bytes, "rebuild": rebuild}
+def processes(few: int = 4, many: int = 16) -> None:
+    """Compare Flower's own process for a message with a forked one: a real node's CPU time."""
+    print("CPU time of a node for each message of a round, softmax regression, 50 devices")
+    for name in ("Flower's own", "forked from a warm one"):
+        with tempfile.TemporaryDirectory() as folder, RealFederation(Path(folder)) as federation:
+            if name == "Flower's own":
+                (Path(folder) / "bin" / "flwr-clientapp").unlink()
+            node = federation.start_node("node", "partition-id=0 num-partitions=1").pid
+            spent = []
+            for count in (few, few, many):  # the first of them loads and starts what stays
+                before = cpu_seconds(node)
+                settings = {"run.rounds": count, "run.evaluate-every": many}
+                run = federation.run(
+                    Path(__file__).parents[1] / "examples" / "flower-app", settings
+                )
+                federation.wait(run, 900)
+                spent.append(cpu_seconds(node) - before)
+        print(f"  {name:24s} {(spent[2] - spent[1]) / (many - few):8.2f} s", flush=True)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process, those below it, and those of theirs that have ended."""
+    ticks = 0
+    for one in (pid, *children(pid)):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+PARTS = {
+    "messages": messages,
+    "bytes": count_bytes,
+    "rebuild": rebuild,
+    "processes": processes,
+}
 
 
 def main() -> None:

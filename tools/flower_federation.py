@@ -90,6 +90,7 @@ class Federation:
         self.port, self.proxy_port = free_port(), free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._commands()
 
     def __enter__(self) -> Self:
         try:
@@ -247,8 +248,21 @@ class Federation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": os.pathsep.join(self.path),
         }
+
+    @property
+    def path(self) -> list[str]:
+        """Where a process looks for commands: ours first, then Flower's."""
+        own = [str(self.folder / "bin"), str(Path(sys.executable).parent)]
+        return own + os.environ.get("PATH", "").split(os.pathsep)
+
+    def _commands(self) -> None:
+        """Let the processes for messages be warm, as those in docs/deploy.md are."""
+        command = self.folder / "bin" / "flwr-clientapp"
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedzo.flower.warm "$@"\n')
+        command.chmod(0o755)
 
     def _connection(self) -> None:
         trust = (

@@ -389,7 +389,7 @@ def test_only_listed_apps_are_run(monkeypatch):
     monkeypatch.setattr(flower, "pull_task_input", lambda client: (None, context, None, client))
     monkeypatch.setattr(flower, "install_from_fab", lambda fab, **how: unpacked.append(fab))
     monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", process)
-    pinned.main()
+    pinned.run_listed()
     assert unpacked == [b"ours"]
 
 

@@ -32,6 +32,8 @@ from fedzo.runs.options import FlowerSettings
 from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
 
+__all__ = ["FlowerFederation", "FlowerSettings"]
+
 Array = NDArray[Any]
 
 

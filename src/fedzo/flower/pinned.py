@@ -3,17 +3,16 @@
 An app is code, and Flower's nodes run whatever app the server sends. ``flwr build`` makes the same
 archive of the same files, so its SHA-256 says which code it is. A node whose ``PATH`` has the
 ``flwr-clientapp`` of ``examples/flower-app/deploy/bin`` before Flower's own, which is this module,
-runs an app only if its node file lists that sum under ``apps``.
+runs an app only if its node file lists that sum under ``apps``. Its processes are warm: see
+:mod:`fedzo.flower.warm`.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from fedzo.errors import UsageError
-from fedzo.flower.node import Node
+from fedzo.flower import warm  # and what takes long only where it is used: this runs often
 
 
 def require_listed(node_config: Mapping[str, Any], archive: bytes) -> None:
@@ -23,12 +22,17 @@ def require_listed(node_config: Mapping[str, Any], archive: bytes) -> None:
     Traceback (most recent call last):
     fedzo.errors.UsageError: this node does not run the app with the SHA-256 de2abade832c...
     """
+    import hashlib
+
+    from fedzo.errors import UsageError
+    from fedzo.flower.node import Node
+
     found = hashlib.sha256(archive).hexdigest()
     if found not in Node.read(node_config).apps:
         raise UsageError(f"this node does not run the app with the SHA-256 {found}")
 
 
-def main() -> None:
+def run_listed() -> None:
     """Run Flower's client process, and let it load no app that is not listed."""
     from flwr.supernode import cli
     from flwr.supernode.runtime import run_clientapp
@@ -51,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    warm.run("fedzo.flower.pinned:run_listed")
