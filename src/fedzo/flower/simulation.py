@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 from flwr.app import Context, Message
@@ -100,7 +102,7 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
         algorithms=[type(job.algorithm)],
         guarded=False,
     )
-    with _quiet():
+    with _quiet(), _noted(interrupted):
         try:
             # What `flwr run` has its simulation process call. Flower's own function for Python is
             # deprecated, and the command takes a packaged app rather than a problem in hand.
@@ -112,7 +114,7 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
                 exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
             )
         except KeyboardInterrupt:
-            interrupted.set()
+            interrupted.set()  # where no signal said so
             _wait_for(outcome)
         except Exception as error:
             if not outcome:
@@ -123,6 +125,29 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
+
+
+@contextmanager
+def _noted(interrupted: threading.Event) -> Iterator[None]:
+    """Note an interrupt at once: the engine ends its workers before it lets anybody know.
+
+    What they answer then must not be taken for a round with devices that failed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _wait_for(outcome: list[Any]) -> None:
@@ -188,6 +213,7 @@ class _Watched(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self._check()
         replies = list(self._grid.pull_messages(message_ids))
+        self._check()
         for reply in replies:
             if reply.metadata.message_type == wire.HELLO:
                 failed = reply.has_error()
