@@ -12,7 +12,7 @@ included; telling which images a victim gets right is not counted.
 
 ``--compare`` keeps each result in a file of its own in ``--out`` and resumes where it was stopped.
 Its victims are the ResNet-8 that ships, on which our settings were chosen, and those that
-``python tools/train_victim.py plain --out victims`` (and ``mixer``) writes, on which nothing was.
+``python tools/train_victim.py plain --out victims`` (and ``mixer``) writes; on ``mixer`` nothing was.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.core.waves import Waves
 from fedzo.errors import InvalidValue
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.named import attack
@@ -33,7 +34,8 @@ def model(max_queries=None):
 def test_values_are_the_hinge_of_the_clipped_sum(norm):
     problem = Attack(model(), [OWN], [0], eps=0.1, norm=norm)
     points = RNG.normal(size=(2, 48))
-    values = problem.values(points.astype(np.float32), np.array([1, 0]))
+    waves = Waves(problem.shape).coefficients(points)  # which is what x is of an image
+    values = problem.values(waves.astype(np.float32), np.array([1, 0]))
     u = points / np.sqrt(48)
     lengths = np.sqrt(1 + np.sum(u**2, axis=1, keepdims=True))
     deltas = 0.1 * np.tanh(points) if norm == "inf" else 0.1 * u / lengths

@@ -21,6 +21,7 @@ from fedzo.algorithms.server import (
     ServerStep,
     Sign,
     SignMomentum,
+    WaveSigns,
     Yogi,
 )
 from fedzo.algorithms.zo_sgd import ZOSGD
@@ -48,6 +49,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
     "normalised": Normalised,
     "sign": Sign,
     "sign_momentum": SignMomentum,
+    "wave_signs": WaveSigns,
 }
 
 __all__ = [
@@ -65,5 +67,6 @@ __all__ = [
     "RoundInfo",
     "ServerStep",
     "SignMomentum",
+    "WaveSigns",
     "ZoneS",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
-from fedzo.algorithms import Algorithm, FedZO, SignMomentum
+from fedzo.algorithms import Algorithm, FedZO, WaveSigns
 from fedzo.errors import BudgetSpent, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
@@ -41,7 +41,7 @@ WITHIN = FedZO(
     directions=20,
     local_steps=1,
 )
-SIGNS = SignMomentum(rate=0.1, last_rate=0.01, beta=0.9)
+SIGNS = WaveSigns(rate=0.1, last_rate=0.01, beta=0.9)
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still gets to the ball's surface
 _ROUNDS = 200  # of an attack within a budget, where queries are not limited
 _EVALUATIONS = 4  # of an attack within a budget at most, beside that of the start
@@ -211,7 +211,7 @@ class UniversalAttack:
             rounds = self._given.get("rounds", affordable)
             longer = max(1.0, _FEW / max(rounds, 1))
             rates = {"rate": longer * SIGNS.rate, "last_rate": longer * SIGNS.last_rate}
-            server = replace(SIGNS, rounds=max(rounds, 1), **rates)
+            server = replace(SIGNS, shape=problem.shape, rounds=max(rounds, 1), **rates)
             algorithm, every = replace(WITHIN, server=server), max(-(-rounds // evaluations), 1)
         chosen = {"algorithm": algorithm, "rounds": rounds}
         return {**chosen, "evaluate_every": every, **self._given}

@@ -7,7 +7,8 @@ r"""Perturbations within a budget ε: an optimiser's x to a δ in the ball, and 
           \delta = \varepsilon\, \frac{u}{\sqrt{1 + \lVert u \rVert^2}}, \quad
           u = x / \sqrt d \quad (L_2).
 
-An x whose numbers are about one is well on its way to the ball's surface.
+An x whose numbers are about one is well on its way to the ball's surface. Of images this is x in
+pixels; an attack's own x has their waves.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.waves import is_image
 from fedzo.errors import InvalidValue, nearest, one_of, require
 
 Array = NDArray[Any]
@@ -43,15 +45,6 @@ def check_ball(eps: object, norm: object, shape: tuple[int, ...]) -> None:
     if is_image(shape):
         level = float(eps) * LEVELS >= 1 - 1e-6  # type: ignore[arg-type]
         require(level, "eps", eps, "1/255 at least, one grey level, for images")
-
-
-def is_image(shape: tuple[int, ...]) -> bool:
-    """Return whether inputs of a shape are images: grey or colour, planes first or last.
-
-    >>> is_image((3, 32, 32)), is_image((28, 28)), is_image((32, 32, 3)), is_image((10,))
-    (True, True, True, False)
-    """
-    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
 
 
 def inside(points: Array, eps: float, norm: str) -> Array:

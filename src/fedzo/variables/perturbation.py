@@ -31,8 +31,9 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.core.files import write_atomic
+from fedzo.core.waves import is_image
 from fedzo.errors import InvalidValue, UsageError, require
-from fedzo.variables.ball import LEVELS, check_ball, in_levels, is_image, projected
+from fedzo.variables.ball import LEVELS, check_ball, in_levels, projected
 
 Array = NDArray[Any]
 

@@ -11,6 +11,7 @@ from fedzo.algorithms.server.mean import Mean
 from fedzo.algorithms.server.momentum import Momentum
 from fedzo.algorithms.server.normalised import Normalised
 from fedzo.algorithms.server.sign import Sign, SignMomentum
+from fedzo.algorithms.server.wave_signs import WaveSigns
 
 __all__ = [
     "Adagrad",
@@ -23,5 +24,6 @@ __all__ = [
     "ServerStep",
     "Sign",
     "SignMomentum",
+    "WaveSigns",
     "Yogi",
 ]

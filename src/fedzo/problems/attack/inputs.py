@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
+from fedzo.core.waves import is_image
 from fedzo.errors import InvalidValue, nearest, one_of, require
 from fedzo.models import Model
 from fedzo.problems.attack.transforms import Transform
-from fedzo.variables.ball import is_image
 from fedzo.variables.perturbation import batch_of
 
 Array = NDArray[Any]

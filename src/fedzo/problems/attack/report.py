@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.files import write_atomic
+from fedzo.core.waves import is_image
 from fedzo.models import Model
 from fedzo.problems.attack.images import picture_of
 from fedzo.problems.attack.similarity import ssim
-from fedzo.variables.ball import LEVELS, is_image
+from fedzo.variables.ball import LEVELS
 from fedzo.variables.perturbation import Perturbation, distortion_of
 
 Array = NDArray[Any]

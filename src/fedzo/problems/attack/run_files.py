@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.waves import is_image
 from fedzo.errors import Halted
 from fedzo.problems.attack import report
 from fedzo.problems.attack.inputs import Inputs, joined
-from fedzo.variables.ball import is_image
 from fedzo.variables.perturbation import Perturbation
 
 if TYPE_CHECKING:

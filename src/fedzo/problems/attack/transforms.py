@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.waves import Waves
 from fedzo.errors import check_not_negative
 from fedzo.variables.ball import check_ball, inside
 from fedzo.variables.perturbation import (
@@ -89,7 +90,11 @@ class PaperTransform:
 
 @dataclass(frozen=True)
 class BudgetTransform:
-    """A budget: clip(z + δ), δ in the ball of ε by :func:`fedzo.variables.ball.inside`."""
+    """A budget: clip(z + δ), δ in the ball of ε by :func:`fedzo.variables.ball.inside`.
+
+    Of images x has the waves, not the pixels, since that is where to look for what many share:
+    see :class:`fedzo.algorithms.server.WaveSigns`. All other directions are the same in both.
+    """
 
     shape: tuple[int, ...]
     input_range: tuple[float, float]
@@ -102,7 +107,7 @@ class BudgetTransform:
 
     def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
         """Return the inputs, not rounded: differences of a fraction of a level are to be seen."""
-        deltas = inside(points, self.eps, self.norm)
+        deltas = self._deltas(points)
         moved = rows + deltas[:, None]
         np.clip(moved, 0, 1, out=moved)
         return in_range(moved, self.input_range), np.zeros(moved.shape[:2])
@@ -115,8 +120,11 @@ class BudgetTransform:
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return δ in the shape of an input."""
-        delta = inside(x[None], self.eps, self.norm).reshape(self.shape)
+        delta = self._deltas(x[None]).reshape(self.shape)
         return Perturbation.within(delta, self.input_range, self.eps, self.norm)
+
+    def _deltas(self, points: Array) -> Array:
+        return inside(Waves(self.shape).images(points), self.eps, self.norm)
 
 
 def transform_of(

@@ -1,0 +1,130 @@
+r"""Signs of what stands out of the noise, wave by wave: for one perturbation of many images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedzo.algorithms.server.base import Array, Kept, ServerStep, check_share
+from fedzo.core.waves import Waves
+from fedzo.errors import check_counts, check_positive
+
+_FLOOR = 0.1  # of the mean power, in case that a band has more than it seems
+
+
+@dataclass(frozen=True)
+class WaveSigns(ServerStep):
+    r"""Signs of the momentum, less what is likely noise, along directions with little of it.
+
+    x is an image's amounts of waves (:class:`fedzo.core.waves.Waves`), each of a band b. All
+    directions are stretched by :math:`a_b`, so that a mean update is :math:`\Delta = a_b g + `
+    noise, which is the same for all waves, since directions are drawn alike in all of them.
+    Its power is that of Δ itself: d numbers of a gradient are measured along far fewer directions.
+
+    .. math:: m^t = \beta m^{t-1} + \Delta^t, \quad A^t = \beta A^{t-1} + a^t, \quad
+              V^t = \beta^2 V^{t-1} + \lVert \Delta^t \rVert^2 / d
+
+    So :math:`m \approx A g + \sqrt V z`. The power of g in a band, S, is what that of m exceeds V
+    by, over :math:`A^2`, each a mean over the band that forgets by γ. Then the best guess of g is
+    Wiener's, whose signs are taken as an image, and S says where to look next:
+
+    .. math:: \hat g = \frac{S A}{S A^2 + V}\, m, \qquad
+              x^{t+1} = x^t + \eta_t\, W \mathrm{sign}(W^\top \hat g), \qquad
+              (a^{t+1}_b)^2 \propto \max\Bigl( \frac{S_b}{\bar S},\, 0.1 \Bigr),
+
+    with the mean square of a at 1, W the transform into waves, and η_t as in
+    :class:`~fedzo.algorithms.server.SignMomentum`. At first a = 1. Without a shape there is one
+    band, and this is SignMomentum.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The images' shape: (3, 32, 32), (32, 32, 3) or (28, 28), say.
+    rate, last_rate : float
+        η_0 and η_T, how far each number of the image moves in the first round, and from T on.
+    beta : float
+        β in [0, 1).
+    memory : float
+        γ in [0, 1), how slowly the powers of bands are forgotten.
+    rounds : int
+        T, those of the run.
+
+    References
+    ----------
+    S.-M. Moosavi-Dezfooli, A. Fawzi, O. Fawzi and P. Frossard, "Universal adversarial
+    perturbations", CVPR 2017; J. Bernstein et al., "signSGD", ICML 2018; N. Wiener,
+    "Extrapolation, Interpolation, and Smoothing of Stationary Time Series", 1949.
+
+    Examples
+    --------
+    >>> step = WaveSigns(rate=0.4, last_rate=0.1, beta=0.5, rounds=2)
+    >>> x, kept = step.apply(0, step.init(np.zeros(1)), np.zeros(1), np.array([7.0]))
+    >>> x, step.apply(1, kept, x, np.array([-1.0]))[0]  # by 0.4, and then, m = 2.5, by 0.2
+    (array([0.4]), array([0.6]))
+    """
+
+    shape: tuple[int, ...] = ()
+    rate: float = 0.1
+    last_rate: float = 0.01
+    beta: float = 0.9
+    memory: float = 0.95
+    rounds: int = 200
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate", "last_rate")
+        check_share(self, "beta", "memory")
+        check_counts(self, "rounds")
+
+    @cached_property
+    def _waves(self) -> Waves:
+        return Waves(tuple(self.shape))
+
+    def init(self, x0: Array) -> Kept:
+        """Return m = 0, a = 1, and for each band A, V and the means that S is made of."""
+        bands = len(self._waves.frequencies)
+        return np.zeros(x0.shape), np.ones(bands), np.zeros((5, bands))
+
+    def stretch(self, kept: Kept) -> Array | None:
+        """Return a for each wave; nothing, where there is one band."""
+        return kept[1][self._waves.bands] if self._waves.shape else None
+
+    def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
+        """Move each number of the image by η_t."""
+        m, a, (gain, noise, *means) = kept[0], kept[1], kept[2]
+        m, gain = self.beta * m + delta, self.beta * gain + a
+        noise = self.beta**2 * noise + np.mean(np.square(delta))
+        seen = (self._mean(np.square(m)), noise, gain**2)
+        means = [self.memory * old + new for old, new in zip(means, seen, strict=True)]
+        power = np.maximum(means[0] - means[1], 0) / np.maximum(means[2], np.finfo(float).tiny)
+        guess = m
+        if power.any():
+            guess = (power * gain / (power * gain**2 + noise))[self._waves.bands] * m
+            a = self._stretch(power)
+        rate = self.rate * (self.last_rate / self.rate) ** min(t / self.rounds, 1.0)
+        signs = np.sign(self._waves.images(guess[None]))
+        moved = x + rate * self._waves.coefficients(signs)[0]
+        return moved.astype(x.dtype), (m, a, np.stack([gain, noise, *means]))
+
+    def _mean(self, values: Array) -> Array:
+        """Return the mean over each band."""
+        sums = np.bincount(self._of_all(values), weights=values, minlength=len(self._counts))
+        return np.asarray(sums / np.maximum(self._counts, 1))
+
+    def _of_all(self, values: Array) -> Array:
+        return np.broadcast_to(self._waves.bands, values.shape)
+
+    @cached_property
+    def _counts(self) -> Array:
+        """How many waves a band has."""
+        return np.bincount(self._waves.bands, minlength=len(self._waves.frequencies))
+
+    def _overall(self, values: Array) -> float:
+        """Return the mean over all waves of what each band has."""
+        return float(np.average(values, weights=self._counts))
+
+    def _stretch(self, power: Array) -> Array:
+        """Return a for the power that each band seems to have."""
+        squares = np.maximum(power / self._overall(power), _FLOOR)
+        return np.asarray(np.sqrt(squares / self._overall(squares)))

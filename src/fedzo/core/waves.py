@@ -1,0 +1,122 @@
+r"""Images as sums of waves: the orthonormal cosine transform, and its bands of frequency.
+
+What fools a classifier on many images at once is smooth, and more of colour than of brightness;
+what fools it on one image is neither. So it pays to look for the one where the other is not.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Half waves along an image, from which on a band begins; beyond, each is wider by a root of two.
+_EDGES = (0.0, 1.5, 3.0, 5.0, 8.0, 12.0)
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Return whether inputs of a shape are images: grey or colour, planes first or last.
+
+    >>> is_image((3, 32, 32)), is_image((28, 28)), is_image((32, 32, 3)), is_image((10,))
+    (True, True, True, False)
+    """
+    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
+
+
+class Waves:
+    """The waves of images of one shape; what is not an image is left as it is, in one band.
+
+    Colours are transformed as well: of red, green and blue into brightness and two differences.
+
+    Attributes
+    ----------
+    bands : array of int, (d,)
+        The band of each wave: its frequency, in each of the transformed colours.
+    frequencies : array, (bands,)
+        The frequency in the middle of each band, in half waves along the image.
+
+    Examples
+    --------
+    A grey image of one value is one wave, and lengths stay what they are:
+
+    >>> Waves((2, 2)).coefficients(np.full((1, 4), 3.0)).round(12)
+    array([[6., 0., 0., 0.]])
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape if is_image(shape) else ()
+        colour_last = len(self.shape) == 3 and self.shape[0] not in (1, 3)
+        self._colours = 2 if colour_last else 0
+
+    def coefficients(self, rows: Array) -> Array:
+        """Return how much of each wave there is in images, (k, d) -> (k, d)."""
+        return self._along_axes(rows, inverse=False)
+
+    def images(self, rows: Array) -> Array:
+        """Return the images of so much of each wave, (k, d) -> (k, d)."""
+        return self._along_axes(rows, inverse=True)
+
+    def _along_axes(self, rows: Array, inverse: bool) -> Array:
+        if not self.shape:
+            return rows
+        found = rows.reshape(-1, *self.shape)
+        for axis, size in enumerate(self.shape, start=1):
+            matrix = cosines(size).astype(rows.dtype, copy=False)
+            turned = np.moveaxis(found, axis, -1) @ (matrix if inverse else matrix.T)
+            found = np.moveaxis(turned, -1, axis)
+        return found.reshape(rows.shape)
+
+    @cached_property
+    def _edges(self) -> Array:
+        edges = [*_EDGES]
+        while self.shape and edges[-1] <= math.hypot(*self._sides):
+            edges.append(edges[-1] * 2**0.5)
+        return np.array(edges)
+
+    @property
+    def _sides(self) -> tuple[int, ...]:
+        sides = list(self.shape)
+        if len(sides) == 3:
+            del sides[self._colours]
+        return tuple(sides)
+
+    @cached_property
+    def bands(self) -> Array:
+        """The band of each wave."""
+        if not self.shape:
+            return np.zeros(1, int)  # of each number: it is broadcast
+        height, width = self._sides
+        plane = np.hypot(np.arange(height)[:, None], np.arange(width))
+        of_plane = np.digitize(plane, self._edges) - 1
+        if len(self.shape) == 2:
+            return of_plane.reshape(-1)
+        colours = self.shape[self._colours]
+        planes = [of_plane + colour * (len(self._edges) - 1) for colour in range(colours)]
+        return np.stack(planes, axis=self._colours).reshape(-1)
+
+    @cached_property
+    def frequencies(self) -> Array:
+        """The frequency of each band."""
+        if not self.shape:
+            return np.zeros(1)
+        middle = np.sqrt((self._edges[1:] ** 2 + self._edges[:-1] ** 2) / 2)
+        colours = self.shape[self._colours] if len(self.shape) == 3 else 1
+        return np.tile(middle, colours)
+
+
+@lru_cache(maxsize=16)
+def cosines(size: int) -> Array:
+    """Return the orthonormal cosines of a line of numbers, a row each (DCT-II).
+
+    >>> np.allclose(cosines(5) @ cosines(5).T, np.eye(5), atol=1e-15)
+    True
+    """
+    angles = np.pi / size * np.outer(np.arange(size), np.arange(size) + 0.5)
+    matrix = np.sqrt(2 / size) * np.cos(angles)
+    matrix[0] /= np.sqrt(2)
+    return np.asarray(matrix)
