@@ -135,7 +135,7 @@ def explain(comparisons: Sequence[Comparison]) -> str:
     >>> close = Comparison("gap", np.array([0.2, 0.2, 0.21]), low=-0.05, high=0.05)
     >>> wide = Comparison("speed-up", np.array([0.5, 2.1, 2.0]), low=1)
     >>> explain([close]), explain([wide])
-    ('Not as claimed: gap.', 'More seeds could tell: the interval reaches across for speed-up.')
+    ('Not as claimed: gap.', 'More seeds could decide: speed-up.')
     >>> explain([Comparison("speed-up", np.array([1.9, 2.1, 2.0]), low=1)])
     ''
     """
@@ -145,7 +145,7 @@ def explain(comparisons: Sequence[Comparison]) -> str:
     if outside:
         return f"Not as claimed: {'; '.join(outside)}."
     if across:
-        return f"More seeds could tell: the interval reaches across for {'; '.join(across)}."
+        return f"More seeds could decide: {'; '.join(across)}."
     return ""
 
 
