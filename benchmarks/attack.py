@@ -11,8 +11,8 @@ right, which nobody has, in 8 bits. The budget is for all queries of an attack, 
 included; telling which images a victim gets right is not counted.
 
 ``--compare`` keeps each result in a file of its own in ``--out`` and resumes where it was stopped.
-Its victims are the ResNet-8 that ships, on which our settings were chosen, and those that
-``python tools/train_victim.py plain --out victims`` (and ``mixer``) writes; on ``mixer`` nothing was.
+Its victims are the ResNet-8 that ships and those that ``python tools/train_victim.py plain --out
+victims`` (and ``mixer``) writes. Our settings were chosen on the first two.
 """
 
 from __future__ import annotations
