@@ -50,7 +50,7 @@ def is_value(told, value):
     """Tell whether a word of a text is a setting, to the four digits that are written."""
     if isinstance(value, str) or value is None:
         return told == value
-    return float(told) == pytest.approx(value, rel=5e-4)
+    return float(told.replace("∞", "inf")) == pytest.approx(value, rel=5e-4)
 
 
 def test_assigned():
@@ -105,7 +105,7 @@ def test_every_setting_of_every_curve_is_told(plan, curves):
     }
     for sentence in others:
         symbol, values = sentence.split(": ", 1)
-        for told, whose in re.findall(r"([-\w.]+) \(([^()]*)\)", values):
+        for told, whose in re.findall(r"([-\w.∞]+) \(([^()]*)\)", values):
             for who in whose.split("; "):
                 own = [who] if who in curves else [k for k, name in names.items() if name == who]
                 assert own, who

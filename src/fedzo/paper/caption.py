@@ -138,9 +138,9 @@ def word(value: Any) -> str:
     """Return a setting in few characters.
 
     >>> word(0.001), word(500.0), word(0.035355339), word("deer"), word(float("inf"))
-    ('0.001', '500', '0.03536', 'deer', 'inf')
+    ('0.001', '500', '0.03536', 'deer', '∞')
     """
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}".replace("inf", "∞") if isinstance(value, float) else str(value)
 
 
 def _shared(each: Mapping[str, Settings]) -> Settings:
