@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks"),
+]
 
 # Stands for Flower's command: it tells who it is, and what a message must not share with another.
 COMMAND = """
