@@ -22,6 +22,7 @@ from fedzo.algorithms.server import (
     Yogi,
 )
 from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.parts import describe_parts, make_parts
@@ -114,6 +115,11 @@ def test_wave_signs_find_what_is_smooth_in_noise():
     assert np.mean(np.sign(found) == np.sign(image)) > 0.95
     plain = last_move(SignMomentum(), image)
     assert np.mean(np.sign(plain) == np.sign(image)) == pytest.approx(0.714, abs=0.05)
+
+
+def test_wave_signs_of_another_shape_are_refused():
+    with pytest.raises(InvalidValue, match=r"server.shape = \(3, 4, 4\): must be .* of 50 numbers"):
+        WaveSigns(shape=(3, 4, 4)).init(np.zeros(50))
 
 
 def test_wave_signs_without_a_shape_are_signs_of_the_momentum():

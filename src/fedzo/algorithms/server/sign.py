@@ -87,5 +87,8 @@ class SignMomentum(ServerStep):
     def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
         """Move each number by η_t."""
         m = self.beta * kept[0] + delta
-        rate = self.rate * (self.last_rate / self.rate) ** min(t / self.rounds, 1.0)
-        return (x + rate * np.sign(m)).astype(x.dtype), (m,)
+        return (x + self.rate_of(t) * np.sign(m)).astype(x.dtype), (m,)
+
+    def rate_of(self, t: int) -> float:
+        """Return η_t."""
+        return float(self.rate * (self.last_rate / self.rate) ** min(t / self.rounds, 1.0))

@@ -2,20 +2,22 @@ r"""Signs of what stands out of the noise, wave by wave: for one perturbation of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from fedzo.algorithms.server.base import Array, Kept, ServerStep, check_share
+from fedzo.algorithms.server.base import Array, Kept, check_share
+from fedzo.algorithms.server.sign import SignMomentum
 from fedzo.core.waves import Waves
-from fedzo.errors import check_counts, check_positive
+from fedzo.errors import require
 
 _FLOOR = 0.1  # of the mean power, in case that a band has more than it seems
 
 
 @dataclass(frozen=True)
-class WaveSigns(ServerStep):
+class WaveSigns(SignMomentum):
     r"""Signs of the momentum, less what is likely noise, along directions with little of it.
 
     x is an image's amounts of waves (:class:`fedzo.core.waves.Waves`), each of a band b. All
@@ -35,21 +37,17 @@ class WaveSigns(ServerStep):
               (a^{t+1}_b)^2 \propto \max\Bigl( \frac{S_b}{\bar S},\, 0.1 \Bigr),
 
     with the mean square of a at 1, W the transform into waves, and η_t as in
-    :class:`~fedzo.algorithms.server.SignMomentum`. At first a = 1. Without a shape there is one
-    band, and this is SignMomentum.
+    :class:`~fedzo.algorithms.server.SignMomentum`. At first a = 1. Where there is no image, this is
+    SignMomentum.
 
     Parameters
     ----------
+    rate, last_rate, beta, rounds
+        η_0, η_T, β and T of SignMomentum; η is how far each number of the image moves.
     shape : tuple of int
         The images' shape: (3, 32, 32), (32, 32, 3) or (28, 28), say.
-    rate, last_rate : float
-        η_0 and η_T, how far each number of the image moves in the first round, and from T on.
-    beta : float
-        β in [0, 1).
     memory : float
         γ in [0, 1), how slowly the powers of bands are forgotten.
-    rounds : int
-        T, those of the run.
 
     References
     ----------
@@ -66,16 +64,11 @@ class WaveSigns(ServerStep):
     """
 
     shape: tuple[int, ...] = ()
-    rate: float = 0.1
-    last_rate: float = 0.01
-    beta: float = 0.9
     memory: float = 0.95
-    rounds: int = 200
 
     def __post_init__(self) -> None:
-        check_positive(self, "rate", "last_rate")
-        check_share(self, "beta", "memory")
-        check_counts(self, "rounds")
+        super().__post_init__()
+        check_share(self, "memory")
 
     @cached_property
     def _waves(self) -> Waves:
@@ -83,15 +76,21 @@ class WaveSigns(ServerStep):
 
     def init(self, x0: Array) -> Kept:
         """Return m = 0, a = 1, and for each band A, V and the means that S is made of."""
+        if not self._waves.shape:
+            return super().init(x0)
+        fits = math.prod(self.shape) == x0.size
+        require(fits, "server.shape", self.shape, f"the images' shape, of {x0.size} numbers")
         bands = len(self._waves.frequencies)
         return np.zeros(x0.shape), np.ones(bands), np.zeros((5, bands))
 
     def stretch(self, kept: Kept) -> Array | None:
-        """Return a for each wave; nothing, where there is one band."""
+        """Return a for each wave; nothing, where there are none."""
         return kept[1][self._waves.bands] if self._waves.shape else None
 
     def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
         """Move each number of the image by η_t."""
+        if not self._waves.shape:
+            return super().apply(t, kept, x, delta)
         m, a, (gain, noise, *means) = kept[0], kept[1], kept[2]
         m, gain = self.beta * m + delta, self.beta * gain + a
         noise = self.beta**2 * noise + np.mean(np.square(delta))
@@ -102,18 +101,14 @@ class WaveSigns(ServerStep):
         if power.any():
             guess = (power * gain / (power * gain**2 + noise))[self._waves.bands] * m
             a = self._stretch(power)
-        rate = self.rate * (self.last_rate / self.rate) ** min(t / self.rounds, 1.0)
         signs = np.sign(self._waves.images(guess[None]))
-        moved = x + rate * self._waves.coefficients(signs)[0]
+        moved = x + self.rate_of(t) * self._waves.coefficients(signs)[0]
         return moved.astype(x.dtype), (m, a, np.stack([gain, noise, *means]))
 
     def _mean(self, values: Array) -> Array:
         """Return the mean over each band."""
-        sums = np.bincount(self._of_all(values), weights=values, minlength=len(self._counts))
+        sums = np.bincount(self._waves.bands, weights=values, minlength=len(self._counts))
         return np.asarray(sums / np.maximum(self._counts, 1))
-
-    def _of_all(self, values: Array) -> Array:
-        return np.broadcast_to(self._waves.bands, values.shape)
 
     @cached_property
     def _counts(self) -> Array:
