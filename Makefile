@@ -3,8 +3,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Most modules of large packages are never imported: what is, Python compiles and keeps by itself.
+PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 NEEDS = pyproject.toml constraints.txt
+# With a test on each core, further threads of PyTorch and BLAS would wait for each other at full speed.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
@@ -15,15 +18,15 @@ demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal
 
 # Pages that train, browsers, servers, PyTorch's versions: all that takes many seconds each.
 slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
+	$(PYTEST) -m slow -n 2 --dist worksteal
 
 # Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
 fuzz: $(VENV)/.dev
-	FEDZO_FUZZ_CASES=1700 $(BIN)/python -m pytest -n 2 --dist worksteal tests/fuzz
+	FEDZO_FUZZ_CASES=1700 $(PYTEST) -n 2 --dist worksteal tests/fuzz
 
 # Many rounds, many kills: a quarter of an hour.
 soak: $(VENV)/.dev
@@ -35,7 +38,7 @@ soak-federation: $(VENV)/.dev
 
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
-	$(BIN)/python -m pytest -m processes -n 4 --dist loadfile $(PROCESSES) tests/flower
+	$(PYTEST) -m processes -n 4 --dist loadfile $(PROCESSES) tests/flower
 
 # docs/results.md: the figures, the claims judged, the baselines' grids. Three quarters of an hour on
 # two cores; what build/results has of the runs is not done again.
