@@ -11,6 +11,7 @@ FILE, a line each, and found there again. Needs the extra text, peft for ``lora`
 seconds of a core for each run of 640 passes.
 
 ``lora`` trains adapters of rank 4 on the queries and values of attention in place of the norms.
+``mezo, tidied`` (all texts in one place) and ``decomfl`` are those of ``benchmarks/mezo.py``.
 ``adam by gradients`` is the first-order reference: Adam on all texts in one place, where a forward
 and a backward pass count as three.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -32,9 +33,11 @@ import fedzo
 from fedzo.algorithms.server import Adam, HiSo, Mean, Momentum, Normalised, ServerStep
 from fedzo.config.experiment import Experiment
 from fedzo.problems.text import TextProblem
+from mezo import METHODS as FIELD
 from results import Kept, percent
 
 Settings = dict[str, Any]
+Best = tuple[np.ndarray, float, int]  # a model, its accuracy on the validation texts, its step
 BATCH, EVALUATIONS = 16, 4
 
 
@@ -62,7 +65,13 @@ METHODS = {
     "mean": Method((0.003, 0.01), lambda rate: Mean(), of_devices=True),
     "hiso": Method((0.003, 0.01), lambda rate: HiSo(), of_devices=True),
 }
-GRADIENTS, GRADIENT_RATES = "adam by gradients", (0.003, 0.01)
+GRADIENTS = "adam by gradients"
+FIELD_RATES = {"mezo, tidied": (3e-4, 1e-3, 3e-3), "decomfl": (1e-3, 3e-3, 1e-2)}
+RATES = {
+    **{name: method.rates for name, method in METHODS.items()},
+    **FIELD_RATES,
+    GRADIENTS: (0.003, 0.01),
+}
 
 
 class Bench:
@@ -90,6 +99,8 @@ class Bench:
         problem, start = self.problem(name.startswith("lora"))
         if name == GRADIENTS:
             chosen, accuracy, at = by_gradients(problem, start, rate, seed, passes)
+        elif name in FIELD_RATES:
+            chosen, accuracy, at = by_field(problem, start, name, rate, seed, passes)
         else:
             chosen, accuracy, at = by_fedzo(problem, start, METHODS[name], rate, seed, passes)
         test = problem.accuracy("test", chosen)
@@ -102,7 +113,7 @@ class Bench:
 
 def by_fedzo(
     problem: TextProblem, start: np.ndarray, method: Method, rate: float, seed: int, passes: int
-) -> tuple[np.ndarray, float, int]:
+) -> Best:
     settings = {"directions": 1, "smoothing": 1e-3 * problem.dim**0.5, **method.changes}
     if method.of_devices:
         settings["learning_rate"] = rate
@@ -128,44 +139,81 @@ def by_fedzo(
     return result.x, chosen["validation_accuracy"], chosen["round"]
 
 
+class Pooled:
+    """Texts of several devices at once, and the best model so far by the validation texts."""
+
+    def __init__(self, problem: TextProblem, start: np.ndarray, seed: int, steps: int) -> None:
+        problem.place(start)
+        self.problem, self.draw, self.steps = problem, np.random.default_rng(seed), steps
+        self.best: Best = (start, problem.accuracy("validation", start), 0)
+
+    def batch(self, devices: Sequence[int], texts: int) -> Any:
+        """Return texts of these devices, each with the same weight."""
+        items = [item for device in devices for item in self.problem.data[device].items]
+        which = self.draw.integers(len(items), size=texts)
+        return self.problem.data[0].collate([items[i] for i in which])
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        return self.problem.loss(self.problem.module, batch).mean()
+
+    def judge(self, step: int) -> None:
+        """Keep the model if it is the best, at as many steps as fedzo evaluates."""
+        if step % (self.steps // EVALUATIONS) == 0:
+            with torch.no_grad():
+                x = self.problem.initial()
+                accuracy = self.problem.accuracy("validation", x)
+            self.best = max(self.best, (x, accuracy, step), key=lambda one: one[1])
+
+
+def by_field(
+    problem: TextProblem, start: np.ndarray, name: str, rate: float, seed: int, passes: int
+) -> Best:
+    parameters = [piece.tensor for piece in problem.pieces]
+    # DeComFL's devices take the same direction: the mean of their slopes is that of their losses.
+    groups = (
+        [[i] for i in range(problem.devices)] if name == "decomfl" else [range(problem.devices)]
+    )
+    pooled = Pooled(problem, start, seed, passes // (2 * len(groups)))
+    for step in range(1, pooled.steps + 1):
+        batches = [pooled.batch(group, BATCH) for group in groups]
+
+        @torch.inference_mode()
+        def value(batches: list[Any] = batches) -> float:
+            return float(np.mean([pooled.loss(batch).item() for batch in batches]))
+
+        with torch.no_grad():
+            FIELD[name](parameters, value, seed * 10**6 + step, rate)
+        pooled.judge(step)
+    return pooled.best
+
+
 def by_gradients(
     problem: TextProblem, start: np.ndarray, rate: float, seed: int, passes: int
-) -> tuple[np.ndarray, float, int]:
-    problem.place(start)
+) -> Best:
+    pooled = Pooled(problem, start, seed, passes // 3)
     parameters = [piece.tensor.requires_grad_(True) for piece in problem.pieces]
-    optimiser, draw = torch.optim.Adam(parameters, rate), np.random.default_rng(seed)
-    texts = [(device, i) for device in range(problem.devices) for i in range(problem.size(device))]
-    best, steps = (start, problem.accuracy("validation", start), 0), passes // 3
-    for step in range(1, steps + 1):
-        # From all devices' texts at once, each with the same weight.
-        which = [texts[i] for i in draw.integers(len(texts), size=BATCH)]
-        collate = problem.data[0].collate
-        batch = collate([problem.data[device].items[i] for device, i in which])
+    optimiser = torch.optim.Adam(parameters, rate)
+    for step in range(1, pooled.steps + 1):
         optimiser.zero_grad()
-        problem.loss(problem.module, batch).mean().backward()
+        pooled.loss(pooled.batch(range(problem.devices), BATCH)).backward()
         optimiser.step()
-        if step % (steps // EVALUATIONS) == 0:
-            with torch.no_grad():
-                x = problem.initial()
-                accuracy = problem.accuracy("validation", x)
-            best = max(best, (x, accuracy, step), key=lambda one: one[1])
+        pooled.judge(step)
     for parameter in parameters:
         parameter.requires_grad_(False)
-    return best
+    return pooled.best
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    every = [*METHODS, GRADIENTS]
-    parser.add_argument("methods", nargs="*", metavar="METHOD", default=every)
+    parser.add_argument("methods", nargs="*", metavar="METHOD", default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--passes", type=int, default=640)
     parser.add_argument("--out", type=Path, help="where results are kept")
     parser.add_argument("--set", action="append", default=[], help="as for fedzo run text")
     given = parser.parse_args()
     for name in given.methods:
-        if name not in every:
-            parser.error(f"{name!r} is not one of {', '.join(every)}")
+        if name not in RATES:
+            parser.error(f"{name!r} is not one of {', '.join(RATES)}")
     bench = Bench(given.set)
     found = Kept(
         lambda name, *case: bench.run(name, *case) if case else bench.as_it_came(), given.out
@@ -174,7 +222,7 @@ def main() -> None:
     came = found("as it came")
     print(f"{'as it came':24} {'':6} {100 * came['validation']:20.1f} {100 * came['test']:24.1f}")
     for name in given.methods:
-        rates = GRADIENT_RATES if name == GRADIENTS else METHODS[name].rates
+        rates = RATES[name]
         tried = {rate: found(name, rate, 0, given.passes)["validation"] for rate in rates}
         rate = max(rates, key=lambda rate: tried[rate])
         span = percent(
