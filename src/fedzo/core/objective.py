@@ -40,13 +40,18 @@ class _Made:
     """Notes how an object was made, so that a run's configuration can make it again."""
 
     made_by: str
-    made_with: Mapping[str, Any]
+    _called_with: tuple[Any, Any]
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
         """Note the arguments of the constructor."""
         self = super().__new__(cls)
-        self.made_by, self.made_with = name_of(cls), _arguments(cls, arguments, keywords)
+        self.made_by, self._called_with = name_of(cls), (arguments, keywords)
         return self
+
+    @functools.cached_property
+    def made_with(self) -> Mapping[str, Any]:
+        """All arguments by name; found out when asked for, since few of the many made are."""
+        return _arguments(type(self), *self._called_with)
 
 
 class Objective(_Made):

@@ -64,11 +64,13 @@ class Waves:
     def _along_axes(self, rows: Array, inverse: bool) -> Array:
         if not self.shape:
             return rows
-        found = rows.reshape(-1, *self.shape)
-        for axis, size in enumerate(self.shape, start=1):
-            matrix = cosines(size).astype(rows.dtype, copy=False)
-            turned = np.moveaxis(found, axis, -1) @ (matrix if inverse else matrix.T)
-            found = np.moveaxis(turned, -1, axis)
+        found, after = rows, math.prod(self.shape)
+        for size in self.shape:
+            after //= size  # numbers of the axes behind this one
+            turn = _turn(size, inverse, rows.dtype.char)
+            # Along the last axis it is one product, elsewhere one for each index of those before.
+            lines = found.reshape(-1, size, after) if after > 1 else found.reshape(-1, size)
+            found = turn @ lines if after > 1 else lines @ turn.T
         return found.reshape(rows.shape)
 
     @cached_property
@@ -107,6 +109,12 @@ class Waves:
         middle = np.sqrt((self._edges[1:] ** 2 + self._edges[:-1] ** 2) / 2)
         colours = self.shape[self._colours] if len(self.shape) == 3 else 1
         return np.tile(middle, colours)
+
+
+@lru_cache(maxsize=16)
+def _turn(size: int, inverse: bool, dtype: str) -> Array:
+    """Return what turns a line of numbers into its waves, or waves into the line."""
+    return np.ascontiguousarray(cosines(size).T if inverse else cosines(size), dtype)
 
 
 @lru_cache(maxsize=16)
