@@ -147,13 +147,15 @@ class Pace:
     False
     >>> pace.is_slow(asked=100, fun=0.9, window=40, slow=0.1)  # 0.1, of 9.1 so far
     True
+    >>> Pace(asked=0, fun=10.0).is_slow(asked=50, fun=10.0, window=40, slow=0.1)  # nothing at all
+    True
     """
 
     def __init__(self, asked: int, fun: float) -> None:
         self._trail = [(asked, fun)]
 
     def is_slow(self, asked: int, fun: float, window: float, slow: float) -> bool:
-        """Tell whether the last ``window`` queries brought less than a share ``slow`` of it all."""
+        """Tell whether the last ``window`` queries brought at most a share ``slow`` of it all."""
         self._trail.append((asked, fun))
         before = [f for a, f in self._trail if a <= asked - window]
-        return bool(before) and before[-1] - fun < slow * (self._trail[0][1] - fun)
+        return bool(before) and before[-1] - fun <= slow * (self._trail[0][1] - fun)

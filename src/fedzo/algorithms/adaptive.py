@@ -32,6 +32,8 @@ RACE = 0.08  # share of the queries that each method has under noise, before one
 FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are few queries
 LINE = 24  # values along a line, by which f is looked at
 LEAST_GAIN = 1e-8  # of a run of CMA-ES, as a share of all, for another one to be worth its queries
+BEGINNINGS = 3  # random points, of which the best is where another descent begins
+RETURNS = 4  # descents to the same minimum, after which no other one is looked for
 LOOKS = 0.1  # share of the queries that looking at f may take
 
 
@@ -228,24 +230,29 @@ class Adaptive(Search):
 def from_elsewhere(
     account: Account, scale: Array, curved: float, begun: tuple[Array, float], sigma: float
 ) -> Asking:
-    """Descend from other points, as long as they lead to other minima, with half of the queries.
+    """Descend from other points to other minima, with half of the queries at most.
 
-    A descent that comes back to the minimum that is known says that there may be no other; where
-    descents are cheap, three of them say so.
+    A descent begins at the best of some points, and is left where it hardly falls any more; in the
+    end the lowest goes on. A few that come back to the minimum that is known say that it is alone.
     """
-    (x0, start), half, returns = begun, account.left / 2, 0
-    while account.left > half:
-        x = x0 + sigma * scale * account.draw().normals(account.dim)
-        known, asked = account.fun, account.asked
-        fun = float((yield from account.values(x))[0])
-        if not math.isfinite(fun):
+    (x0, start), kept, returns, lowest = begun, account.left / 2, 0, None
+    budget, step = account.left - kept, account.devices * (account.dim + 2)
+    while account.left > kept and returns < RETURNS:
+        points = x0 + sigma * scale * account.draw().normals(BEGINNINGS, account.dim)
+        known = account.fun
+        values = yield from account.values(points)
+        first = int(np.argmin(values))
+        if not math.isfinite(values[first]):
             continue
-        descent = Descent(account, scale, curved, MEMORY, at=(x, fun))
-        yield from descent.run(limit=half / 3)
+        at = points[first], float(values[first])
+        descent = Descent(account, scale, curved, MEMORY, at=at)
+        yield from descent.run(limit=budget / 3, window=2 * step, slow=0.05)
         if abs(descent.fun - known) < 1e-3 * abs(start - known):
             returns += 1
-            if returns == 3 or account.asked - asked > half / 10:
-                break
+        elif descent.fun < known:
+            lowest = descent
+    if lowest is not None:
+        yield from lowest.run(window=4 * step, slow=0.002)
 
 
 def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:

@@ -56,7 +56,7 @@ class AveragedDescent:
         """Descend; return True when the steps have become as nothing.
 
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
-        less than a share ``slow`` of the descent so far.
+        at most a share ``slow`` of the descent so far.
         """
         begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
         while self.account.asked - begun + self.cost <= limit:

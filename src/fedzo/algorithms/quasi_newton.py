@@ -37,6 +37,8 @@ SHARED_OUT, CORRECTED, CENTRAL = range(3)  # how slopes are measured; each when 
 STEPS = 11  # of a descent, from the first to the last of which f must fall
 LARGEST_STEP = 5.0  # of a difference, in units of the scale
 CHEAP, DEAR = 0.1, 0.2  # shares of the queries left that the slopes of all devices may take
+FEW_NUMBERS = 3  # of so few the slopes of all devices cost twice as much as shares at most
+NEXT_TO_NOTHING = 1e-6  # of the fall of a descent: that is all another step would bring
 
 
 def typical_scale(x0: Array, known: Array | None = None) -> Array:
@@ -156,7 +158,8 @@ class Descent:
     @property
     def exact(self) -> bool:
         """Whether all devices have measured all slopes, as well as they can be."""
-        return self.stage == CENTRAL or self.account.devices == 1
+        account = self.account
+        return self.stage == CENTRAL or account.devices == 1 or account.dim <= FEW_NUMBERS
 
     def run(
         self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0, tol: float = 0.0
@@ -165,7 +168,7 @@ class Descent:
 
         That is also where the last ten steps have brought less than a share ``tol`` of all of them.
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
-        less than a share ``slow`` of the descent so far.
+        at most a share ``slow`` of the descent so far, and there is more to come.
         """
         begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
         if self.gradient is None:
@@ -182,8 +185,14 @@ class Descent:
             if tol and self.trail[-STEPS:][0] - self.fun < tol * (self.trail[0] - self.fun):
                 return True
             if pace.is_slow(self.account.asked, self.fun, window, slow):
-                return False
+                return self._has_converged()
         return False
+
+    def _has_converged(self) -> bool:
+        """Return whether the next step would bring next to nothing, as far as H and g tell."""
+        assert self.gradient is not None
+        ahead = float(self.gradient @ two_loops(self.gradient, self.pairs, self.first)) / 2
+        return ahead <= NEXT_TO_NOTHING * (self.trail[0] - self.fun)
 
     def _step(self) -> Generator[Question, Array, bool]:
         """Take one step; return whether there was any."""
@@ -238,8 +247,8 @@ class Descent:
         error = account.device_error(fun)
         h = difference_step(account, fun, self.curved, central)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
-        # Of so few numbers the slopes of all devices cost twice as much as shares at most.
-        everyone = everyone or central or account.devices == 1 or account.dim <= 3
+        few = account.devices == 1 or account.dim <= FEW_NUMBERS
+        everyone = everyone or central or few
         slopes = yield from account.slopes(x, steps, everyone=everyone, central=central)
         own, every = slopes.own * self.scale, slopes.every * self.scale
         if everyone:

@@ -141,12 +141,13 @@ class Search(Algorithm):
     def queries_left(self, federation: Federation) -> float:
         """Return how many queries may still be asked, but for those of the evaluations to come.
 
-        That is the last one, and perhaps one between a question and its answer.
+        That is the last one, and, where there are any in between, one before the next question.
         """
         meter = federation.meter
         if meter is None or meter.max_queries is None:
             return math.inf
-        return float(meter.max_queries - meter.queries - 2 * federation.evaluation_cost)
+        kept = meter.evaluations * federation.evaluation_cost
+        return float(meter.max_queries - meter.queries - kept)
 
     def _live_of(self, state: SearchState, federation: Federation) -> Live:
         """Return the search that has read this state's log, rebuilt from it if need be."""
