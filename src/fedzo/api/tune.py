@@ -127,7 +127,7 @@ def tune(
     >>> space = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
     >>> tuned = fedzo.tune(score, space, devices=5, max_queries=300)
     >>> tuned.params["layers"], bool(0.03 < tuned.params["rate"] < 0.3), tuned.queries
-    (3, True, 295)
+    (3, True, 300)
     """
     check_count("max_queries", max_queries)
     require("rounds" not in options, "rounds", options.get("rounds"), "omitted: see max_queries")
@@ -236,7 +236,8 @@ def _rounds(
 ) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
     if isinstance(algorithm, Search):  # it ends by itself
-        least = 3 * problem.evaluation_cost + (algorithm.participants or problem.devices)
+        evaluations = 2 + (run.evaluate_every < UNLIMITED)
+        least = evaluations * problem.evaluation_cost + (algorithm.participants or problem.devices)
         allowed = f"at least {least}, for a trial between evaluations"
         require(budget >= least, "max_queries", budget, allowed)
         return UNLIMITED

@@ -19,6 +19,11 @@ class Meter:
     max_queries : int, optional
         How many queries may be answered in all; None: any number.
 
+    Attributes
+    ----------
+    evaluations : int
+        How many evaluations may come before whoever plans ahead is asked again.
+
     Examples
     --------
     >>> meter = Meter(max_queries=10)
@@ -33,7 +38,7 @@ class Meter:
     def __init__(self, max_queries: int | None = None) -> None:
         if max_queries is not None:
             check_count("max_queries", max_queries)
-        self.max_queries, self.queries = max_queries, 0
+        self.max_queries, self.queries, self.evaluations = max_queries, 0, 2
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
