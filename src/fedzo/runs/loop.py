@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms import RoundInfo
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Best
-from fedzo.core.telling import tell
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
 from fedzo.runs.checkpoint import Checkpoint
 from fedzo.runs.folder import RunFolder
@@ -23,8 +21,8 @@ from fedzo.runs.options import RunOptions
 from fedzo.runs.position import Position
 from fedzo.runs.records import mean_of, numbers_of
 from fedzo.runs.result import Progress, Result, Status
-from fedzo.runs.states import all_finite, fingerprint, flatten, unflatten
-from fedzo.runs.tables import differences
+from fedzo.runs.resuming import reopen
+from fedzo.runs.states import all_finite, fingerprint, flatten
 from fedzo.runs.verdict import always_left_out, shortcoming
 
 if TYPE_CHECKING:
@@ -111,7 +109,7 @@ class Loop:
 
     def _open_folder(self, files: RunFolder, resume: bool) -> None:
         if resume:
-            self._reopen(files)
+            reopen(self, files)
         elif files.has_run():
             raise UsageError(
                 f"{files.path} already holds a run: resume it or choose another folder"
@@ -119,45 +117,6 @@ class Loop:
         files.prepare(self.job.tables)
         if not resume:
             self.save()  # what "auto" has measured, and the queries for it, survive a kill
-
-    def _reopen(self, files: RunFolder) -> None:
-        checkpoint = files.load()
-        if checkpoint is None:
-            files.keep_history(-1, self.options.evaluates)  # killed before its first checkpoint
-            return
-        changed = differences(checkpoint.config, self.job.tables)
-        if changed or checkpoint.start != self.start:
-            what = "; ".join(changed) or "another starting point"
-            raise UsageError(f"{files.checkpoint} is of another configuration: {what}")
-        if checkpoint.round > self.options.rounds:
-            raise UsageError(
-                f"{files.path} has already run {checkpoint.round} rounds, "
-                f"more than {self.options.rounds}"
-            )
-        last = RoundInfo(**checkpoint.last)
-        tables = (checkpoint.config, self.job.tables)
-        had, has = (table.get("problem", {}).get("max_queries") for table in tables)
-        if had is not None and (has is None or has > had):  # a search may have ended for want of it
-            last = last._replace(done="")
-        state = unflatten(self.position.state, checkpoint.state)
-        self.position = Position(checkpoint.round, state, **checkpoint.totals, last=last)
-        self.best, self.left_out = checkpoint.best, checkpoint.left_out
-        lenient = self.job.repair
-        upto = checkpoint.round if lenient else files.check_history(checkpoint)
-        self.history = files.keep_history(upto, self.options.evaluates, lenient)
-        for record in self.history:
-            self.sealed.add(record)
-            absent = {
-                a["device"] for a in record.get("left_out", ()) if a["round"] == record["round"]
-            }
-            self.silent = absent if self.silent is None else self.silent & absent
-        found = (self.sealed.count, self.sealed.digest())
-        if lenient and found != (checkpoint.records, checkpoint.digest):
-            left = f"{self.sealed.count} records where {checkpoint.records} were written"
-            tell(f"fedzo: {files.history} was repaired: it has {left}")
-        self.began -= checkpoint.seconds
-        if self.federation.meter is not None:
-            self.federation.meter.queries = checkpoint.spent
 
     def go(self) -> tuple[Status, str]:
         """Run until it ends, and return how it ended."""
