@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import fedzo
-from fedzo.core.federation import Federation, LocalFederation, Update, Work, cores
+from fedzo.core.federation import Federation, LocalFederation, cores
 from fedzo.core.objective import Objective
+from fedzo.core.work import Update, Work
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax

@@ -29,8 +29,9 @@ from flwr.app import ConfigRecord, Message
 from numpy.typing import NDArray
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies, Update, Work
+from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Update, Work
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.client import held_devices
 from fedzo.problems.softmax import Softmax, softmax

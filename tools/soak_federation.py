@@ -34,7 +34,8 @@ import numpy as np
 from flower_federation import Federation, children, make_node_key
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies, Work
+from fedzo.core.federation import LocalFederation, Replies
+from fedzo.core.work import Work
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history

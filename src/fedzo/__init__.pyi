@@ -23,9 +23,9 @@ from .api.attack import UniversalAttack as UniversalAttack
 from .api.scipy import scipy_method as scipy_method
 from .api.tune import Tuned as Tuned
 from .api.tune import tune as tune
-from .core.federation import Update as Update
-from .core.federation import Work as Work
 from .core.objective import Objective as Objective
+from .core.work import Update as Update
+from .core.work import Work as Work
 from .problems.function import FunctionObjective as FunctionObjective
 from .problems.network import TorchProblem as TorchProblem
 from .runs import callbacks as callbacks

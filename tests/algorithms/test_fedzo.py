@@ -5,8 +5,9 @@ import pytest
 
 import fedzo
 from fedzo.core.directions import Frame
-from fedzo.core.federation import LocalFederation, Work
+from fedzo.core.federation import LocalFederation
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks import Ideal

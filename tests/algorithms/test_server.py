@@ -21,7 +21,8 @@ from fedzo.algorithms.server import (
     WaveSigns,
     Yogi,
 )
-from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.core.federation import LocalFederation
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fedzo.core.federation import LocalFederation, Replies, Update
+from fedzo.core.federation import LocalFederation, Replies
+from fedzo.core.work import Update
 from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic

@@ -7,8 +7,9 @@ import fedzo
 from fedzo.algorithms import server as steps
 from fedzo.core.directions import KINDS, Frame
 from fedzo.core.estimator import Estimator
-from fedzo.core.federation import LocalFederation, Work
+from fedzo.core.federation import LocalFederation
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax

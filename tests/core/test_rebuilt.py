@@ -8,8 +8,8 @@ import pytest
 import fedzo
 from fedzo.core import streams
 from fedzo.core.directions import KINDS, Frame
-from fedzo.core.federation import Update, Work
 from fedzo.core.streams import Combination
+from fedzo.core.work import Update, Work
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks.base import Mean
 

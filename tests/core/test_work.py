@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedzo import DZOPA, FedZO, ZoneS
-from fedzo.core.federation import Replies, Work
+from fedzo.core.federation import Replies
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Work
 from fedzo.problems.quadratic import Quadratic
 
 PROBLEM = Quadratic(dim=6, devices=5)

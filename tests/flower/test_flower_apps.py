@@ -129,7 +129,7 @@ def test_parts_are_all_devices_once():
 def test_node_answers_for_its_own_devices_only():
     from flwr.app import Message
 
-    from fedzo.core.federation import Work
+    from fedzo.core.work import Work
     from fedzo.flower import reasons, wire
 
     problem = Quadratic(dim=3, devices=6)

@@ -10,7 +10,7 @@ from test_flower_federation import PROBLEM, QUICK, Nodes
 import fedzo
 from fedzo.algorithms import ALGORITHMS
 from fedzo.algorithms.questions import Points, Stencil
-from fedzo.core.federation import Work
+from fedzo.core.work import Work
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, wire
 from fedzo.flower.belief import Believed, clipped_losses

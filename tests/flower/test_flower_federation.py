@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 import fedzo
 from fedzo.algorithms import ALGORITHMS
 from fedzo.config.experiment import Experiment
-from fedzo.core.federation import LocalFederation, Work
+from fedzo.core.federation import LocalFederation
+from fedzo.core.work import Work
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.problems.function import FunctionObjective

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message
 
 import fedzo
 from fedzo.algorithms import server as steps
-from fedzo.core.federation import Update
+from fedzo.core.work import Update
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.course import Course
 from fedzo.flower.downlink import Log

@@ -17,7 +17,7 @@ from flwr.app import Context, Message, RecordDict
 import fedzo
 from fedzo.algorithms import ALGORITHMS
 from fedzo.algorithms.questions import Stencil
-from fedzo.core.federation import Work
+from fedzo.core.work import Work
 from fedzo.errors import Halted, NoAnswer, UsageError
 from fedzo.flower import (
     FlowerFederation,

@@ -53,7 +53,7 @@ def test_auto_adapts_over_flower_as_it_does_here(kind):
 @pytest.mark.parametrize("stretch", [np.zeros(8), np.full(8, np.inf), np.ones(7), -np.ones(8)])
 def test_directions_are_stretched_by_positive_factors_only(stretch):
     from fedzo.algorithms import ALGORITHMS
-    from fedzo.core.federation import Work
+    from fedzo.core.work import Work
 
     work = Work(fedzo.FedZO(), np.zeros(8), 0, 0, stretch=stretch)
     with pytest.raises(Malformed, match="stretched"):

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedzo import DZOPA, ZOSGD, FedAvg, FedZO
 from fedzo.algorithms import ALGORITHMS
-from fedzo.core.federation import Update, Work
+from fedzo.core.work import Update, Work
 from fedzo.flower import InProcessGrid, make_client_app, wire
 from fedzo.flower.grid import travelled
 from fedzo.flower.reasons import Refused

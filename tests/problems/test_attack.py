@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Work
+from fedzo.core.federation import LocalFederation
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Work
 from fedzo.errors import InvalidValue, ModelError
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.problem import Attack

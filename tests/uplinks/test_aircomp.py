@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies, Update
+from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Update
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies, Update, Work
+from fedzo.core.federation import LocalFederation, Replies
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks.robust import RULES, Robust, RobustSeeds

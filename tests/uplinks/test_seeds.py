@@ -5,7 +5,8 @@ import pytest
 
 import fedzo
 from fedzo.core.directions import KINDS
-from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.core.federation import LocalFederation
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax

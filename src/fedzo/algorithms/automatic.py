@@ -13,7 +13,8 @@ from fedzo.algorithms.base import Algorithm, RoundInfo
 from fedzo.algorithms.fedzo import FedZO, State
 from fedzo.algorithms.population import CMA
 from fedzo.algorithms.server import Kept
-from fedzo.core.federation import Federation, Work
+from fedzo.core.federation import Federation
+from fedzo.core.work import Work
 from fedzo.errors import NonFinite
 from fedzo.uplinks.base import Uplink, sample_uniformly
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import RoundInfo, ZerothOrder, check_no_uplink
-from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.federation import Federation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.steps import local_steps
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
 from fedzo.uplinks.base import Uplink
 

@@ -16,9 +16,10 @@ from fedzo.algorithms.base import (
     check_weighting,
     weight_of,
 )
-from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.federation import Federation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, NonFinite, check_counts, check_positive
 from fedzo.uplinks.base import Uplink
 

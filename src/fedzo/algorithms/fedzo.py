@@ -16,11 +16,12 @@ from fedzo.algorithms.base import (
 )
 from fedzo.algorithms.server import Kept, Mean, ServerStep
 from fedzo.algorithms.server.accumulated import Accumulated
-from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.federation import Federation
 from fedzo.core.fixed import SetSum
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.steps import local_steps
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, check_counts, check_positive, require
 from fedzo.uplinks.base import Uplink
 

@@ -23,9 +23,10 @@ from fedzo.algorithms.base import (
     weight_of,
 )
 from fedzo.algorithms.questions import Asking, Question, unpack
-from fedzo.core.federation import Federation, Update, Work
+from fedzo.core.federation import Federation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Update, Work
 from fedzo.errors import check_counts
 from fedzo.uplinks.base import Uplink
 

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import Adaptive, Algorithm, FedZO
-from fedzo.core.federation import LocalFederation, Replies, Task, Update
+from fedzo.core.federation import LocalFederation, Replies, Task
 from fedzo.core.files import write_atomic
+from fedzo.core.work import Update
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.auto import automatic, choose, stand_in

@@ -22,9 +22,10 @@ from threadpoolctl import ThreadpoolController
 from fedzo import data
 from fedzo.algorithms import FedZO
 from fedzo.core.directions import Frame
-from fedzo.core.federation import LocalFederation, Replies, Work
+from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Work
 from fedzo.problems.attack.named import attack
 from fedzo.problems.softmax import Softmax, softmax
 from fedzo.uplinks import AirComp, Ideal, Seeds

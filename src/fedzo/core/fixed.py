@@ -21,9 +21,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core import streams
 from fedzo.core.estimator import Estimator
-from fedzo.core.federation import Update, Work
 from fedzo.core.rebuilt import Rebuilt, Term
 from fedzo.core.streams import Combination
+from fedzo.core.work import Update, Work
 
 Array = NDArray[Any]
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.estimator import Estimator, require_finite, scale_slopes
-from fedzo.core.federation import Update
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.streams import KINDS, Combination, scales
+from fedzo.core.work import Update
 from fedzo.errors import BudgetSpent
 
 Array = NDArray[Any]

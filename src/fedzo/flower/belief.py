@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.questions import Question, Stencil, owners
-from fedzo.core.federation import Update, Work
+from fedzo.core.work import Update, Work
 from fedzo.errors import FedzoError
 from fedzo.flower.limits import question_of
 from fedzo.runs.options import FlowerSettings

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
-from fedzo.core.federation import Update, Work
 from fedzo.core.objective import Objective, check_objective, name_of
+from fedzo.core.work import Update, Work
 from fedzo.errors import UsageError, require
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import span

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms import SERVER_STEPS, Algorithm
 from fedzo.core.budget import Meter
-from fedzo.core.federation import LeftOutDevice, Replies, Update, Work
+from fedzo.core.federation import LeftOutDevice, Replies
 from fedzo.core.random import check_seed
 from fedzo.core.signature import arguments_of
+from fedzo.core.work import Update, Work
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.flower.schema import LONGEST_TEXT, take

@@ -11,8 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Update, Work
 from fedzo.core.fixed import SetMean
+from fedzo.core.work import Update, Work
 from fedzo.errors import CannotWrite
 from fedzo.flower.course import Course
 from fedzo.flower.following import (

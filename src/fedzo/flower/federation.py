@@ -14,8 +14,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
-from fedzo.core.federation import Replies, Update, Work
+from fedzo.core.federation import Replies
 from fedzo.core.random import check_seed
+from fedzo.core.work import Update, Work
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import wire
 from fedzo.flower.belief import Believed, clipped_losses

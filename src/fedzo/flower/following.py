@@ -20,7 +20,7 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Update
+from fedzo.core.work import Update
 from fedzo.errors import FedzoError
 from fedzo.flower.course import Course
 from fedzo.flower.schema import Malformed, config, numpy_of, take

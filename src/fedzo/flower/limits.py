@@ -12,8 +12,8 @@ from typing import Any
 
 from fedzo.algorithms.questions import Question, Stencil, unpack
 from fedzo.algorithms.searching import Search
-from fedzo.core.federation import Work
 from fedzo.core.objective import Objective
+from fedzo.core.work import Work
 from fedzo.errors import check_counts
 from fedzo.flower.ledger import Spent
 from fedzo.flower.reasons import Reason, Refused

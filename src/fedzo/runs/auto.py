@@ -41,9 +41,10 @@ from numpy.typing import NDArray
 from fedzo.algorithms.automatic import Automatic
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.core.budget import Meter
-from fedzo.core.federation import LocalFederation, Update, Work
+from fedzo.core.federation import LocalFederation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
+from fedzo.core.work import Update, Work
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
 from fedzo.runs.options import MOST_ROUNDS
 from fedzo.theory.advice import corollary

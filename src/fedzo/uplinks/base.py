@@ -8,11 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies, Update, Work
+from fedzo.core.federation import Federation, Replies
 from fedzo.core.fixed import SetMean
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue
 
 Array = NDArray[Any]

@@ -24,7 +24,8 @@ class Ideal(Uplink):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.core.federation import LocalFederation, Replies, Update
+    >>> from fedzo.core.federation import LocalFederation, Replies
+    >>> from fedzo.core.work import Update
     >>> from fedzo.problems.function import FunctionObjective
     >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 2, devices=9), seed=1)
     >>> Ideal().participants(0, 4, federation)

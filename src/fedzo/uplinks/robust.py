@@ -30,7 +30,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies, Update, Work
+from fedzo.core.federation import Federation, Replies
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
 from fedzo.uplinks.base import Uplink, UplinkInfo, mean_of
 from fedzo.uplinks.seeds import centred
@@ -59,7 +60,8 @@ class Robust(Uplink):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.core.federation import LocalFederation, Replies, Update
+    >>> from fedzo.core.federation import LocalFederation, Replies
+    >>> from fedzo.core.work import Update
     >>> from fedzo.problems.function import FunctionObjective
     >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 1, devices=3), seed=1)
     >>> updates = [Update(i, np.array([v]), 1, 3) for i, v in enumerate([1.0, 2.0, -1e9])]

@@ -3,7 +3,7 @@ r"""Seeds and scalars: the same run, a fraction of the bytes.
 A FedZO update is a combination of directions, :math:`\Delta_i^t = \sum_k \sum_n c_{k,n}\, g_{k,n}`,
 and the directions are named by (seed, round, device, step), which the server knows. So a
 device sends its H x b2 coefficients, and the server draws the directions again
-(:meth:`fedzo.core.federation.Work.rebuild`). The coefficients are those that the device itself
+(:meth:`fedzo.core.work.Work.rebuild`). The coefficients are those that the device itself
 used, in the model's precision, and both sum by the same kernel in the same order:
 
 * the rebuilt update is the device's own **to the bit** on machines whose vector units are
@@ -26,10 +26,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies, Update, Work
+from fedzo.core.federation import Federation, Replies
 from fedzo.core.fixed import SetSum
 from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
+from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of
 from fedzo.uplinks.base import Uplink, UplinkInfo, mean_of, mean_values
 

@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
-from fedzo.core.federation import Work
 from fedzo.core.signature import arguments_of
+from fedzo.core.work import Work
 from fedzo.errors import FedzoError
 from fedzo.flower.following import Following
 from fedzo.flower.reasons import Reason, Refused
