@@ -37,6 +37,7 @@ SHARED_OUT, CORRECTED, CENTRAL = range(3)  # how slopes are measured; each when 
 STEPS = 11  # of a descent, from the first to the last of which f must fall
 LARGEST_STEP = 5.0  # of a difference, in units of the scale
 CHEAP, DEAR = 0.1, 0.2  # shares of the queries left that the slopes of all devices may take
+POOR, POOR_STEPS = 0.1, 3  # of the fall that the slope promised; half of it is usual
 FEW_NUMBERS = 3  # of so few the slopes of all devices cost twice as much as shares at most
 NEXT_TO_NOTHING = 1e-6  # of the fall of a descent: that is all another step would bring
 
@@ -151,6 +152,7 @@ class Descent:
         self.gradient: Array | None = None
         self.correction: Array | float = 0.0  # b
         self.stage, self.steps_in_stage = SHARED_OUT, 0
+        self.poor_steps = 0  # in a row
         self.luckiest: list[Array] = []  # it trusts no single value
         self.gradient_error = 0.0
         self.trail = [self.fun]  # f after each step
@@ -179,7 +181,8 @@ class Descent:
             self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone)
         while self.account.asked - begun <= limit:
             moved = yield from self._step()
-            if not moved and not (yield from self._measure_better()):
+            stalled = not moved or self._is_misled()
+            if stalled and not (yield from self._measure_better()):
                 return True
             self.trail.append(self.fun)
             if tol and self.trail[-STEPS:][0] - self.fun < tol * (self.trail[0] - self.fun):
@@ -187,6 +190,10 @@ class Descent:
             if pace.is_slow(self.account.asked, self.fun, window, slow):
                 return self._has_converged()
         return False
+
+    def _is_misled(self) -> bool:
+        """Return whether steps bring little since shares of slopes, of unlike devices, mislead."""
+        return self.poor_steps >= POOR_STEPS and self.stage == SHARED_OUT and not self.exact
 
     def _has_converged(self) -> bool:
         """Return whether the next step would bring next to nothing, as far as H and g tell."""
@@ -218,19 +225,23 @@ class Descent:
         if np.isfinite(y).all() and sy > stands_out:
             self.pairs = [*self.pairs, (s, y)][-self.memory :]
             self.first = sy / float(y @ y)
+        promised = -length * slope
+        self.poor_steps = self.poor_steps + 1 if self.fun - fun < POOR * promised else 0
         self.x, self.fun, self.gradient = x, fun, ahead
         self.steps_in_stage += 1
         return True
 
     def _measure_better(self) -> Generator[Question, Array, bool]:
         """Forget the pairs, or measure the slopes by a better rule; False if there is none."""
-        if self.pairs:
+        misled, self.poor_steps = self._is_misled(), 0
+        if self.pairs and not misled:
             self.pairs = []
             return True
         if self.stage == SHARED_OUT and self.account.devices > 1:
             if self.account.devices * self.account.dim > DEAR * self.account.left:
                 return False
             self.stage = CORRECTED
+            self.pairs = []
         elif self.stage == CENTRAL:
             return False
         elif self.stage == SHARED_OUT or not self.steps_in_stage:
