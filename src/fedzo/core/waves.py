@@ -37,8 +37,8 @@ class Waves:
     ----------
     bands : array of int, (d,)
         The band of each wave: its frequency, in each of the transformed colours.
-    frequencies : array, (bands,)
-        The frequency in the middle of each band, in half waves along the image.
+    count : int
+        How many bands there are.
 
     Examples
     --------
@@ -101,14 +101,13 @@ class Waves:
         planes = [of_plane + colour * (len(self._edges) - 1) for colour in range(colours)]
         return np.stack(planes, axis=self._colours).reshape(-1)
 
-    @cached_property
-    def frequencies(self) -> Array:
-        """The frequency of each band."""
+    @property
+    def count(self) -> int:
+        """How many bands there are."""
         if not self.shape:
-            return np.zeros(1)
-        middle = np.sqrt((self._edges[1:] ** 2 + self._edges[:-1] ** 2) / 2)
+            return 1
         colours = self.shape[self._colours] if len(self.shape) == 3 else 1
-        return np.tile(middle, colours)
+        return colours * (len(self._edges) - 1)
 
 
 @lru_cache(maxsize=16)

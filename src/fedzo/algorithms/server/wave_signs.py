@@ -80,7 +80,7 @@ class WaveSigns(SignMomentum):
             return super().init(x0)
         fits = math.prod(self.shape) == x0.size
         require(fits, "server.shape", self.shape, f"the images' shape, of {x0.size} numbers")
-        bands = len(self._waves.frequencies)
+        bands = self._waves.count
         return np.zeros(x0.shape), np.ones(bands), np.zeros((5, bands))
 
     def stretch(self, kept: Kept) -> Array | None:
@@ -113,7 +113,7 @@ class WaveSigns(SignMomentum):
     @cached_property
     def _counts(self) -> Array:
         """How many waves a band has."""
-        return np.bincount(self._waves.bands, minlength=len(self._waves.frequencies))
+        return np.bincount(self._waves.bands, minlength=self._waves.count)
 
     def _overall(self, values: Array) -> float:
         """Return the mean over all waves of what each band has."""
