@@ -11,7 +11,8 @@ noise ε of the values: :math:`f(x + \alpha p) \le f(x) + c_1 \alpha\, p^T g + 2
 * The coordinates are shared out among the devices: a gradient takes d + N values. The i-th device's
   slopes are its own, not the federation's: once that stalls the descent, all devices measure all
   slopes at one point z, and :math:`b = \nabla f(z) - \text{own}(z)` corrects what follows. A pair y
-  is free of b, and so of differences between devices that are linear in x.
+  is free of b, and so of differences between devices that are linear in x. Where they are not, and
+  steps bring far less than slopes promise, all devices measure all slopes, if that is affordable.
 * Pairs whose :math:`s^T y` does not stand out of the noise of y are left out (Shi et al. 2022).
 """
 
@@ -32,13 +33,17 @@ from fedzo.errors import check_counts
 
 Array = NDArray[Any]
 
-SHARED_OUT, CORRECTED, CENTRAL = range(3)  # how slopes are measured; each when the last stalls
+# How slopes are measured, each when the last one stalls: shared out, so too and corrected, by all
+# devices, by all of them on both sides.
+SHARED_OUT, CORRECTED, EVERYONE, CENTRAL = range(4)
 
 STEPS = 11  # of a descent, from the first to the last of which f must fall
 LARGEST_STEP = 5.0  # of a difference, in units of the scale
-CHEAP, DEAR = 0.1, 0.2  # shares of the queries left that the slopes of all devices may take
+CHEAP, DEAR = 0.1, 0.2  # shares of the queries left that the slopes of all devices may take once
+AFFORDABLE = 0.05  # the same, at each step
+LASTING = 6  # steps, that a correction should be good for
 POOR, POOR_STEPS = 0.1, 3  # of the fall that the slope promised; half of it is usual
-FEW_NUMBERS = 3  # of so few the slopes of all devices cost twice as much as shares at most
+FEW_NUMBERS = 3  # of which the slopes of all devices cost twice as much as shares at most
 NEXT_TO_NOTHING = 1e-6  # of the fall of a descent: that is all another step would bring
 
 
@@ -159,9 +164,13 @@ class Descent:
 
     @property
     def exact(self) -> bool:
-        """Whether all devices have measured all slopes, as well as they can be."""
-        account = self.account
-        return self.stage == CENTRAL or account.devices == 1 or account.dim <= FEW_NUMBERS
+        """Whether all devices measure all slopes."""
+        return self.stage >= EVERYONE or self.few
+
+    @property
+    def few(self) -> bool:
+        """Whether the slopes of all devices cost little more than shares of them."""
+        return self.account.devices == 1 or self.account.dim <= FEW_NUMBERS
 
     def run(
         self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0, tol: float = 0.0
@@ -175,7 +184,7 @@ class Descent:
         begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
         if self.gradient is None:
             account = self.account
-            if account.devices > 1 and account.devices * account.dim <= CHEAP * account.left:
+            if account.devices > 1 and self._share() <= CHEAP:
                 self.stage = CORRECTED
             everyone = self.stage == CORRECTED
             self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone)
@@ -188,12 +197,15 @@ class Descent:
             if tol and self.trail[-STEPS:][0] - self.fun < tol * (self.trail[0] - self.fun):
                 return True
             if pace.is_slow(self.account.asked, self.fun, window, slow):
-                return self._has_converged()
+                if self.exact or self._share() > AFFORDABLE:
+                    return self._has_converged()
+                yield from self._enter(EVERYONE)
+                pace = Pace(self.account.asked, self.fun)
         return False
 
     def _is_misled(self) -> bool:
         """Return whether steps bring little since shares of slopes, of unlike devices, mislead."""
-        return self.poor_steps >= POOR_STEPS and self.stage == SHARED_OUT and not self.exact
+        return self.poor_steps >= POOR_STEPS and not self.exact
 
     def _has_converged(self) -> bool:
         """Return whether the next step would bring next to nothing, as far as H and g tell."""
@@ -237,18 +249,34 @@ class Descent:
         if self.pairs and not misled:
             self.pairs = []
             return True
-        if self.stage == SHARED_OUT and self.account.devices > 1:
-            if self.account.devices * self.account.dim > DEAR * self.account.left:
-                return False
-            self.stage = CORRECTED
-            self.pairs = []
-        elif self.stage == CENTRAL:
+        stage = self._next_stage(misled)
+        if stage is None:
             return False
-        elif self.stage == SHARED_OUT or not self.steps_in_stage:
-            self.stage = CENTRAL
-        self.steps_in_stage = 0
-        self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone=True)
+        yield from self._enter(stage)
         return True
+
+    def _enter(self, stage: int) -> Generator[Question, Array, None]:
+        """Measure slopes in another way from here on, or the correction anew."""
+        self.stage, self.steps_in_stage, self.pairs = stage, 0, []
+        self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone=True)
+
+    def _share(self) -> float:
+        """Return what share of the queries that are left the slopes of all devices take."""
+        account = self.account
+        return account.devices * account.dim / account.left if account.left > 0 else math.inf
+
+    def _next_stage(self, misled: bool) -> int | None:
+        """Return how to measure slopes from here on; None where that is too dear, or no better."""
+        share = self._share()
+        if self.stage >= EVERYONE or self.few:
+            return CENTRAL if self.stage < CENTRAL else None
+        if self.stage == SHARED_OUT:
+            return CORRECTED if share <= DEAR else None
+        if not self.steps_in_stage:
+            return CENTRAL
+        if share <= AFFORDABLE and self.steps_in_stage < LASTING:
+            return EVERYONE
+        return None if misled and self.steps_in_stage < LASTING else CORRECTED  # anew at this x
 
     def _slopes(
         self, x: Array, fun: float, everyone: bool = False
@@ -258,8 +286,7 @@ class Descent:
         error = account.device_error(fun)
         h = difference_step(account, fun, self.curved, central)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
-        few = account.devices == 1 or account.dim <= FEW_NUMBERS
-        everyone = everyone or central or few
+        everyone = everyone or self.exact
         slopes = yield from account.slopes(x, steps, everyone=everyone, central=central)
         own, every = slopes.own * self.scale, slopes.every * self.scale
         if everyone:
@@ -274,7 +301,7 @@ class Descent:
         """Return a length along p that is good enough, and f there."""
         account, error = self.account, self.account.error(self.fun)
         length = 1.0
-        for _ in range(20):
+        for _ in range(20 if self.exact else 8):  # slopes that mislead are no reason to go on
             fun = yield from self._along(length, p)
             rise = fun - self.fun
             enough = 1e-4 * length * slope
