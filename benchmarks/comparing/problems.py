@@ -158,6 +158,70 @@ def branin(devices: int, seed: int) -> tuple[Any, Array]:
     return exact, draws.uniform([-4, 1], [9, 14])
 
 
+def counts(dim: int, devices: int, seed: int) -> tuple[Any, Array]:
+    """Return Poisson regression of counts; each device has inputs around its own centre."""
+    draws = np.random.default_rng(seed)
+    weights = draws.normal(size=dim) / np.sqrt(dim)
+    data = draws.normal(size=(devices, 60, dim)) + draws.normal(size=(devices, 1, dim))
+    data /= 2
+    seen = draws.poisson(np.exp(np.clip(data @ weights + 1, -5, 3)))
+
+    def exact(x: Array, device: int) -> float:
+        z = np.clip(data[device] @ x, -50, 50)
+        return float(np.mean(np.exp(z) - seen[device] * z) + 1e-3 * x @ x)
+
+    return exact, np.zeros(dim)
+
+
+def network(devices: int, seed: int) -> tuple[Any, Array]:
+    """Return the fit of a network of eight neurons, 57 weights, to a function of five numbers."""
+    draws = np.random.default_rng(seed)
+    data = draws.normal(size=(devices, 50, 5)) + 0.5 * draws.normal(size=(devices, 1, 5))
+    goal = np.sin(data[..., 0]) + data[..., 1] * data[..., 2] / 2
+
+    def exact(x: Array, device: int) -> float:
+        hidden = np.tanh(data[device] @ x[:40].reshape(5, 8) + x[40:48])
+        return float(np.mean((hidden @ x[48:56] + x[56] - goal[device]) ** 2))
+
+    return exact, 0.3 * draws.normal(size=57)
+
+
+def prey(devices: int, seed: int) -> tuple[Any, Array]:
+    """Return the fit of Lotka's and Volterra's four rates to measured predators and prey."""
+    draws = np.random.default_rng(seed)
+
+    def course(rates: Array) -> Array:
+        alive, seen = np.array([10.0, 5.0]), []
+        for step in range(400):
+            met = alive[0] * alive[1]
+            change = [rates[0] * alive[0] - rates[1] * met, rates[2] * met - rates[3] * alive[1]]
+            alive = np.clip(alive + 0.02 * np.array(change), 1e-9, 1e6)
+            if step % 10 == 9:
+                seen.extend(alive)
+        return np.log(np.array(seen))
+
+    goal = course(np.array([1.1, 0.4, 0.1, 0.4]) * np.exp(0.2 * draws.normal(size=4)))
+    measured = [goal + 0.05 * draws.normal(size=80) for _ in range(devices)]
+
+    def exact(x: Array, device: int) -> float:
+        return float(np.mean((course(np.abs(x)) - measured[device]) ** 2))
+
+    return exact, np.array([0.7, 0.7, 0.2, 0.2])
+
+
+def camel(devices: int, seed: int) -> tuple[Any, Array]:
+    """Return the six-hump camel, which has six minima in its box."""
+    draws = np.random.default_rng(seed)
+    shifts = 0.05 * draws.normal(size=devices)
+
+    def exact(x: Array, device: int) -> float:
+        first = (4 - 2.1 * x[0] ** 2 + x[0] ** 4 / 3) * x[0] ** 2
+        second = x[0] * x[1] + 4 * (x[1] ** 2 - 1) * x[1] ** 2
+        return float(first + second + shifts[device] * x[0])
+
+    return exact, draws.uniform([-2.7, -1.8], [2.7, 1.8])
+
+
 def development(seed: int) -> list[Problem]:
     """Return the problems that the defaults were chosen on."""
     return [
@@ -167,6 +231,11 @@ def development(seed: int) -> list[Problem]:
         Problem("logistic", *logistic(50, 10, seed), 10, 20_000),
         Problem("logistic, d = 1,000", *logistic(1000, 10, seed), 10, 40_000),
         Problem("the same, noisy", *logistic(1000, 10, seed), 10, 40_000, noise=0.01),
+        Problem("logistic, d = 200", *logistic(200, 10, seed + 9000), 10, 8_000),
+        Problem("counts", *counts(30, 8, seed), 8, 6_000),
+        Problem("network", *network(6, seed), 6, 20_000),
+        Problem("predators and prey", *prey(5, seed), 5, 1_500),
+        Problem("camel, bounded", *camel(3, seed), 3, 600, bounds=[(-3, 3), (-2, 2)]),
     ]
 
 
