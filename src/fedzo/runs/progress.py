@@ -61,10 +61,9 @@ class ProgressLine(LiveLine):
     >>> import sys, fedzo
     >>> line = fedzo.ProgressLine(sys.stdout)
     >>> result = fedzo.minimize(
-    ...     lambda x, device: x @ x, [1.0], devices=2, rounds=20, callback=line)
-    round 0/20  train loss 1
-    round 10/20  train loss ...  queries/s  0 s left
-    round 20/20  train loss ...  queries/s  0 s left
+    ...     lambda x, device: x @ x, [1.0], devices=2, rounds=10, callback=line)
+    round 0/10  train loss 1
+    round 10/10  train loss ...  queries/s  0 s left
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
