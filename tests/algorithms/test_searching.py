@@ -9,7 +9,7 @@ import pytest
 import fedzo
 from fedzo.algorithms.account import Account
 from fedzo.algorithms.adaptive import turns
-from fedzo.algorithms.quasi_newton import curvature, two_loops, typical_scale
+from fedzo.algorithms.descent import curvature, two_loops, typical_scale
 from fedzo.algorithms.questions import Points, Stencil, owners, unpack
 from fedzo.algorithms.searching import Live
 from fedzo.algorithms.separable import is_separable, search_lines

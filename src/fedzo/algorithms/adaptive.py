@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms.account import EPS, Account, Spent
 from fedzo.algorithms.averaging import AveragedDescent
+from fedzo.algorithms.descent import Curvature, Descent, curvature, typical_scale
 from fedzo.algorithms.population import SEPARABLE, Evolution, population_for, repeats_for
-from fedzo.algorithms.quasi_newton import Curvature, Descent, curvature, typical_scale
 from fedzo.algorithms.questions import Asking, Question
 from fedzo.algorithms.searching import Search
 from fedzo.algorithms.separable import is_separable, search_lines
@@ -41,7 +41,7 @@ LOOKS = 0.1  # share of the queries that looking at f may take
 class Adaptive(Search):
     r"""Minimise a function of which nothing is known, with nothing set but the budget.
 
-    Its parts are a quasi-Newton descent (:mod:`~fedzo.algorithms.quasi_newton`),
+    Its parts are a quasi-Newton descent (:mod:`~fedzo.algorithms.descent`),
 
     .. math:: x^{k+1} = x^k - \alpha_k H_k g^k,
 

@@ -1,6 +1,6 @@
 r"""Averaged descent: for slopes that noise, or devices which differ, make uncertain.
 
-The coordinates are shared out as in :mod:`~fedzo.algorithms.quasi_newton`, but the shares are
+The coordinates are shared out as in :mod:`~fedzo.algorithms.descent`, but the shares are
 passed on from round to round, so that in N rounds every device has measured every slope. Each
 number in x moves by the mean of its past slopes over the root of their mean square (Adam with
 Nesterov's momentum: Kingma & Ba 2015, Dozat 2016),
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.account import EPS, Account, Pace
-from fedzo.algorithms.quasi_newton import difference_step
+from fedzo.algorithms.descent import difference_step
 from fedzo.algorithms.questions import Question
 
 Array = NDArray[Any]

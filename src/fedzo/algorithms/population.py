@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.account import Account
-from fedzo.algorithms.quasi_newton import typical_scale
+from fedzo.algorithms.descent import typical_scale
 from fedzo.algorithms.questions import Asking, Question
 from fedzo.algorithms.searching import Search
 from fedzo.errors import UsageError, check_counts, check_positive, require

@@ -7,7 +7,7 @@ is nothing left to ask. All devices get the same question, and what comes back a
 * :class:`Stencil`: the slopes at one point along the coordinates. Where it is *shared out*, each
   device measures only its own share of the coordinates, so a gradient takes d + N values of the
   whole federation in place of N (d + 1). What the devices' differences make of it is corrected by
-  slopes that all of them measured at an earlier point: see :mod:`~fedzo.algorithms.quasi_newton`.
+  slopes that all of them measured at an earlier point: see :mod:`~fedzo.algorithms.descent`.
 """
 
 from __future__ import annotations
