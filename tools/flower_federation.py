@@ -176,16 +176,16 @@ class Federation:
 
     def wait(self, run_id: str, seconds: float) -> str:
         """Wait for the end of a run; return how it ended."""
-        deadline = time.monotonic() + seconds
-        while not (status := self.status(run_id)).startswith("finished"):
+        deadline, again = time.monotonic() + seconds, 0.0
+        while True:
             # Asking Flower starts a process, which takes seconds of a core: look first.
-            while True:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"run {run_id} is {status} after {seconds:g} s")
-                time.sleep(1)
-                if not self.server_apps():
-                    break
-        return status
+            if not self.server_apps() and time.monotonic() > again:
+                if (status := self.status(run_id)).startswith("finished"):
+                    return status
+                again = time.monotonic() + 10  # its app has not started yet, or has just ended
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s")
+            time.sleep(1)
 
     def server_apps(self) -> list[int]:
         """Return the processes of the server apps that the SuperLink runs."""

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import tomllib
 
 import numpy as np
@@ -81,11 +82,8 @@ def test_what_is_done_is_not_done_again(swept, capsys):
     assert out[-1].startswith("the best: learning_rate=")
 
 
-@pytest.mark.slow
 def test_half_a_sweep_resumes(swept, tmp_path):
     """Runs that are there stay, one that was stopped in the midst goes on to the same end."""
-    import shutil
-
     shutil.copytree(swept, tmp_path / "half")
     folders = sorted(p.parent for p in (tmp_path / "half").rglob("outcome.json"))
     wanted = (folders[1] / "history.jsonl").read_text()

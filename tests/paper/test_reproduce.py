@@ -119,7 +119,7 @@ def test_markdown(reproduced):
 
 
 @pytest.mark.slow
-def test_figures_are_merged(reproduced, tmp_path):
+def test_figures_are_merged(tmp_path):
     """A second figure joins the first in claims.json; the first may be done again."""
     first = toy(rounds=2, seeds=1)
     reproduce([first], "tiny", tmp_path)
