@@ -14,8 +14,10 @@ from fedzo.algorithms.base import (
     check_weighting,
     weight_of,
 )
-from fedzo.algorithms.server import Kept, Mean, ServerStep
+from fedzo.algorithms.population import CMA
+from fedzo.algorithms.server import Kept, Mean, ServerStep, Trial
 from fedzo.algorithms.server.accumulated import Accumulated
+from fedzo.algorithms.server.contest import shared_out
 from fedzo.core.federation import Federation
 from fedzo.core.fixed import SetSum
 from fedzo.core.objective import Objective
@@ -33,6 +35,13 @@ class State(NamedTuple):
 
     x: Array  # x^t
     server: Kept = ()  # what the server step keeps
+
+
+def trial_of(t: int, trial: Trial, federation: Federation, uplink: Uplink) -> tuple[Work, Array]:
+    """Return the work of finding out values at points, and the devices that shall do it."""
+    count, samples = shared_out(trial.samples, federation.devices)
+    work = Work(CMA(batch_size=samples), trial.points, t, federation.seed)
+    return work, uplink.participants(t, count, federation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +149,9 @@ class FedZO(ZerothOrder):
             why = "whose updates are combinations of its directions: its local steps are corrected"
             raise InvalidValue("name", name, f"one {why}")
         kept = self._server(uplink).init(x0)
+        if uplink.wants_coefficients and self.server.trial(kept) is not None:
+            why = "one that only takes steps: others follow the run by their coefficients"
+            raise InvalidValue("server", type(self.server).__name__, why)
         if self.corrects and self.server.stretch(kept) is not None:
             why = "one that leaves the directions as they are: the local steps are corrected"
             raise InvalidValue("server", type(self.server).__name__, why)
@@ -149,8 +161,13 @@ class FedZO(ZerothOrder):
         self, t: int, state: State, federation: Federation, uplink: Uplink
     ) -> tuple[State, RoundInfo]:
         """Return the state after round t."""
-        devices = uplink.participants(t, self.participants, federation)  # M_t
         server = self._server(uplink)
+        if (trial := server.trial(state.server)) is not None:  # it wants to know values first
+            updates = federation.map(*trial_of(t, trial, federation, uplink))
+            values, sent = uplink.average_values(updates)
+            x, kept = server.tried(state.server, state.x, values)
+            return State(x, kept), RoundInfo.of(updates, sent)
+        devices = uplink.participants(t, self.participants, federation)  # M_t
         stretch = server.stretch(state.server)
         work = Work(self, state.x, t, federation.seed, state=state, stretch=stretch)
         updates = federation.map(work, devices)  # Δ_i^t, a stream in device order

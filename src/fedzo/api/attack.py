@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO, WaveSigns
+from fedzo.algorithms.server.contest import cost, stages
+from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
@@ -42,6 +44,12 @@ WITHIN = FedZO(
     local_steps=1,
 )
 SIGNS = WaveSigns(rate=0.1, last_rate=0.01, beta=0.9)
+# Images have a contest of plane waves first, of as many as a fifth of the queries is enough for;
+# whoever starts from its winner has less far to go.
+WAVES = WaveSigns(rate=0.05, last_rate=0.01, beta=0.9, amplitude=2.0)
+_DIVISIONS = (8, 6, 4, 3, 2)
+_CONTEST = 0.2  # of the queries that it may take
+_NUMBERS = 1 << 25  # in all of its waves
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still gets to the ball's surface
 _ROUNDS = 200  # of an attack within a budget, where queries are not limited
 _EVALUATIONS = 4  # of an attack within a budget at most, beside that of the start
@@ -207,11 +215,12 @@ class UniversalAttack:
             # Each round is evaluated, so the best is known whenever the queries end.
             rounds, every = 20, 1
         else:
-            affordable, evaluations = _affordable(problem)
+            signs = _signs(problem, self._given.get("rounds", _ROUNDS))
+            affordable, evaluations = _affordable(problem, signs)
             rounds = self._given.get("rounds", affordable)
             longer = max(1.0, _FEW / max(rounds, 1))
-            rates = {"rate": longer * SIGNS.rate, "last_rate": longer * SIGNS.last_rate}
-            server = replace(SIGNS, shape=problem.shape, rounds=max(rounds, 1), **rates)
+            rates = {"rate": longer * signs.rate, "last_rate": longer * signs.last_rate}
+            server = replace(signs, shape=problem.shape, rounds=max(rounds, 1), **rates)
             algorithm, every = replace(WITHIN, server=server), max(-(-rounds // evaluations), 1)
         chosen = {"algorithm": algorithm, "rounds": rounds}
         return {**chosen, "evaluate_every": every, **self._given}
@@ -294,15 +303,30 @@ class UniversalAttack:
         return self
 
 
-def _affordable(problem: Attack) -> tuple[int, int]:
+def _signs(problem: Attack, rounds: int) -> WaveSigns:
+    """Return the server step: of images with the largest contest that queries and memory allow."""
+    left, sides = problem.model.meter.left, Waves(problem.shape).sides
+    for divisions in _DIVISIONS if sides else ():
+        waves = plane_wave_count(problem.shape, divisions)
+        different = 2 * divisions <= min(sides)  # of finer ones there are no more
+        enough = left is None or cost(1 + waves, problem.devices) <= _CONTEST * left
+        fits = waves * problem.dim <= _NUMBERS and stages(1 + waves) < rounds / 4
+        if different and enough and fits:
+            return replace(WAVES, divisions=divisions)
+    return SIGNS
+
+
+def _affordable(problem: Attack, signs: WaveSigns) -> tuple[int, int]:
     """Return how many rounds the queries are enough for, the last one in part, and evaluations."""
-    left, cost = problem.model.meter.left, problem.evaluation_cost
+    left, evaluation = problem.model.meter.left, problem.evaluation_cost
     if left is None:
         return _ROUNDS, _EVALUATIONS
-    evaluations = min(max(int(_SHARE * left / cost) - 1, 1), _EVALUATIONS)
-    left -= evaluations * cost + problem.victim.reserved
+    evaluations = min(max(int(_SHARE * left / evaluation) - 1, 1), _EVALUATIONS)
+    left -= evaluations * evaluation + problem.victim.reserved
     in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
-    return max(-(-left // in_a_round), 1), evaluations
+    points = 1 + plane_wave_count(problem.shape, signs.divisions)
+    steps = max(-(-(left - cost(points, problem.devices)) // in_a_round), 1)
+    return stages(points) + steps, evaluations
 
 
 def _known(value: T | None, advice: str) -> T:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+COLOURS = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]])  # see plane_waves
 # Half waves along an image, from which on a band begins; beyond, each is wider by a root of two.
 _EDGES = (0.0, 1.5, 3.0, 5.0, 8.0, 12.0)
 
@@ -76,12 +77,13 @@ class Waves:
     @cached_property
     def _edges(self) -> Array:
         edges = [*_EDGES]
-        while self.shape and edges[-1] <= math.hypot(*self._sides):
+        while self.shape and edges[-1] <= math.hypot(*self.sides):
             edges.append(edges[-1] * 2**0.5)
         return np.array(edges)
 
     @property
-    def _sides(self) -> tuple[int, ...]:
+    def sides(self) -> tuple[int, ...]:
+        """The height and the width of the images; nothing, where there are none."""
         sides = list(self.shape)
         if len(sides) == 3:
             del sides[self._colours]
@@ -92,7 +94,7 @@ class Waves:
         """The band of each wave."""
         if not self.shape:
             return np.zeros(1, int)  # of each number: it is broadcast
-        height, width = self._sides
+        height, width = self.sides
         plane = np.hypot(np.arange(height)[:, None], np.arange(width))
         of_plane = np.digitize(plane, self._edges) - 1
         if len(self.shape) == 2:
@@ -108,6 +110,50 @@ class Waves:
             return 1
         colours = self.shape[self._colours] if len(self.shape) == 3 else 1
         return colours * (len(self._edges) - 1)
+
+
+def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
+    r"""Return images that are one wave each, as amounts of :class:`Waves`: float32, (k, d).
+
+    .. math:: c \cos\bigl( \tfrac{\pi}{g} (i y + j x) + \tfrac{\pi}{4} \bigr),
+              \qquad 0 \le i \le g, \quad -g < j \le g,
+
+    at pixel (y, x), with one of each two that differ by their phase only: :math:`2 g^2 + 2` waves,
+    from none to one that changes its sign with every pixel, g being ``divisions``. Of a colour
+    image c is brightness, red against blue, and green against both; 1 at most.
+
+    >>> len(plane_waves((3, 32, 32), 8)), plane_waves((10,), 8).shape
+    (390, (0, 10))
+    >>> Waves((2, 2)).images(plane_waves((2, 2), 1)).round(2)[1]  # it changes along x only
+    array([ 0.71, -0.71,  0.71, -0.71], dtype=float32)
+    """
+    waves, count = Waves(shape), plane_wave_count(shape, divisions)
+    if not count:
+        return np.empty((0, math.prod(shape)), np.float32)
+    down, right = (np.pi / divisions * np.arange(side) for side in waves.sides)
+    planes = np.stack(
+        [
+            np.cos(i * down[:, None] + j * right + np.pi / 4)
+            for i in range(divisions + 1)
+            for j in range(0 if i in (0, divisions) else 1 - divisions, divisions + 1)
+        ]
+    )
+    if len(shape) == 3:
+        tones = COLOURS if count > len(planes) else np.ones((1, 1))
+        planes = np.moveaxis(np.multiply.outer(tones, planes), 1, 2 + waves._colours)
+    return waves.coefficients(planes.reshape(count, -1).astype(np.float32))
+
+
+def plane_wave_count(shape: tuple[int, ...], divisions: int) -> int:
+    """Return how many there are.
+
+    >>> plane_wave_count((3, 32, 32), 8), plane_wave_count((28, 28), 8), plane_wave_count((9,), 8)
+    (390, 130, 0)
+    """
+    if not divisions or not is_image(shape):
+        return 0
+    coloured = len(shape) == 3 and shape[Waves(shape)._colours] == len(COLOURS)
+    return (len(COLOURS) if coloured else 1) * (2 * divisions**2 + 2)
 
 
 @lru_cache(maxsize=16)

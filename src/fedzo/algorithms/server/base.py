@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,13 @@ from fedzo.errors import require
 
 Array = NDArray[Any]
 Kept = tuple[Array, ...]
+
+
+class Trial(NamedTuple):
+    """Points to be tried in place of a step, and on how many samples each, over all devices."""
+
+    points: Array  # (k, d)
+    samples: int
 
 
 class ServerStep:
@@ -39,6 +46,14 @@ class ServerStep:
         mean of those.
         """
         return None
+
+    def trial(self, kept: Kept) -> Trial | None:
+        """Return points whose values it wants to know before it takes a step; None: it does not."""
+        return None
+
+    def tried(self, kept: Kept, x: Array, values: Array) -> tuple[Array, Kept]:
+        """Return x and what is kept after the values of :meth:`trial`, a mean for each point."""
+        raise NotImplementedError
 
 
 def check_share(settings: object, *keys: str) -> None:

@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from fedzo.algorithms.server.base import Array, Kept, check_share
+from fedzo.algorithms.server.base import Array, Kept, Trial, check_share
+from fedzo.algorithms.server.contest import Contest
 from fedzo.algorithms.server.sign import SignMomentum
-from fedzo.core.waves import Waves
-from fedzo.errors import require
+from fedzo.core.waves import Waves, plane_waves
+from fedzo.errors import check_positive, require
 
 _FLOOR = 0.1  # of the mean power, in case that a band has more than it seems
 
@@ -40,6 +41,11 @@ class WaveSigns(SignMomentum):
     :class:`~fedzo.algorithms.server.SignMomentum`. At first a = 1. Where there is no image, this is
     SignMomentum.
 
+    Slopes at x = 0 do not tell which textures a classifier falls for: those are strong, and fine.
+    So, if ``divisions`` says so, the first rounds are a contest
+    (:mod:`~fedzo.algorithms.server.contest`) of single plane waves as high as ``amplitude``, x = 0
+    among them, and the steps begin at its winner.
+
     Parameters
     ----------
     rate, last_rate, beta, rounds
@@ -48,11 +54,18 @@ class WaveSigns(SignMomentum):
         The images' shape: (3, 32, 32), (32, 32, 3) or (28, 28), say.
     memory : float
         γ in [0, 1), how slowly the powers of bands are forgotten.
+    divisions : int
+        g: the waves of the contest are :math:`2g^2 + 2` in each of the colours
+        (:func:`fedzo.core.waves.plane_waves`); 0: there is none.
+    amplitude : float
+        How high they are, in units of x.
 
     References
     ----------
     S.-M. Moosavi-Dezfooli, A. Fawzi, O. Fawzi and P. Frossard, "Universal adversarial
-    perturbations", CVPR 2017; J. Bernstein et al., "signSGD", ICML 2018; N. Wiener,
+    perturbations", CVPR 2017; Y. Tsuzuku and I. Sato, "On the Structural Sensitivity of Deep
+    Convolutional Networks to the Directions of Fourier Basis Functions", CVPR 2019, whose
+    universal perturbations are single waves; J. Bernstein et al., "signSGD", ICML 2018; N. Wiener,
     "Extrapolation, Interpolation, and Smoothing of Stationary Time Series", 1949.
 
     Examples
@@ -65,10 +78,16 @@ class WaveSigns(SignMomentum):
 
     shape: tuple[int, ...] = ()
     memory: float = 0.95
+    divisions: int = 0
+    amplitude: float = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_share(self, "memory")
+        check_positive(self, "amplitude")
+        whole = isinstance(self.divisions, int) and not isinstance(self.divisions, bool)
+        allowed = "a whole number >= 0"
+        require(whole and self.divisions >= 0, "divisions", self.divisions, allowed)
 
     @cached_property
     def _waves(self) -> Waves:
@@ -81,17 +100,38 @@ class WaveSigns(SignMomentum):
         fits = math.prod(self.shape) == x0.size
         require(fits, "server.shape", self.shape, f"the images' shape, of {x0.size} numbers")
         bands = self._waves.count
-        return np.zeros(x0.shape), np.ones(bands), np.zeros((5, bands))
+        contest = Contest.of(len(self._starts) if self.divisions else 1)
+        return np.zeros(x0.shape), np.ones(bands), np.zeros((5, bands)), *contest
 
     def stretch(self, kept: Kept) -> Array | None:
         """Return a for each wave; nothing, where there are none."""
         return kept[1][self._waves.bands] if self._waves.shape else None
 
+    def trial(self, kept: Kept) -> Trial | None:
+        """Return the waves that are still in the contest, until one has won."""
+        contest = Contest(*kept[3:]) if self._waves.shape else Contest.of(1)
+        if contest.winner is not None:
+            return None
+        return Trial(self._starts[contest.left], contest.samples)
+
+    def tried(self, kept: Kept, x: Array, values: Array) -> tuple[Array, Kept]:
+        """Return the winner, if there is one by now."""
+        contest = Contest(*kept[3:]).heard(values)
+        if contest.winner is not None:
+            x = self._starts[contest.winner].astype(x.dtype)
+        return x, (*kept[:3], *contest)
+
+    @cached_property
+    def _starts(self) -> Array:
+        """The points of the contest: nothing, and each wave."""
+        waves = plane_waves(tuple(self.shape), self.divisions)
+        return np.concatenate([np.zeros_like(waves[:1]), self.amplitude * waves])
+
     def apply(self, t: int, kept: Kept, x: Array, delta: Array) -> tuple[Array, Kept]:
         """Move each number of the image by η_t."""
         if not self._waves.shape:
             return super().apply(t, kept, x, delta)
-        m, a, (gain, noise, *means) = kept[0], kept[1], kept[2]
+        m, a, (gain, noise, *means), *contest = kept
         m, gain = self.beta * m + delta, self.beta * gain + a
         noise = self.beta**2 * noise + np.mean(np.square(delta))
         seen = (self._mean(np.square(m)), noise, gain**2)
@@ -103,7 +143,7 @@ class WaveSigns(SignMomentum):
             a = self._stretch(power)
         signs = np.sign(self._waves.images(guess[None]))
         moved = x + self.rate_of(t) * self._waves.coefficients(signs)[0]
-        return moved.astype(x.dtype), (m, a, np.stack([gain, noise, *means]))
+        return moved.astype(x.dtype), (m, a, np.stack([gain, noise, *means]), *contest)
 
     def _mean(self, values: Array) -> Array:
         """Return the mean over each band."""
