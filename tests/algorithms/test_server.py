@@ -5,6 +5,8 @@ import inspect
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedzo
 from conformance import CHECKS, check_docstring
@@ -21,7 +23,9 @@ from fedzo.algorithms.server import (
     WaveSigns,
     Yogi,
 )
+from fedzo.algorithms.server.contest import Contest, cost, stages
 from fedzo.core.federation import LocalFederation
+from fedzo.core.waves import plane_waves
 from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
@@ -129,6 +133,71 @@ def test_wave_signs_without_a_shape_are_signs_of_the_momentum():
     assert follow(WaveSigns(**settings), deltas) == pytest.approx(
         follow(SignMomentum(**settings), deltas)
     )
+
+
+WAVES = WaveSigns(shape=(8, 8), divisions=2, amplitude=3.0, rate=0.01)
+FROM_WAVES = fedzo.FedZO(directions=2, local_steps=1, server=WAVES)
+
+
+def far_from(point):
+    return FunctionObjective(lambda x, device: np.sum((x - point) ** 2), 64, devices=4)
+
+
+def test_steps_begin_at_the_wave_that_wins():
+    """Ten waves and none: eleven, three and one of them are left."""
+    wanted = 3.0 * plane_waves((8, 8), 2)[6]
+    result = fedzo.minimize(far_from(wanted), algorithm=FROM_WAVES, rounds=3, evaluate_every=1)
+    lengths = [record["train_loss"] for record in result.history]
+    assert lengths[:3] == pytest.approx([np.sum(wanted**2), np.sum(wanted**2), 0.0])
+    # Four devices with three samples each, and with five: of a function one query each.
+    assert [record["queries"] for record in result.history][:3] == [0, 11 * 4, (11 + 3) * 4]
+    assert [record["downlink_bytes"] for record in result.history][:3] == [
+        0,
+        11 * 64 * 4 * 4,
+        (11 + 3) * 64 * 4 * 4,
+    ]
+    moves = WAVES._waves.images((result.last - wanted)[None])
+    assert np.abs(moves) == pytest.approx(WAVES.rate_of(2), rel=1e-4)
+
+
+def test_where_no_wave_is_better_than_none_steps_begin_at_x():
+    start = np.full(64, 1e-3)
+    result = fedzo.minimize(far_from(0.0), start, algorithm=FROM_WAVES, rounds=2, evaluate_every=1)
+    assert result.last == pytest.approx(np.zeros(64))  # no wave at all was among them
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_contest_that_was_stopped_goes_on(tmp_path, rounds):
+    def run(rounds, **where):
+        problem = Quadratic(dim=64, devices=4, gradient_noise=0.5)
+        return fedzo.minimize(problem, algorithm=FROM_WAVES, rounds=rounds, **where)
+
+    run(rounds, run_dir=tmp_path)
+    resumed = run(5, run_dir=tmp_path, resume=True)
+    assert resumed.last.tobytes() == run(5).last.tobytes()
+
+
+def test_a_contest_needs_an_uplink_that_takes_values():
+    for uplink, why in ((fedzo.Seeds(), "one that only takes steps"), (fedzo.AirComp(), "values")):
+        with pytest.raises(InvalidValue, match=why):
+            fedzo.minimize(far_from(0.0), algorithm=FROM_WAVES, uplink=uplink, rounds=1)
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40, unique=True))
+def test_the_lowest_of_values_without_noise_wins(values):
+    contest, values, asked = Contest.of(len(values)), np.array(values), 0
+    while contest.winner is None:
+        asked += len(contest.left) * contest.samples
+        contest = contest.heard(values[contest.left])
+    assert contest.winner == np.argmin(values)
+    assert int(contest.stage[0]) == stages(len(values))
+    assert asked == cost(len(values), devices=1)
+
+
+def test_what_is_not_finite_loses_and_silence_does_not_count():
+    contest = Contest.of(5).heard(np.array([np.nan, 3.0, 1.0, 2.0, np.inf]))
+    assert contest.left.tolist() == [2, 3]
+    assert contest.heard(np.full(2, np.nan)) is contest
 
 
 def test_two_rounds_of_hiso():

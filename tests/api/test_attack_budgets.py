@@ -1,10 +1,13 @@
 """Attacks within a budget of the field, targeted and not, on a linear model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.waves import Waves
+from fedzo.api.attack import SIGNS
+from fedzo.core.waves import Waves, plane_waves
 from fedzo.errors import InvalidValue
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.named import attack
@@ -71,6 +74,27 @@ def test_a_budget_of_queries_is_planned_for_and_the_best_success_is_kept():
     half = found.project(EPS / 2)
     assert np.abs(255 * half.apply(OWN) - 255 * OWN).max() <= 4 + 1e-3
     assert found.eps == EPS
+
+
+def test_a_texture_that_slopes_do_not_show_is_found():
+    """A unit that only a strong and fine wave wakes: all around no perturbation it is silent."""
+    fine = Waves((16, 16)).images(plane_waves((16, 16), 4)[[-1]])[0]
+
+    def scores(batch):
+        amounts = (np.asarray(batch, np.float64).reshape(-1, 256) - 0.5) @ fine / (fine @ fine)
+        return np.stack([np.full(len(batch), 1e-6), np.maximum(amounts**2 - 4e-4, 0)], axis=1)
+
+    images = np.full((30, 16, 16), 0.5) + RNG.uniform(-1e-3, 1e-3, size=(30, 16, 16))
+    wanted = {"input_shape": (16, 16), "max_queries": 8_000}
+    found = fedzo.UniversalAttack(FunctionModel(scores, **wanted), eps=EPS)
+    found.fit(np.array_split(images, 3), 0)
+    assert found.result.history[-1]["attack_success"] == 1.0
+    slopes = replace(found.result.algorithm, server=SIGNS)
+    steps = fedzo.UniversalAttack(
+        FunctionModel(scores, **wanted), eps=EPS, algorithm=slopes, rounds=100, evaluate_every=50
+    )
+    with pytest.warns(UserWarning, match="no perturbation is better than none"):
+        steps.fit(np.array_split(images, 3), 0)
 
 
 def test_the_best_is_chosen_by_success_before_the_loss():

@@ -103,6 +103,16 @@ def test_same_search_by_some_of_the_devices(name):
     assert there.history[-1]["participants"] == 4
 
 
+def test_same_contest_of_waves():
+    problem = Quadratic(dim=64, devices=6, gradient_noise=0.5)
+    waves = fedzo.algorithms.WaveSigns(shape=(8, 8), divisions=2)
+    algorithm, own = fedzo.FedZO(server=waves), dataclasses.replace(QUICK, clip=False)
+    there = run(Nodes(problem), algorithm=algorithm, settings=own, rounds=4)
+    here = fedzo.minimize(problem, algorithm=algorithm, seed=5, rounds=4, evaluate_every=3)
+    assert np.array_equal(there.last, here.last)
+    assert [without(r) for r in there.history] == [without(r) for r in here.history]
+
+
 @pytest.mark.parametrize("kind", UPLINKS)
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_same_run_by_every_uplink(kind, weighting):

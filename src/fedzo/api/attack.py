@@ -49,7 +49,7 @@ SIGNS = WaveSigns(rate=0.1, last_rate=0.01, beta=0.9)
 WAVES = WaveSigns(rate=0.05, last_rate=0.01, beta=0.9, amplitude=2.0)
 _DIVISIONS = (8, 6, 4, 3, 2)
 _CONTEST = 0.2  # of the queries that it may take
-_NUMBERS = 1 << 25  # in all of its waves
+_NUMBERS = 1 << 23  # in all of its waves: larger images have fewer
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still gets to the ball's surface
 _ROUNDS = 200  # of an attack within a budget, where queries are not limited
 _EVALUATIONS = 4  # of an attack within a budget at most, beside that of the start
