@@ -56,11 +56,12 @@ compare: $(VENV)/.dev
 	$(BIN)/python benchmarks/compare.py --bbob 11 12
 	$(BIN)/python benchmarks/compare.py --suite bbob-noisy --bbob 11 --dims 10
 
-# One perturbation by several methods at equal queries and equal ε, three victims: an hour.
+# One perturbation by several methods at equal queries and equal ε, four victims: hours, of which the
+# training takes less than one. Every result is kept as it ends, so this can be interrupted.
 compare-attack: $(VENV)/.torch
 	$(PIP) --no-deps adversarial-robustness-toolbox six tqdm
 	$(BIN)/fedzo data get cifar10
-	for name in plain mixer; do test -e victims/cifar10-$$name.onnx || \
+	for name in resnet20 plain mixer; do test -e victims/cifar10-$$name.onnx || \
 	  $(BIN)/python tools/train_victim.py $$name --out victims || exit 1; done
 	$(BIN)/python benchmarks/attack.py --compare --victims victims --out compare-attack
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.waves import Waves, plane_waves
 from fedzo.errors import BudgetSpent
 
 Array = NDArray[Any]
@@ -153,6 +154,32 @@ def simba(
                     break
 
 
+def single_waves(
+    ask: Ask,
+    images: Array,
+    labels: Array,
+    eps: float,
+    budget: int,
+    rng: Any,
+    subset: int = 30,
+    divisions: int = 8,
+) -> Iterator[Array]:
+    """Try single Fourier waves of ±ε and keep what fools most (after Tsuzuku and Sato, 2019).
+
+    Each wave is tried on some images, and the best twenty on all of them.
+    """
+    waves = eps * np.sign(Waves(SHAPE).images(plane_waves(SHAPE, divisions)))
+    some = rng.permutation(len(images))[:subset]
+    losses = [_loss(ask, images[some], labels[some], wave, False) for wave in waves]
+    most = -1.0
+    for at in np.argsort(losses)[:20]:
+        moved = (images + waves[at]).clip(0, 1)
+        fooled = float(np.mean(ask(moved).argmax(axis=1) != labels))
+        if fooled > most:
+            most = fooled
+            yield waves[at]
+
+
 def art_universal(
     ask: Ask,
     images: Array,
@@ -225,6 +252,7 @@ METHODS: dict[str, Callable[..., Iterator[Array]]] = {
     "NES, sign steps": nes,
     "square-like search": square,
     "SimBA, universal": simba,
+    "single waves, the best": single_waves,
     "ART UniversalPerturbation": art_universal,
 }
 GRIDS: dict[str, list[dict[str, Any]]] = {
