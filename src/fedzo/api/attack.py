@@ -44,11 +44,11 @@ WITHIN = FedZO(
     local_steps=1,
 )
 SIGNS = WaveSigns(rate=0.1, last_rate=0.01, beta=0.9)
-# Images have a contest of plane waves first, of as many as a fifth of the queries is enough for;
-# whoever starts from its winner has less far to go.
+# Images have a contest of plane waves first, of as many as half of the queries beside evaluations
+# is enough for; whoever starts from its winner has less far to go.
 WAVES = WaveSigns(rate=0.05, last_rate=0.01, beta=0.9, amplitude=2.0)
-_DIVISIONS = (8, 6, 4, 3, 2)
-_CONTEST = 0.2  # of the queries that it may take
+_DIVISIONS = (8, 6, 4, 2)
+_CONTEST = 0.5  # of the queries beside evaluations that it may take
 _NUMBERS = 1 << 23  # in all of its waves: larger images have fewer
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still gets to the ball's surface
 _ROUNDS = 200  # of an attack within a budget, where queries are not limited
@@ -305,11 +305,11 @@ class UniversalAttack:
 
 def _signs(problem: Attack, rounds: int) -> WaveSigns:
     """Return the server step: of images with the largest contest that queries and memory allow."""
-    left, sides = problem.model.meter.left, Waves(problem.shape).sides
+    (left, _), sides = _left(problem), Waves(problem.shape).sides
     for divisions in _DIVISIONS if sides else ():
         waves = plane_wave_count(problem.shape, divisions)
         different = 2 * divisions <= min(sides)  # of finer ones there are no more
-        enough = left is None or cost(1 + waves, problem.devices) <= _CONTEST * left
+        enough = cost(1 + waves, problem.devices) <= _CONTEST * left
         fits = waves * problem.dim <= _NUMBERS and stages(1 + waves) < rounds / 4
         if different and enough and fits:
             return replace(WAVES, divisions=divisions)
@@ -318,15 +318,22 @@ def _signs(problem: Attack, rounds: int) -> WaveSigns:
 
 def _affordable(problem: Attack, signs: WaveSigns) -> tuple[int, int]:
     """Return how many rounds the queries are enough for, the last one in part, and evaluations."""
-    left, evaluation = problem.model.meter.left, problem.evaluation_cost
-    if left is None:
-        return _ROUNDS, _EVALUATIONS
-    evaluations = min(max(int(_SHARE * left / evaluation) - 1, 1), _EVALUATIONS)
-    left -= evaluations * evaluation + problem.victim.reserved
-    in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
+    left, evaluations = _left(problem)
+    if math.isinf(left):
+        return _ROUNDS, evaluations
     points = 1 + plane_wave_count(problem.shape, signs.divisions)
-    steps = max(-(-(left - cost(points, problem.devices)) // in_a_round), 1)
-    return stages(points) + steps, evaluations
+    in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
+    steps = math.ceil((left - cost(points, problem.devices)) / in_a_round)
+    return stages(points) + max(steps, 1), evaluations
+
+
+def _left(problem: Attack) -> tuple[float, int]:
+    """Return the queries beside those of evaluations, and how many evaluations there are."""
+    left, each = problem.model.meter.left, problem.evaluation_cost
+    if left is None:
+        return math.inf, _EVALUATIONS
+    evaluations = min(max(int(_SHARE * left / each) - 1, 1), _EVALUATIONS)
+    return left - evaluations * each - problem.victim.reserved, evaluations
 
 
 def _known(value: T | None, advice: str) -> T:
