@@ -38,7 +38,7 @@ soak-federation: $(VENV)/.dev
 
 # Most of their time they wait, so the files go beside each other.
 processes: $(VENV)/.dev
-	$(PYTEST) -m processes -n 4 --dist loadfile $(PROCESSES) tests/flower
+	$(PYTEST) -m processes -n 3 --dist loadfile $(PROCESSES) tests/processes
 
 # docs/results.md: the figures, the claims judged, the baselines' grids. Three quarters of an hour on
 # two cores; what build/results has of the runs is not done again.

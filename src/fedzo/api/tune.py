@@ -236,7 +236,7 @@ def _rounds(
 ) -> int:
     """Return how many rounds a budget is enough for, with an evaluation after the last."""
     if isinstance(algorithm, Search):  # it ends by itself
-        evaluations = 2 + (run.evaluate_every < UNLIMITED)
+        evaluations = 2 + replace(run, rounds=UNLIMITED).evaluates_between
         least = evaluations * problem.evaluation_cost + (algorithm.participants or problem.devices)
         allowed = f"at least {least}, for a trial between evaluations"
         require(budget >= least, "max_queries", budget, allowed)

@@ -69,8 +69,7 @@ class Loop:
         """Return the run before its first round."""
         position = Position(0, job.algorithm.init(x0, federation, job.uplink), probed)
         if federation.meter is not None:  # after those of the start and the end
-            between = job.options.evaluate_every < job.options.rounds
-            federation.meter.evaluations = 1 + between
+            federation.meter.evaluations = 1 + job.options.evaluates_between
         best = Best(snapshot(x0), np.inf, 0)
         settings["snapshot"] = snapshot
         return cls(job, federation, position, best, fingerprint(x0), point, **settings)

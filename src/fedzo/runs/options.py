@@ -81,6 +81,11 @@ class RunOptions:
         """Return whether f is evaluated on schedule after t rounds."""
         return t % self.evaluate_every == 0
 
+    @property
+    def evaluates_between(self) -> bool:
+        """Whether f is evaluated on schedule between the start and the last round."""
+        return self.evaluate_every < self.rounds
+
     def saves(self, t: int) -> bool:
         """Return whether a checkpoint is written after t rounds."""
         return t % self.checkpoint_every == 0 or t == self.rounds

@@ -10,7 +10,7 @@ import urllib.request
 import numpy as np
 import pytest
 from flower_federation import NAME, Federation, make_node_key
-from processes import APP, LIMIT, PATIENT, here, settings_of, until
+from loopback import APP, LIMIT, PATIENT, here, settings_of, until
 
 from fedzo.runs.history import read_history
 

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from processes import LIMIT, open_to_others, rounds_done, until, without
+from loopback import LIMIT, open_to_others, rounds_done, until, without
 
 from fedzo.config.experiment import Experiment
 from fedzo.runs.history import read_history

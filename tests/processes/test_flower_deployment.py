@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from processes import APP, LIMIT, PATIENT, here, settings_of, without
+from loopback import APP, LIMIT, PATIENT, here, settings_of, without
 
 from fedzo.flower.ledger import Ledger
 from fedzo.runs.history import read_history

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 from flower_federation import NAME
-from processes import APP, LIMIT, PATIENT, here, node_config, rounds_done, settings_of, until
+from loopback import APP, LIMIT, PATIENT, here, node_config, rounds_done, settings_of, until
 
 from fedzo.runs.history import read_history
 
