@@ -14,10 +14,9 @@ from fedzo.algorithms.base import (
     check_weighting,
     weight_of,
 )
-from fedzo.algorithms.population import CMA
-from fedzo.algorithms.server import Kept, Mean, ServerStep, Trial
+from fedzo.algorithms.server import Kept, Mean, ServerStep
 from fedzo.algorithms.server.accumulated import Accumulated
-from fedzo.algorithms.server.contest import shared_out
+from fedzo.algorithms.trials import values_of
 from fedzo.core.federation import Federation
 from fedzo.core.fixed import SetSum
 from fedzo.core.objective import Objective
@@ -35,13 +34,6 @@ class State(NamedTuple):
 
     x: Array  # x^t
     server: Kept = ()  # what the server step keeps
-
-
-def trial_of(t: int, trial: Trial, federation: Federation, uplink: Uplink) -> tuple[Work, Array]:
-    """Return the work of finding out values at points, and the devices that shall do it."""
-    count, samples = shared_out(trial.samples, federation.devices)
-    work = Work(CMA(batch_size=samples), trial.points, t, federation.seed)
-    return work, uplink.participants(t, count, federation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,10 +155,8 @@ class FedZO(ZerothOrder):
         """Return the state after round t."""
         server = self._server(uplink)
         if (trial := server.trial(state.server)) is not None:  # it wants to know values first
-            updates = federation.map(*trial_of(t, trial, federation, uplink))
-            values, sent = uplink.average_values(updates)
-            x, kept = server.tried(state.server, state.x, values)
-            return State(x, kept), RoundInfo.of(updates, sent)
+            values, info = values_of(t, trial, federation, uplink)
+            return State(*server.tried(state.server, state.x, values)), info
         devices = uplink.participants(t, self.participants, federation)  # M_t
         stretch = server.stretch(state.server)
         work = Work(self, state.x, t, federation.seed, state=state, stretch=stretch)
