@@ -20,9 +20,26 @@ from fedzo.uplinks import Ideal
 PROBLEM = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
 
 
-def rounds(algorithm, dtype=np.float64, count=3, seed=1, workers=1, uplink=None):
+class Counting(Quadratic):
+    """The same problem, which counts the values or gradients of realisations that are asked for."""
+
+    def __init__(self):
+        super().__init__(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
+        self.answered = 0
+
+    def values(self, points, batch):
+        values = super().values(points, batch)
+        self.answered += values.size
+        return values
+
+    def gradient(self, x, batch):
+        self.answered += len(batch.noise)
+        return super().gradient(x, batch)
+
+
+def rounds(algorithm, dtype=np.float64, count=3, seed=1, workers=1, uplink=None, problem=PROBLEM):
     """Run a few rounds by hand; return the states and what was told of the rounds."""
-    with LocalFederation(PROBLEM, seed, workers) as federation:
+    with LocalFederation(problem, seed, workers) as federation:
         states = [algorithm.init(np.full(8, 0.5, dtype), federation, uplink or Ideal())]
         infos = []
         for t in range(count):
@@ -140,8 +157,10 @@ def check_no_global_generator(algorithm):
 
 
 def check_info(algorithm):
-    """What a round tells is counted, not estimated."""
-    _, infos = rounds(algorithm)
+    """What a round tells is counted, not estimated: as many queries as the problem has answered."""
+    problem = Counting()
+    _, infos = rounds(algorithm, problem=problem)
+    assert sum(info.queries for info in infos) == problem.answered
     for info in infos:
         assert 1 <= info.participants <= 5
         for count in (info.queries, info.uplink_bytes, info.downlink_bytes):

@@ -50,8 +50,7 @@ class Points:
 
     def answer(self, objective: Objective, device: int, batch: Any) -> tuple[Array, int]:
         """Return a device's values, and how many it asked for."""
-        values = _values(objective, self.points, batch)
-        return values, len(values)
+        return _values(objective, self.points, batch)
 
 
 @dataclass(frozen=True)
@@ -118,14 +117,14 @@ class Stencil:
         moves = np.zeros((len(asked), self.x.size))
         moves[np.arange(len(asked)), asked] = self.steps[asked]
         sides = [self.x + moves, self.x - moves] if self.central else [self.x + moves]
-        values = _values(objective, np.concatenate([self.x[None], *sides]), batch)
+        values, asked_for = _values(objective, np.concatenate([self.x[None], *sides]), batch)
         ahead, behind = values[1 : 1 + len(asked)], values[1 + len(asked) :]
         rise = (ahead - behind) / 2 if self.central else ahead - values[0]
         slopes = np.zeros(self.x.size)
         slopes[asked] = rise / self.steps[asked]
         every = [slopes] if self.everyone else []
         answer = [values[:1], np.where(own, slopes, 0.0), own.astype(float), *every]
-        return np.concatenate(answer), len(values)
+        return np.concatenate(answer), asked_for
 
 
 Question = Points | Stencil
@@ -154,7 +153,7 @@ def unpack(packed: Array) -> Question:
     return Stencil(packed[:dim], packed[dim : 2 * dim], bool(everyone), bool(central), int(turn))
 
 
-def _values(objective: Objective, points: Array, batch: Any) -> Array:
-    """Return the mean over a batch of the values at each point."""
+def _values(objective: Objective, points: Array, batch: Any) -> tuple[Array, int]:
+    """Return the mean over a batch of the values at each point, and how many values these were."""
     values = np.asarray(objective.values(points, batch), np.float64)
-    return np.asarray(values.mean(axis=1))
+    return np.asarray(values.mean(axis=1)), values.size
