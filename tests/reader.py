@@ -6,7 +6,7 @@ What the title of a block says is what a reader sees above it:
 * ``needs fedzo[extra]``, ``needs pandas``: it is run where that is installed;
 * ``prints``, of a ``text`` block: what the block before it prints, with ``...`` for what varies.
 
-Runs of the configurations that ship are cut to two rounds, unless their output is shown;
+Runs of the configurations that ship are cut to two rounds or so, unless their output is shown;
 commands that would download or take minutes are only checked.
 """
 
@@ -35,7 +35,7 @@ FENCE = re.compile(
     r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.M | re.S
 )
 CUT = 2  # rounds
-CUT_LATER = {"attack-eps": 6}  # a contest has the first five
+CUT_OTHERWISE = {"attack": 1, "attack-eps": 6}  # it takes long; a contest has the first five
 LARGE_DATA = ("fashion-mnist", "cifar10")
 LARGE_MODELS = ("text",)  # configurations
 ONLY_CHECKED = ("reproduce", "report", "sweep", "bench")
@@ -129,7 +129,7 @@ class Reader:
         if swept or words[1] in ONLY_CHECKED or words[1:3] in ONLY_CHECKED_ACTIONS or large:
             return
         if words[1] == "run" and not in_full and (config in shipped() or self.was_cut(config)):
-            rounds = 2 * CUT if arguments.resume else CUT_LATER.get(config, CUT)
+            rounds = 2 * CUT if arguments.resume else CUT_OTHERWISE.get(config, CUT)
             words = [*words, "--set", f"run.rounds={rounds}"]
         if getattr(arguments, "engine", "local") == "flower":  # it leaves processes of its own
             code = "import sys; from fedzo.cli import main; sys.exit(main())"
