@@ -76,7 +76,7 @@ def set_all(overrides):
 
 def test_simulation_of_a_thousand_devices(tmp_path):
     overrides = ["problem.devices=1000", "algorithm.participants=50", "run.rounds=3"]
-    overrides += ["run.evaluate_every=3", "flower.nodes=1000"]
+    overrides += ["run.evaluate_every=3", "flower.nodes=250"]
     out = tmp_path / "run"
     fedzo_run("quadratic", "--engine", "flower", "--out", str(out), "--quiet", *set_all(overrides))
     last = list(read_history(out / "history.jsonl"))[-1]
