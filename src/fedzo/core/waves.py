@@ -69,9 +69,11 @@ class Waves:
         for size in self.shape:
             after //= size  # numbers of the axes behind this one
             turn = _turn(size, inverse, rows.dtype.char)
-            # Along the last axis it is one product, elsewhere one for each index of those before.
-            lines = found.reshape(-1, size, after) if after > 1 else found.reshape(-1, size)
-            found = turn @ lines if after > 1 else lines @ turn.T
+            # Small products: BLAS would share a large one among threads, which devices have taken.
+            if after > 1:
+                found = turn @ found.reshape(-1, size, after)
+            else:
+                found = found.reshape(len(rows), -1, size) @ turn.T
         return found.reshape(rows.shape)
 
     @cached_property
