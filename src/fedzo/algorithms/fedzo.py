@@ -142,7 +142,7 @@ class FedZO(ZerothOrder):
             raise InvalidValue("name", name, f"one {why}")
         kept = self._server(uplink).init(x0)
         if uplink.wants_coefficients and self.server.trial(kept) is not None:
-            why = "one that only takes steps: others follow the run by their coefficients"
+            why = "one that only takes steps, and tries no points: this uplink carries coefficients"
             raise InvalidValue("server", type(self.server).__name__, why)
         if self.corrects and self.server.stretch(kept) is not None:
             why = "one that leaves the directions as they are: the local steps are corrected"

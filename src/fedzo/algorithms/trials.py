@@ -22,8 +22,8 @@ def values_of(
 ) -> tuple[Array, RoundInfo]:
     """Return the mean value at each point of a trial, and what the round cost.
 
-    Not more devices are asked than there are samples wanted. Their part is that of any search: the
-    values at points, on samples of their own, the same for all points.
+    A device is asked for one sample at least, so with few samples not all devices are asked. Their
+    part is that of any search: values at points, all on the same samples of the device.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO, WaveSigns
-from fedzo.algorithms.server.contest import cost, stages
+from fedzo.algorithms.server import contest
 from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, UsageError, require
 from fedzo.models import Model
@@ -309,8 +309,8 @@ def _signs(problem: Attack, rounds: int) -> WaveSigns:
     for divisions in _DIVISIONS if sides else ():
         waves = plane_wave_count(problem.shape, divisions)
         different = 2 * divisions <= min(sides)  # of finer ones there are no more
-        enough = cost(1 + waves, problem.devices) <= _CONTEST * left
-        fits = waves * problem.dim <= _NUMBERS and stages(1 + waves) < rounds / 4
+        enough = contest.cost(1 + waves, problem.devices) <= _CONTEST * left
+        fits = waves * problem.dim <= _NUMBERS and contest.stages(1 + waves) < rounds / 4
         if different and enough and fits:
             return replace(WAVES, divisions=divisions)
     return SIGNS
@@ -323,8 +323,8 @@ def _affordable(problem: Attack, signs: WaveSigns) -> tuple[int, int]:
         return _ROUNDS, evaluations
     points = 1 + plane_wave_count(problem.shape, signs.divisions)
     in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
-    steps = math.ceil((left - cost(points, problem.devices)) / in_a_round)
-    return stages(points) + max(steps, 1), evaluations
+    steps = math.ceil((left - contest.cost(points, problem.devices)) / in_a_round)
+    return contest.stages(points) + max(steps, 1), evaluations
 
 
 def _left(problem: Attack) -> tuple[float, int]:
