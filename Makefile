@@ -12,13 +12,19 @@ PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test slow results compare compare-attack fuzz soak soak-federation processes lint types docs bench clean
+.PHONY: demo test environments slow results compare compare-attack fuzz soak soak-federation processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
 
+# Files or options for pytest; all tests by default.
+TESTS =
 test: $(VENV)/.dev
-	$(PYTEST) -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal $(TESTS)
+
+# The core alone, and with each single extra: an environment each, half an hour.
+environments:
+	$(PYTHON) tools/environments.py
 
 # Pages that train, browsers, servers, PyTorch's versions: all that takes many seconds each.
 slow: $(VENV)/.dev

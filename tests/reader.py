@@ -3,7 +3,7 @@
 What the title of a block says is what a reader sees above it:
 
 * a file's name: the block is that file;
-* ``needs fedzo[extra]``, ``needs pandas``: it is run where that is installed;
+* ``needs fedzo[extra]``, ``needs pandas``: it is run where that is installed, else skipped;
 * ``prints``, of a ``text`` block: what the block before it prints, with ``...`` for what varies.
 
 Runs of the configurations that ship are cut to two rounds or so, unless their output is shown;
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
+from extras import needed
 from fedzo.cli import _parser, main
 from fedzo.config.experiment import Experiment, shipped
 
@@ -36,7 +37,7 @@ CUT = 2  # rounds
 CUT_OTHERWISE = {"attack": 1, "attack-eps": 6}  # it takes long; a contest has the first five
 LARGE_DATA = ("fashion-mnist", "cifar10")
 LARGE_MODELS = ("text",)  # configurations
-ONLY_CHECKED = ("reproduce", "report", "sweep", "bench")
+ONLY_CHECKED = ("reproduce", "report", "sweep", "bench", "node")
 ONLY_CHECKED_ACTIONS = (["data", "get"],)
 
 
@@ -90,13 +91,15 @@ class Reader:
 
     def __init__(self, folder):
         self.folder, self.names, self.printed = folder, {"__name__": "__main__"}, ""
+        self.passed_over = set()
 
     def follow(self, page):
-        """Do what a page says; blocks that need what is not there are passed over."""
+        """Do what a page says; note and pass over what needs something that is not there."""
         found = blocks(page)
         for block, after in itertools.zip_longest(found, found[1:]):
             shown = after is not None and after.title == "prints"
             if block.needs() and not installed(block.needs()):
+                self.passed_over.add(f"needs {block.needs()}")
                 continue
             self.do(block, in_full=shown)
             if shown:
@@ -134,7 +137,12 @@ class Reader:
 
     def start(self, script, *_):
         if script.startswith("tools/"):  # takes minutes: only look whether it can be loaded
-            runpy.run_path(str(ROOT / script))
+            try:
+                runpy.run_path(str(ROOT / script))
+            except ModuleNotFoundError as error:
+                if (reason := needed(error)) is None:
+                    raise
+                self.passed_over.add(reason)
         else:
             home = ROOT if script.startswith("examples/") else self.folder
             runpy.run_path(str(home / script), run_name="__main__")

@@ -52,6 +52,18 @@ class UsageError(FedzoError):
     """The request cannot be carried out; nothing has been run or written."""
 
 
+class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints
+    """An optional library is not installed; the message says how to install it.
+
+    >>> raise MissingExtra("TPE needs optuna", "tune")
+    Traceback (most recent call last):
+    fedzo.errors.MissingExtra: TPE needs optuna: pip install 'fedzo[tune]'
+    """
+
+    def __init__(self, need: str, extra: str) -> None:
+        super().__init__(f"{need}: pip install 'fedzo[{extra}]'")
+
+
 class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """A file could not be written: the disk is full, or writing is not allowed."""
 

@@ -124,6 +124,7 @@ def test_evaluations_have_few_fixed_seeds_that_are_counted():
 
 
 def test_it_finds_the_best_and_tells_so(tmp_path):
+    pytest.importorskip("optuna", reason="needs fedzo[tune]: with it, small budgets have TPE")
     folder = tmp_path / "run"
     tuned = fedzo.tune(score, SPACE, devices=5, max_queries=400, run_dir=folder)
     assert tuned.params["layers"] == 3
@@ -157,6 +158,7 @@ def test_a_budget_too_small_is_refused(method, least):
     with pytest.raises(InvalidValue, match=f"max_queries = {least - 1}: must be at least {least}"):
         fedzo.tune(score, SPACE, devices=4, max_queries=least - 1, method=method)
     if method == "auto":  # the other one needs more, to choose its rate by
+        pytest.importorskip("optuna", reason="needs fedzo[tune]: CMA-ES has no trial to itself")
         assert fedzo.tune(score, SPACE, devices=4, max_queries=least).queries == least
 
 

@@ -1,7 +1,6 @@
-"""Real processes: without the flower extra there is nothing here to test."""
+"""Real processes import the fedzo that is tested, and its compiled kernels."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import fedzo
 
 # Where the federation is that the tests of real processes start: before any of them is imported.
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
-
-collect_ignore_glob = ["*.py"] if find_spec("flwr") is None else []
 
 
 @pytest.fixture(scope="session", autouse=True)

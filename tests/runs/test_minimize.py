@@ -245,6 +245,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     assert_same_files(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("history", ["", '{"round": 0, "train_loss": 1}\n{"rou'])
 def test_killed_before_the_first_checkpoint(history, tmp_path):
     def run(folder, resume):

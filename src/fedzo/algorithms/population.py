@@ -20,7 +20,7 @@ from fedzo.algorithms.account import Account
 from fedzo.algorithms.descent import typical_scale
 from fedzo.algorithms.questions import Asking, Question
 from fedzo.algorithms.searching import Search
-from fedzo.errors import UsageError, check_counts, check_positive, require
+from fedzo.errors import MissingExtra, check_counts, check_positive, require
 
 Array = NDArray[Any]
 
@@ -209,7 +209,7 @@ class TPE(Search):
         try:
             import optuna
         except ImportError:
-            raise UsageError("TPE needs optuna: pip install 'fedzo[tune]'") from None
+            raise MissingExtra("TPE needs optuna", "tune") from None
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import Exit, add_config, check_seeds, say
 from fedzo.core.telling import tell
-from fedzo.errors import UsageError
+from fedzo.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
@@ -76,7 +76,7 @@ def _engine(name: str, experiment: Experiment) -> Engine:
     try:
         from fedzo.flower.simulation import simulation
     except ModuleNotFoundError as error:
-        raise UsageError(f"--engine flower: {error}: pip install 'fedzo[flower]'") from error
+        raise MissingExtra(f"--engine flower: {error}", "flower") from error
     return simulation(experiment)
 
 

@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedzo.errors import UsageError, check_count, require
+from fedzo.errors import MissingExtra, UsageError, check_count, require
 
 Tensor = Any
 Module = Any
@@ -168,7 +168,7 @@ def check_installed() -> None:
     except ValueError:  # what is there has no specification
         missing = ["transformers"]
     if missing:
-        raise UsageError(f"language models need {missing[0]}: pip install 'fedzo[text]'")
+        raise MissingExtra(f"language models need {missing[0]}", "text")
 
 
 def load(folder: Path) -> tuple[Any, Module, Any]:

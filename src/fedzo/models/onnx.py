@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.federation import cores
-from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, first_line, one_of
+from fedzo.errors import (
+    InvalidValue,
+    MissingExtra,
+    ModelError,
+    UsageError,
+    check_count,
+    first_line,
+    one_of,
+)
 from fedzo.models.base import Array, Common, Model
 
 _TYPES: dict[str, type[np.floating[Any]]] = {
@@ -111,7 +119,7 @@ def _session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise UsageError("ONNX models need onnxruntime: pip install 'fedzo[attack]'") from None
+        raise MissingExtra("ONNX models need onnxruntime", "attack") from None
     if not path.is_file():
         raise UsageError(f"{path}: does not exist")
     options = onnxruntime.SessionOptions()

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
-from fedzo.errors import InvalidValue, UsageError, first_line, require
+from fedzo.errors import InvalidValue, MissingExtra, UsageError, first_line, require
 from fedzo.models.base import Array, Common, Model
 
 
@@ -61,7 +61,7 @@ class TorchModel(Model):
         try:
             import torch
         except ImportError:
-            raise UsageError("PyTorch models need torch: pip install 'fedzo[torch]'") from None
+            raise MissingExtra("PyTorch models need torch", "torch") from None
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"{type(module).__name__} is not a torch.nn.Module")
         super().__init__(type(module).__name__, outputs, **common)

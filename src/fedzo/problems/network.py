@@ -15,7 +15,7 @@ from fedzo.core.objective import Best, Objective
 from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
-from fedzo.errors import UsageError, check_count, require
+from fedzo.errors import MissingExtra, UsageError, check_count, require
 from fedzo.problems.batched import Batched
 from fedzo.problems.frozen import Frozen
 from fedzo.problems.samples import NamedBatch, held_by_devices
@@ -330,5 +330,5 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise UsageError("a TorchProblem needs torch: pip install 'fedzo[torch]'") from None
+        raise MissingExtra("a TorchProblem needs torch", "torch") from None
     return torch

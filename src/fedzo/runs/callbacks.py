@@ -13,7 +13,7 @@ from importlib import import_module
 from numbers import Real
 from typing import Any
 
-from fedzo.errors import UsageError
+from fedzo.errors import MissingExtra
 from fedzo.runs.result import Progress
 
 
@@ -125,4 +125,4 @@ def _needed(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise UsageError(f"{error}: pip install 'fedzo[track]'") from error
+        raise MissingExtra(str(error), "track") from error
