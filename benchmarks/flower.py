@@ -3,6 +3,7 @@
 python benchmarks/flower.py [messages] [bytes] [rebuild] [processes]
 """
 
+import hashlib
 import logging
 import os
 import statistics
@@ -111,20 +112,23 @@ def rebuild(dim: int = 10**6, devices: int = 50) -> None:
 
 
 def processes(few: int = 4, many: int = 16) -> None:
-    """Compare Flower's own process for a message with a forked one: a real node's CPU time."""
+    """Compare the CPU time of a message on a real node of Flower's and on one of fedzo's."""
+    from flwr.cli.build import build_fab_from_disk
+
     print("CPU time of a node for each message of a round, softmax regression, 50 devices")
-    for name in ("Flower's own", "forked from a warm one"):
+    listed = hashlib.sha256(build_fab_from_disk(APP)).hexdigest()
+    for name in ("flower-supernode", "fedzo node start"):
         with tempfile.TemporaryDirectory() as folder, RealFederation(Path(folder)) as federation:
-            if name == "Flower's own":
-                (Path(folder) / "bin" / "flwr-clientapp").unlink()
-            node = federation.start_node("node", "partition-id=0 num-partitions=1").pid
+            (Path(folder) / "bin" / "flwr-clientapp").unlink()  # which is of neither
+            file = Path(folder) / "node.toml"
+            file.write_text(f'apps = ["{listed}"]\n' if name == "fedzo node start" else "")
+            config = f'partition-id=0 num-partitions=1 node-file="{file}"'
+            node = federation.start_node("node", config, pinned=name == "fedzo node start").pid
             spent = []
             for count in (few, few, many):  # the first of them loads and starts what stays
                 before = cpu_seconds(node)
                 settings = {"run.rounds": count, "run.evaluate-every": many}
-                run = federation.run(
-                    Path(__file__).parents[1] / "examples" / "flower-app", settings
-                )
+                run = federation.run(APP, settings)
                 federation.wait(run, 900)
                 spent.append(cpu_seconds(node) - before)
         print(f"  {name:24s} {(spent[2] - spent[1]) / (many - few):8.2f} s", flush=True)

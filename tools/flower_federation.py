@@ -144,12 +144,21 @@ class Federation:
         wait_for_port(self.port)
 
     def start_node(
-        self, name: str, config: str, key: Path | None = None, tls: bool | None = None
+        self,
+        name: str,
+        config: str,
+        key: Path | None = None,
+        tls: bool | None = None,
+        pinned: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start a node; of a secure federation, through the proxy and with its key."""
+        """Start a node; of a secure federation, through the proxy and with its key.
+
+        A pinned node is started by ``fedzo node start`` and runs the apps that it lists.
+        """
         tls = self.secure if tls is None else tls
         address = f"{HOST}:{self.proxy_port if self.secure else self.port}"
-        command = ["flower-supernode", "--superlink", address, "--node-config", config]
+        command = ["fedzo", "node", "start"] if pinned else ["flower-supernode"]
+        command += ["--superlink", address, "--node-config", config]
         command += ["--port", str(free_port()), "--max-retries", "3"]
         command += ["--root-certificates", str(self.folder / "ca.pem")] if tls else ["--insecure"]
         command += ["--auth-supernode-private-key", str(key)] if key else []
@@ -163,7 +172,10 @@ class Federation:
         """Start a run of an app; return its id."""
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
         told = self.flwr("run", str(app), NAME, "--run-config", config, "--format", "json")
-        return str(json.loads(told[told.index("{") :])["run-id"])
+        found = json.loads(told[told.index("{") :])
+        if "run-id" not in found:
+            raise RuntimeError(f"flwr run {app}: {told}")
+        return str(found["run-id"])
 
     def status(self, run_id: str) -> str:
         """Return what Flower says of a run, like ``running`` or ``finished:completed``."""

@@ -4,19 +4,26 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+from packaging.requirements import Requirement
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
 from fedzo.algorithms.questions import Stencil
+from fedzo.cli import main
+from fedzo.cli.common import Exit
 from fedzo.core.work import Work
 from fedzo.errors import Halted, NoAnswer, UsageError
 from fedzo.flower import (
@@ -369,28 +376,152 @@ def test_node_with_problems_of_its_own_computes_no_others():
         Node.read(config).problem({"softmax": {}}, {"problem.name": "softmax"})
 
 
-def test_only_listed_apps_are_run(monkeypatch):
-    """In Flower's own client process: an app that is not listed is not even unpacked."""
+@pytest.fixture
+def client_process(monkeypatch):
+    """Return Flower's client process, as far as loading the app; and what was unpacked and loaded.
+
+    The archive stands for the client, so that a test can choose what the server has sent.
+    """
     from flwr.supernode.runtime import run_clientapp as flower
 
-    unpacked = []
-
-    def install(archive):
-        *_, fab = flower.pull_task_input(archive)
-        flower.install_from_fab(fab, skip_prompt=True)
-
-    def process():
-        install(b"ours")
-        with pytest.raises(UsageError, match="does not run the app with the SHA-256"):
-            install(b"theirs")
-
+    unpacked, loaded = [], []
     config = {"apps": [hashlib.sha256(b"ours").hexdigest()]}
     context = Context(1, 1, config, RecordDict(), {})
+
+    def install(archive, install_dir=None, **_):
+        unpacked.append(archive)
+        return install_dir / "apps" / "ours"
+
+    def loader(app_path, **_):
+        return lambda *_: loaded.append(app_path)
+
+    def process(archive=b"ours", version="1.0.0"):
+        *_, fab = flower.pull_task_input(archive)
+        flower.install_from_fab(fab, skip_prompt=True)
+        folder = flower.get_project_dir("fedzo/app", version, "0" * 8)
+        flower.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)("", "", "")
+        return folder
+
     monkeypatch.setattr(flower, "pull_task_input", lambda client: (None, context, None, client))
-    monkeypatch.setattr(flower, "install_from_fab", lambda fab, **how: unpacked.append(fab))
-    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", process)
+    monkeypatch.setattr(flower, "install_from_fab", install)
+    monkeypatch.setattr(flower, "get_load_client_app_fn", loader)
+    monkeypatch.setattr(flower, "get_project_dir", flower.get_project_dir)
+    monkeypatch.setattr(pinned, "_enforced", False)
+    return process, unpacked, loaded
+
+
+def test_only_listed_apps_are_run(monkeypatch, client_process):
+    """In Flower's own client process: an app that is not listed is not even unpacked."""
+    process, unpacked, loaded = client_process
+
+    def both():
+        process()
+        with pytest.raises(UsageError, match="does not run the app with the SHA-256"):
+            process(b"theirs")
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", both)
     pinned.run_listed()
     assert unpacked == [b"ours"]
+    assert len(loaded) == 1
+
+
+def test_app_is_loaded_from_an_empty_folder(monkeypatch, client_process):
+    """A run's version must not lead Flower to a folder with other code in it."""
+    process, _, loaded = client_process
+    folders = []
+
+    def traversing():
+        folders.append(process(version="../../../srv/other"))
+        assert folders[0].parents[1].is_dir()
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", traversing)
+    pinned.run_listed()
+    assert [Path(path) for path in loaded] == folders
+    assert "other" not in str(folders[0])
+    assert not folders[0].parents[1].exists()  # it is removed with its process
+
+
+@pytest.mark.parametrize("command", ["flwr-agentapp", "flwr-serverapp", "flwr-model", "flwr-new"])
+def test_other_tasks_are_rejected_even_for_listed_apps(monkeypatch, client_process, command):
+    process, unpacked, loaded = client_process
+
+    def one():
+        with pytest.raises(UsageError, match=f"runs flwr-clientapp tasks only, not {command}"):
+            process()
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", one)
+    pinned.run_task(command)
+    assert (unpacked, loaded) == ([], [])
+
+
+def test_error_of_a_broken_configuration_tells_the_server_nothing(monkeypatch, client_process):
+    process, *_ = client_process
+    monkeypatch.setattr(Node, "read", lambda config: 1 / 0)
+
+    def one():
+        with pytest.raises(UsageError, match=r"^this node cannot read its configuration$"):
+            process()
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", one)
+    pinned.run_listed()
+
+
+@pytest.mark.parametrize("kind", [wire.HELLO, wire.INITIAL, wire.TRAIN, wire.EVALUATE])
+def test_listed_apps_that_nobody_enforces(monkeypatch, kind):
+    """Flower's own command runs any app; ours says so, rather than seem to be protected."""
+    listing = node(apps=["0" * 64])
+
+    def send():
+        if kind in (wire.TRAIN, wire.EVALUATE):
+            return ask(listing, kind=kind)
+        (reply,) = listing.send_and_receive([Message(wire.greeting({}), 1, kind)])
+        return reply.content
+
+    assert refusal(send()) == "not-pinned"
+    monkeypatch.setattr(pinned, "_enforced", True)
+    assert refusal(send()) is None
+
+
+def test_every_task_command_has_a_launcher_first_in_the_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    pinned.put_launchers_first()
+    for command in TASK_TYPE_TO_COMMAND.values():
+        launcher = Path(shutil.which(command))
+        assert launcher.parent == tmp_path / "fedzo-launchers"
+        assert f"-m fedzo.flower.pinned {command} " in launcher.read_text()
+    assert shutil.which("flower-superexec")  # which Flower starts by its name, too
+
+
+def test_supported_versions_of_flower_are_those_of_the_project():
+    needed = [r for r in requires("fedzo") if r.startswith("flwr")]
+    assert all(Requirement(r).specifier.contains(f"{v}.0")
+               for r in needed for v in pinned.FLOWER)  # fmt: skip
+    newest = pinned.FLOWER[-1].split(".")
+    after = f"{newest[0]}.{int(newest[1]) + 1}.0"
+    assert not any(Requirement(r).specifier.contains(after) for r in needed)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ([], "apps: missing; list the SHA-256"),
+        (["--node-config", "devices=3"], "apps: missing; list the SHA-256"),
+        (["--node-config", "a=[}"], "--node-config 'a=[}': must be pairs such as"),
+        (["--node-config", 'node-file="nowhere.toml"'], "cannot read nowhere.toml: No such file"),
+        (["--isolation", "process"], "unrecognized arguments: --isolation process"),
+        (["--port", "abc"], "argument --port: invalid int value: 'abc'"),
+    ],
+)
+def test_node_that_would_run_any_app_does_not_start(options, line, capsys):
+    assert main(["node", "start", *options]) == Exit.NOTHING_RUN
+    assert capsys.readouterr().err.startswith(f"fedzo: error: {line}")
+
+
+def test_other_versions_of_flower_are_rejected(monkeypatch):
+    monkeypatch.setattr("flwr.__version__", "1.50.0")
+    with pytest.raises(UsageError, match=r"supports Flower 1\.41 and 1\.42, not 1\.50\.0"):
+        pinned.start_node("", [])
 
 
 @pytest.mark.parametrize(
@@ -400,6 +531,8 @@ def test_only_listed_apps_are_run(monkeypatch):
         ({"limits.seconds": 0}, "limits.seconds = 0: must be a whole number >= 1"),
         ({"limits": 3}, "limits = 3: must be a table"),
         ({"problems.quadratic": 3}, "problems.quadratic = 3: must be a table of settings"),
+        ({"apps": "0" * 64}, f"apps = '{'0' * 64}': must be a list of SHA-256 sums"),
+        ({"apps": ["9f0f68b3..."]}, "apps = '9f0f68b3...': must be a list of SHA-256 sums"),
         ({"ledgre": "x"}, "ledgre = 'x': unknown key (did you mean 'ledger'?)"),
         ({"node-file": "nowhere.toml"}, "cannot read nowhere.toml: No such file"),
     ],

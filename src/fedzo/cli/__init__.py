@@ -17,12 +17,12 @@ from contextlib import suppress
 from typing import NoReturn
 
 from fedzo._version import __version__
-from fedzo.cli import bench, data, plot, report, reproduce, run, sweep, theory
+from fedzo.cli import bench, data, node, plot, report, reproduce, run, sweep, theory
 from fedzo.cli.common import Exit
 from fedzo.core.telling import tell
 from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError, UsageError, one_line
 
-COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench)
+COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench, node)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

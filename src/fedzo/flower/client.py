@@ -30,7 +30,8 @@ from fedzo.flower.following import Behind, Following, Reached, behind, reach
 from fedzo.flower.gate import Cost, Gate
 from fedzo.flower.limits import Limits, evaluation_queries, numbers_of, queries_of
 from fedzo.flower.node import Node, Problems, check_settings
-from fedzo.flower.privacy import Private
+from fedzo.flower.pinned import check_enforced
+from fedzo.flower.privacy import Private, check_proven
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.problems.function import FunctionObjective
 
@@ -253,6 +254,7 @@ class _Host:
         """Return the node's configuration and its problem, for a model of the right dimension."""
         try:
             node = Node.read(context.node_config)
+            check_enforced(node.apps)
             if callable(self.source):
                 made = check_objective(self.source(context), "the problem's function returned")
             else:
@@ -263,6 +265,8 @@ class _Host:
             if not self.guarded:
                 raise
             raise Refused(Reason.CANNOT_BEGIN, f"{type(error).__name__}: {error}") from error
+        if node.privacy is not None:
+            check_proven(made)
         if x is not None:
             limits = node.limits if self.guarded else Limits(dim=made.dim)
             limits.check_dimension(x, made)

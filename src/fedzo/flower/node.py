@@ -8,6 +8,7 @@ allows, and cannot have anything imported or opened.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -96,7 +97,7 @@ class Node:
             problems=tables.get("problems", {}),
             own=tables.get("problem", {}),
             shelf=Shelf(Path(tables.get("models") or _home() / "fedzo-models"), _owner(tables)),
-            apps=tuple(tables.get("apps", ())),
+            apps=_apps(tables.get("apps", [])),
             config={k: tables[k] for k in _PLAIN if k in tables},
         )
 
@@ -119,6 +120,16 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
             raise UsageError(f"{key} = {value!r}: unknown key{nearest(key, known)}")
     for name, settings in tables.get("problems", {}).items():
         require(isinstance(settings, dict), f"problems.{name}", settings, "a table of settings")
+
+
+def _apps(listed: Any) -> tuple[str, ...]:
+    """Return the apps that a node lists; a typing error must not look like an empty list."""
+    allowed = "a list of SHA-256 sums, 64 hexadecimal digits each"
+    require(isinstance(listed, list), "apps", listed, allowed)
+    for one in listed:
+        whole = isinstance(one, str) and re.fullmatch(r"[0-9a-f]{64}", one) is not None
+        require(whole, "apps", one, allowed)
+    return tuple(listed)
 
 
 def _owner(tables: Mapping[str, Any]) -> str:

@@ -49,6 +49,8 @@ class Reason(StrEnum):
     QUERIES = "queries", "the node's limit of queries is reached"
     LEDGER = "ledger", "the node cannot keep its ledger"
     PRIVACY = "privacy", "the node's privacy budget is spent"
+    NOT_PROVEN = "not-proven", "the node has [privacy], which is not supported for this problem"
+    NOT_PINNED = "not-pinned", "the node lists apps, but was not started by fedzo node start"
     RECORDS = "records", "fewer records, in all or in a batch, than the node answers about"
 
 

@@ -1,0 +1,51 @@
+"""``fedzo node``: start a node of a federation."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from typing import Any
+
+from fedzo.cli.common import Exit
+from fedzo.errors import MissingExtra
+
+# Options of flower-supernode, with their help. Others, such as --isolation, could run other apps.
+OPTIONS = {
+    "--superlink": ("HOST:PORT", "the address of the server"),
+    "--root-certificates": ("FILE", "the certificate authority of the server's certificate"),
+    "--auth-supernode-private-key": ("FILE", "the node's private key"),
+    "--node-config": ("CONFIG", "the node's configuration, such as 'node-file=\"node.toml\"'"),
+    "--host": ("ADDRESS", "the address that the node listens on for its own processes"),
+    "--port": ("PORT", "the port for these; each node of a host needs its own"),
+    "--max-retries": ("N", "how often to try again to reach the server"),
+    "--max-wait-time": ("SECONDS", "how long to try to reach the server"),
+}
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("node", help="start a node of a federation")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    text = (
+        "Start a Flower SuperNode that runs only the apps which its node file lists under `apps`. "
+        "The options are those of flower-supernode."
+    )
+    action = actions.add_parser("start", help="start a node", description=text)
+    for option, (metavar, help_text) in OPTIONS.items():
+        kind = {"PORT": int, "N": int, "SECONDS": float}.get(metavar, str)
+        action.add_argument(option, metavar=metavar, type=kind, help=help_text)
+    action.add_argument("--insecure", action="store_true", help="connect without TLS")
+    action.set_defaults(command=start)
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Start the node, and stay until it ends."""
+    given = {option: getattr(arguments, option[2:].replace("-", "_")) for option in OPTIONS}
+    passed = [f"{option}={value}" for option, value in given.items() if value is not None]
+    passed += ["--insecure"] if arguments.insecure else []
+    if find_spec("flwr") is None:
+        raise MissingExtra("fedzo node needs Flower", "flower")
+    from fedzo.flower.pinned import start_node
+
+    start_node(arguments.node_config or "", passed)
+    return Exit.DONE
