@@ -1,7 +1,10 @@
 """What differential privacy costs: accuracy against epsilon, and noise against dimension.
 
 python benchmarks/privacy.py [--rounds 20] [--seeds 3]     prints two tables, and draws both in
-                                                           docs/images/privacy.png
+                                                           build/privacy.png
+
+Every epsilon here assumes the bound on what one record changes (fedzo.flower.privacy). No test on
+neighbouring data sets shows it yet, so these numbers are not a privacy guarantee.
 
 1. Softmax regression over ten devices of 400 records each, all of which take part in every round,
    with batches of 400. The noise is such that all steps of a device come to the epsilon of the row,
@@ -33,7 +36,7 @@ from fedzo.plots.style import COLOURS
 from fedzo.problems.softmax import softmax
 
 Array = NDArray[Any]
-OUT = Path(__file__).parents[1] / "docs" / "images" / "privacy.png"
+OUT = Path(__file__).parents[1] / "build" / "privacy.png"
 DELTA = 1e-5
 STEPS, DIRECTIONS, BATCH, SMOOTHING = 5, 20, 400, 1e-3
 CLIP = 1e-3  # about the length of a record's 20 differences at mu = 1e-3

@@ -325,10 +325,10 @@ def test_resume_by_the_folders_own_config(here):
 @pytest.mark.parametrize(
     ("overrides", "code", "told"),
     [
-        (
-            "algorithm.learning_rate=3",
+        (  # a larger rate amplifies rounding errors, and the outcome depends on the processor
+            "algorithm.learning_rate=1",
             Exit.NO_SUCCESS,
-            r", but the loss rose from 16\.13 to \d\.\d+e\+\d\d",
+            r", but the loss rose from 16\.13 to 4\.\d+e\+17",
         ),
         ("uplink.kind=aircomp uplink.h_min=100", Exit.HALTED, ", in which no device took part"),
         ("algorithm.learning_rate=0.01", Exit.DONE, ""),

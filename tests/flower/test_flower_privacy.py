@@ -235,21 +235,6 @@ def test_streamed_directions_are_as_private(monkeypatch):
     assert asked == [pytest.approx(20 * 2 * 0.25 / distinct, rel=1e-12)]
 
 
-@pytest.mark.parametrize("batch", [100, 400, 401])
-def test_record_that_a_batch_has_twice_has_the_same_values(batch):
-    """It counts once only if they agree to the bit, wherever they stand in a matrix product."""
-    problem, at = softmax(devices=10, partition="iid"), Draws(1, Stream.DIRECTIONS)
-    estimator = Estimator(1e-3, 20)
-    frame = estimator.frame(problem.dim, problem.dtype)
-    frame.draw(at)
-    rows, signs = estimator.stencil
-    drawn = problem.batch(0, batch, at.on(Stream.BATCHES))
-    steps = 1e-3 * signs * frame.scales[rows]
-    values = problem.values_along(problem.initial(), frame.rows, rows, steps, drawn)
-    records = np.column_stack([drawn.inputs, drawn.labels])
-    assert len(np.unique(values, axis=1).T) == len(np.unique(records, axis=0)) < batch
-
-
 @pytest.mark.usefixtures("as_if_proven")
 def test_what_is_not_private_is_not_answered():
     private = Private(Quadratic(dim=8, devices=6), Privacy(**NUMBERS))
