@@ -66,6 +66,12 @@ def asked_nothing(x, device):
     raise AssertionError("a node with [privacy] asked a function")
 
 
+def torch_problem():
+    torch = pytest.importorskip("torch")
+    data = (torch.zeros(3, 2), torch.zeros(3, 1))
+    return fedzo.TorchProblem(torch.nn.Linear(2, 1), asked_nothing, [data, data])
+
+
 @pytest.mark.parametrize("kind", [wire.HELLO, wire.INITIAL, wire.TRAIN, wire.EVALUATE])
 @pytest.mark.parametrize(
     "make",
@@ -75,8 +81,10 @@ def asked_nothing(x, device):
         lambda: softmax(devices=6),
         Records,
         lambda: Experiment.load("tuning").problem(),
+        lambda: Experiment.load("attack").problem(),
+        torch_problem,
     ],
-    ids=["quadratic", "function", "softmax", "own", "tuning"],
+    ids=["quadratic", "function", "softmax", "own", "tuning", "attack", "torch"],
 )
 def test_node_with_privacy_rejects_every_problem(make, kind, caplog):
     """No test on neighbouring data sets exists yet, so no ε would be known to be right."""
