@@ -14,10 +14,32 @@ LARGEST_COUNT = 2**62  # beyond it, sums of counts no longer fit a machine's int
 
 
 class FedzoError(Exception):
-    """Base of every error that fedzo raises on purpose; its message is one line, fit to print.
+    """Base class of all errors that fedzo raises on purpose. The message is one printable line.
 
-    What comes from outside, such as a server's answer, may be quoted in it.
+    Parameters
+    ----------
+    *args
+        The message, or the parts that a subclass makes its message from.
+    code : str, optional
+        A stable name of the cause, for programs and tests: wording may change, codes do not.
+
+    Attributes
+    ----------
+    code : str
+        The given code, or the default of the class.
+
+    Examples
+    --------
+    >>> UsageError("no run in ./results", code="no-run").code, UsageError("no").code
+    ('no-run', 'usage')
     """
+
+    code = "error"
+
+    def __init__(self, *args: object, code: str | None = None) -> None:
+        super().__init__(*args)
+        if code is not None:
+            self.code = code
 
     def __str__(self) -> str:
         return one_line(self.words(), 2000)
@@ -35,6 +57,8 @@ class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentenc
     fedzo.errors.InvalidValue: smoothing = 0: must be a number > 0
     """
 
+    code = "invalid-value"
+
     def __init__(self, key: str, value: object, allowed: str) -> None:
         super().__init__(key, value, allowed)
         self.key, self.value, self.allowed = key, value, allowed
@@ -51,6 +75,8 @@ class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentenc
 class UsageError(FedzoError):
     """The request cannot be carried out; nothing has been run or written."""
 
+    code = "usage"
+
 
 class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints
     """An optional library is not installed; the message says how to install it.
@@ -60,12 +86,16 @@ class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints
     fedzo.errors.MissingExtra: TPE needs optuna: pip install 'fedzo[tune]'
     """
 
+    code = "missing-extra"
+
     def __init__(self, need: str, extra: str) -> None:
         super().__init__(f"{need}: pip install 'fedzo[{extra}]'")
 
 
 class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """A file could not be written: the disk is full, or writing is not allowed."""
+
+    code = "cannot-write"
 
     def __init__(self, path: object, error: OSError) -> None:
         super().__init__(f"cannot write {path}: {error.strerror or error}")
@@ -74,6 +104,8 @@ class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
 class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prints
     """A data set could not be found or is damaged; says what was tried, a line each."""
 
+    code = "data-unavailable"
+
     def __str__(self) -> str:
         return "\n".join(one_line(line, 2000) for line in self.words().split("\n"))
 
@@ -81,13 +113,19 @@ class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prin
 class Halted(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """The run cannot continue; it ends with a checkpoint of its last whole round."""
 
+    code = "halted"
+
 
 class BudgetSpent(Halted):
     """The query budget is spent: a normal end of a run."""
 
+    code = "budget-spent"
+
 
 class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """A device did not answer a query; the round continues without it."""
+
+    code = "no-answer"
 
 
 class ModelError(FedzoError):
@@ -98,8 +136,10 @@ class ModelError(FedzoError):
     fedzo.errors.ModelError: classifier: 1 of 20 scores is not finite
     """
 
-    def __init__(self, model: str, problem: str) -> None:
-        super().__init__(model, problem)
+    code = "model"
+
+    def __init__(self, model: str, problem: str, code: str | None = None) -> None:
+        super().__init__(model, problem, code=code)
         self.model, self.problem = model, problem
 
     def words(self) -> str:
@@ -112,6 +152,8 @@ class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sente
 
     ``round`` counts from 1, as in ``history.jsonl``; ``device`` is None for the global model.
     """
+
+    code = "non-finite"
 
     def __init__(self, what: str, round: int, device: int | None = None) -> None:
         super().__init__(what, round, device)
