@@ -16,16 +16,17 @@ from pathlib import Path
 import numpy as np
 
 import fedzo
-from fedzo.core.federation import Federation, LocalFederation, cores
+from fedzo.core.engine import Engine, LocalEngine, drive
+from fedzo.core.memory import cores
 from fedzo.core.objective import Objective
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Update
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.job import Job, drive
+from fedzo.runs.job import Job, run_job
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import Uplink
-from fedzo.uplinks.base import Mean
+from fedzo.uplinks.base import Mean, RunSetting
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from flower_federation import Federation as RealFederation
@@ -35,14 +36,15 @@ APP = Path(__file__).parents[1] / "examples" / "flower-app"
 ROUNDS = 40
 
 
-def rounds(federation: Federation, problem: Objective, algorithm: fedzo.FedZO) -> float:
+def rounds(engine: Engine, problem: Objective, algorithm: fedzo.FedZO) -> float:
     """Return the median seconds of a round, of this process: whoever else computes is left out."""
     x, uplink, times = problem.initial(), fedzo.Ideal(), []
-    with federation:
-        state = algorithm.init(x, federation, uplink)
+    setting = RunSetting(engine, uplink)
+    with engine:
+        state = algorithm.init(x, setting)
         for t in range(ROUNDS):
             began = time.process_time()
-            state, _ = algorithm.round(t, state, federation, uplink)
+            state, _ = drive(algorithm.round(t, state, setting), engine)
             times.append(time.process_time() - began)
     return statistics.median(times)
 
@@ -55,7 +57,7 @@ def on_flower(problem: Objective, nodes: int, uplink: Uplink) -> FlowerFederatio
 
 def messages() -> None:
     small, algorithm = Quadratic(dim=100, devices=10), fedzo.FedZO()
-    here = rounds(LocalFederation(small, 0, workers=1), small, algorithm)
+    here = rounds(LocalEngine(small, 0, workers=1), small, algorithm)
     there = rounds(on_flower(small, 10, fedzo.Ideal()), small, algorithm)
     print("a round of 10 devices, d = 100, on 10 nodes of the in-process grid, CPU time")
     print(f"  on one thread, without Flower {here * 1e3:8.1f} ms")
@@ -71,7 +73,7 @@ def count_bytes() -> None:
             federation, x0 = on_flower(problem, nodes, uplink), problem.initial()
             job = Job(algorithm, uplink, RunOptions(rounds=2, evaluate_every=2), tables={})
             federation.follow(job, x0)
-            last = drive(job, federation, x0).history[-1]
+            last = run_job(job, federation, x0).history[-1]
             columns = [
                 f"{kind} {last[f'{kind}_up_bytes']:>11,.0f} {last[f'{kind}_down_bytes']:>11,.0f}"
                 for kind in ("message", "transport")
@@ -82,7 +84,7 @@ def count_bytes() -> None:
 
 def rebuild(dim: int = 10**6, devices: int = 50) -> None:
     algorithm = fedzo.FedZO()  # H = 5, b2 = 20
-    work = Work(algorithm, np.zeros(dim, np.float32), round=0, seed=0)
+    work = LocalSteps(algorithm, np.zeros(dim, np.float32))
     numbers = np.random.default_rng(0).normal(size=(devices, 5, 20)).astype(np.float32)
     updates = [Update(i, np.empty(0), 1, 0, own) for i, own in enumerate(numbers)]
 

@@ -59,7 +59,7 @@ def main() -> None:
         problem.losses(x, torch.arange(1).numpy())  # looks at every text once
         for step in range(4):
             began = clock()
-            algorithm.local(problem, 0, x, fedzo.Work(algorithm, x, step, 0).at(0))
+            fedzo.LocalSteps(algorithm, x, algorithm.learning_rate, round=step).reply(problem, 0)
             times.append(clock() - began)
         print(f"{name:32} {sorted(times)[1]:15.4f}", flush=True)
 

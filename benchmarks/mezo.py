@@ -100,7 +100,7 @@ def own_step(problem: fedzo.TorchProblem, kind: str, texts: int) -> Callable[[in
 
     def step(seed: int) -> None:
         x = problem.initial()
-        update = algorithm.local(problem, 0, x, fedzo.Work(algorithm, x, seed, 0).at(0))
+        update = fedzo.LocalSteps(algorithm, x, RATE, round=seed).reply(problem, 0)
         update.delta.moved(x)
 
     return step

@@ -29,13 +29,13 @@ from flwr.app import ConfigRecord, Message
 from numpy.typing import NDArray
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies
+from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Task, Update
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.client import held_devices
 from fedzo.problems.softmax import Softmax, softmax
-from fedzo.runs.job import Job, drive
+from fedzo.runs.job import Job, run_job
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Result
 from fedzo.uplinks import Ideal, Robust, RobustSeeds, Uplink
@@ -112,8 +112,8 @@ class BadNodes(InProcessGrid):
         updates = tuple(self._spoiled(u, work) if u.device < self.bad else u for u in told.updates)
         return wire.answer(told._replace(updates=updates), coefficients)
 
-    def _spoiled(self, update: Update, work: Work) -> Update:
-        change, at = ATTACKS[self.attack], work.at(update.device)
+    def _spoiled(self, update: Update, work: LocalSteps) -> Update:
+        change, at = ATTACKS[self.attack], work.draws(update.device)
         if update.coefficients is not None:
             update = update._replace(coefficients=change(update.coefficients, work.x, at))
         else:
@@ -131,7 +131,7 @@ def run(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) -> Resu
     algorithm = fedzo.FedZO(learning_rate=0.003, weighting=weighting, shared_directions=shared)
     federation = FlowerFederation(BadNodes(problem, attack, bad), 0, uplink, settings)
     job = Job(algorithm, uplink, RunOptions(rounds=rounds, evaluate_every=rounds), tables={})
-    return drive(job, federation, problem.initial())
+    return run_job(job, federation, problem.initial())
 
 
 def accuracy(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) -> float:
@@ -141,23 +141,25 @@ def accuracy(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) ->
         return float(problem.metrics(x)["test_accuracy"])
 
 
-class Absent(LocalFederation):
+class Absent(LocalEngine):
     """All devices in this process, of which the first do not take part."""
 
     def __init__(self, problem: Softmax, bad: int) -> None:
         super().__init__(problem, seed=0)
         self.bad = bad
 
-    def map(self, work: Any, devices: Any) -> Replies:
-        """Have the good devices do the work."""
-        return super().map(work, [i for i in devices if i >= self.bad])
+    def ask(self, task: Any) -> Any:
+        """Ask the good devices only."""
+        if isinstance(task, Task):
+            task = task.only([i for i in task.devices if i >= self.bad])
+        return super().ask(task)
 
 
 def without(problem: Softmax, bad: int, rounds: int) -> float:
     """Return the test accuracy of a run of the good devices alone."""
     options = RunOptions(rounds=rounds, evaluate_every=rounds)
     job = Job(fedzo.FedZO(learning_rate=0.003), Ideal(), options, tables={})
-    x = drive(job, Absent(problem, bad), problem.initial()).last
+    x = run_job(job, Absent(problem, bad), problem.initial()).last
     return float(problem.metrics(x)["test_accuracy"])
 
 

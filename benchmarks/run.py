@@ -31,8 +31,8 @@ def main() -> None:
         "local_steps": PAPER.local_steps,
     }
     textbook, batched = torch_textbook.Round(**setting), torch_batched.Round(**setting)
-    federation, ours = one_round(problem, PAPER, 2)
-    with federation:
+    engine, ours = one_round(problem, PAPER, 2)
+    with engine:
         times = medians(
             {"fedzo": ours, "textbook": textbook, "batched": batched},
             repeats=2 if "--quick" in sys.argv else 10,

@@ -9,9 +9,9 @@ import re
 
 import numpy as np
 
-from fedzo.algorithms.searching import Search
-from fedzo.core.federation import LocalFederation
-from fedzo.core.work import Work
+from driving import begin, play, steps_of
+from fedzo.algorithms.search import Search
+from fedzo.core.engine import LocalEngine
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.parts import describe_parts, make_parts
 from fedzo.runs.states import flatten, unflatten
@@ -39,11 +39,11 @@ class Counting(Quadratic):
 
 def rounds(algorithm, dtype=np.float64, count=3, seed=1, workers=1, uplink=None, problem=PROBLEM):
     """Run a few rounds by hand; return the states and what was told of the rounds."""
-    with LocalFederation(problem, seed, workers) as federation:
-        states = [algorithm.init(np.full(8, 0.5, dtype), federation, uplink or Ideal())]
+    with LocalEngine(problem, seed, workers) as engine:
+        states = [begin(algorithm, np.full(8, 0.5, dtype), engine, uplink or Ideal())]
         infos = []
         for t in range(count):
-            state, info = algorithm.round(t, states[-1], federation, uplink or Ideal())
+            state, info = play(algorithm, t, states[-1], engine, uplink or Ideal())
             states.append(state)
             infos.append(info)
     return states, infos
@@ -63,12 +63,12 @@ def check_is_a_frozen_dataclass_with_plain_fields(algorithm):
 
 def check_signatures(algorithm):
     """The run loop calls these by position, people by name."""
-    assert list(inspect.signature(algorithm.init).parameters) == ["x0", "federation", "uplink"]
+    assert list(inspect.signature(algorithm.init).parameters) == ["x0", "setting"]
     names = list(inspect.signature(algorithm.round).parameters)
-    assert names == ["t", "state", "federation", "uplink"]
+    assert names == ["t", "state", "setting"]
     assert list(inspect.signature(algorithm.model).parameters) == ["state"]
     names = list(inspect.signature(algorithm.local).parameters)
-    assert names == ["objective", "device", "x", "at"]
+    assert names[:4] == ["objective", "device", "task", "draws"]
 
 
 def check_docstring(algorithm):
@@ -110,12 +110,12 @@ def check_model(algorithm):
 
 def check_rounds_are_pure(algorithm):
     """The same round of the same state is the same, and the old state is left as it was."""
-    with LocalFederation(PROBLEM, 1, 2) as federation:
-        start = algorithm.init(np.full(8, 0.5), federation, Ideal())
+    with LocalEngine(PROBLEM, 1, 2) as engine:
+        start = begin(algorithm, np.full(8, 0.5), engine, Ideal())
         before = [array.copy() for array in flatten(start)]
-        one, info = algorithm.round(0, start, federation, Ideal())
-        two, same_info = algorithm.round(0, start, federation, Ideal())
-        other, _ = algorithm.round(1, start, federation, Ideal())
+        one, info = play(algorithm, 0, start, engine, Ideal())
+        two, same_info = play(algorithm, 0, start, engine, Ideal())
+        other, _ = play(algorithm, 1, start, engine, Ideal())
     for array, old in zip(flatten(start), before, strict=True):
         assert np.array_equal(array, old)
     for a, b in zip(flatten(one), flatten(two), strict=True):
@@ -173,20 +173,20 @@ def check_coefficients_rebuild_the_update(algorithm):
     if isinstance(algorithm, Search):  # its devices answer questions, and move nothing
         return
     for dtype in (np.float32, np.float64):
-        work = Work(algorithm, np.full(8, 0.5, dtype), round=2, seed=3)
+        task = steps_of(algorithm, np.full(8, 0.5, dtype), round=2, seed=3)
         if algorithm_has_own_models(algorithm):
-            work = Work(algorithm, np.full((5, 8), 0.5, dtype), 2, 3, rows=(0, 1, 2, 3, 4))
-        update = work(PROBLEM, 1)
-        if update.coefficients is None or work.rows is not None:
+            task = steps_of(algorithm, np.full((5, 8), 0.5, dtype), 2, 3)
+        update = task.reply(PROBLEM, 1)
+        if update.coefficients is None or task.x.ndim == 2:
             continue
         assert update.coefficients.shape == algorithm.coefficients_shape
-        assert np.array_equal(work.rebuild(update), update.delta)
+        assert np.array_equal(task.rebuild(update), update.delta)
 
 
 def algorithm_has_own_models(algorithm):
     """Tell whether each device keeps a model of its own."""
-    with LocalFederation(PROBLEM, 1, 1) as federation:
-        state = algorithm.init(np.full(8, 0.5), federation, Ideal())
+    with LocalEngine(PROBLEM, 1, 1) as engine:
+        state = begin(algorithm, np.full(8, 0.5), engine, Ideal())
     return state[0].ndim == 2
 
 

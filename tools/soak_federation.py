@@ -34,12 +34,12 @@ import numpy as np
 from flower_federation import Federation, children, make_node_key
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies
-from fedzo.core.work import Work
+from fedzo.core.engine import LocalEngine
+from fedzo.core.tasks import Task
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history
-from fedzo.runs.job import Job, drive
+from fedzo.runs.job import Job, run_job
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import Seeds
 
@@ -60,17 +60,19 @@ def problem(seconds: float = 0.0) -> FunctionObjective:
     return FunctionObjective(distance, DIM, devices=DEVICES)
 
 
-class Replayed(LocalFederation):
+class Replayed(LocalEngine):
     """The devices in this process, without those that a round had to do without."""
 
     def __init__(self, absent: Mapping[int, set[int]]) -> None:
         super().__init__(problem(), seed=0)
         self.absent = absent
 
-    def map(self, work: Work, devices: Sequence[int]) -> Replies:  # type: ignore[override]
-        """Have the devices that answered do the work."""
-        gone = self.absent.get(work.round + 1, set())
-        return super().map(work, [int(i) for i in devices if int(i) not in gone])
+    def ask(self, task: Any) -> Any:
+        """Ask the devices that replied."""
+        if isinstance(task, Task):
+            gone = self.absent.get(task.round + 1, set())
+            task = task.only([i for i in task.devices if i not in gone])
+        return super().ask(task)
 
 
 def replay(history: Sequence[Mapping[str, Any]], rounds: int) -> Any:
@@ -86,7 +88,7 @@ def replay(history: Sequence[Mapping[str, Any]], rounds: int) -> Any:
         absent[record["round"]] = set(here[: DEVICES - record["participants"]])
     options = RunOptions(rounds=rounds, evaluate_every=rounds)
     job = Job(fedzo.FedZO(**ALGORITHM), Seeds(), options, tables={})  # type: ignore[arg-type]
-    return drive(job, Replayed(absent), np.zeros(DIM)).last
+    return run_job(job, Replayed(absent), np.zeros(DIM)).last
 
 
 class Nodes:

@@ -24,8 +24,11 @@ from .api.scipy import scipy_method as scipy_method
 from .api.tune import Tuned as Tuned
 from .api.tune import tune as tune
 from .core.objective import Objective as Objective
-from .core.work import Update as Update
-from .core.work import Work as Work
+from .core.tasks import Evaluate as Evaluate
+from .core.tasks import LocalSteps as LocalSteps
+from .core.tasks import Replies as Replies
+from .core.tasks import Slopes as Slopes
+from .core.tasks import Update as Update
 from .problems.function import FunctionObjective as FunctionObjective
 from .problems.network import TorchProblem as TorchProblem
 from .runs import callbacks as callbacks

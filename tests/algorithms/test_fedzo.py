@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 import fedzo
+from driving import begin, play, steps_of
 from fedzo.core.directions import Frame
-from fedzo.core.federation import LocalFederation
+from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks import Ideal
 
 
 def one_round(problem, algorithm, t=0, seed=3):
-    with LocalFederation(problem, seed, 1) as federation:
-        state = algorithm.init(problem.initial(), federation, Ideal())
-        state, info = algorithm.round(t, state, federation, Ideal())
+    with LocalEngine(problem, seed, 1) as federation:
+        state = begin(algorithm, problem.initial(), federation, Ideal())
+        state, info = play(algorithm, t, state, federation, Ideal())
         return state.x, info
 
 
@@ -126,7 +126,7 @@ def test_weighting_by_size_needs_sizes():
 
 def test_participants_are_uniform_over_rounds():
     """Each of 10 devices is in 3/10 of 4000 rounds: binomial, 5 standard deviations."""
-    federation = LocalFederation(Quadratic(dim=2, devices=10), seed=8)
+    federation = LocalEngine(Quadratic(dim=2, devices=10), seed=8)
     counts = np.zeros(10)
     for t in range(4000):
         chosen = Ideal().participants(t, 3, federation)
@@ -136,7 +136,7 @@ def test_participants_are_uniform_over_rounds():
 
 
 def test_everyone_takes_part_by_default():
-    federation = LocalFederation(Quadratic(dim=2, devices=10), seed=8)
+    federation = LocalEngine(Quadratic(dim=2, devices=10), seed=8)
     assert Ideal().participants(0, None, federation).tolist() == list(range(10))
 
 
@@ -160,7 +160,7 @@ def test_small_updates_are_not_lost_in_a_large_model():
 
     algorithm = fedzo.FedZO(learning_rate=2.0**-30, directions=1, local_steps=4, batch_size=1)
     x = np.ones(1, np.float32)
-    update = Work(algorithm, x, round=0, seed=0)(Slope(), 0)
+    update = steps_of(algorithm, x, round=0, seed=0).reply(Slope(), 0)
     assert update.delta[0] == pytest.approx(-4 * 2.0**-30)
 
 

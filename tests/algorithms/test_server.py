@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import fedzo
 from conformance import CHECKS, check_docstring
+from driving import begin, play, steps_of
 from fedzo.algorithms import SERVER_STEPS
 from fedzo.algorithms.fedzo import State
 from fedzo.algorithms.server import (
@@ -24,9 +25,9 @@ from fedzo.algorithms.server import (
     Yogi,
 )
 from fedzo.algorithms.server.contest import Contest, cost, stages
-from fedzo.core.federation import LocalFederation
+from fedzo.core.engine import LocalEngine
+from fedzo.core.tasks import Update
 from fedzo.core.waves import plane_waves
-from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
@@ -35,6 +36,7 @@ from fedzo.runs.states import flatten, unflatten
 from fedzo.uplinks import UPLINKS
 from fedzo.uplinks.base import Mean as MeanOfUpdates
 from fedzo.uplinks.seeds import decode, encode
+from raising import rejects
 
 ROUNDS_OF_FEDZO = [check for check in CHECKS if check is not check_docstring]
 
@@ -178,8 +180,8 @@ def test_a_contest_that_was_stopped_goes_on(tmp_path, rounds):
 
 
 def test_a_contest_needs_an_uplink_that_takes_values():
-    for uplink, why in ((fedzo.Seeds(), "one that only takes steps"), (fedzo.AirComp(), "values")):
-        with pytest.raises(InvalidValue, match=why):
+    for uplink, key in ((fedzo.Seeds(), "server"), (fedzo.AirComp(), "kind")):
+        with rejects(key):
             fedzo.minimize(far_from(0.0), algorithm=FROM_WAVES, uplink=uplink, rounds=1)
 
 
@@ -234,11 +236,11 @@ def test_devices_of_hiso_take_the_steps_of_the_stretched_problem():
     def stretched(y, device):
         return bowl(x + stretch * y, device)
 
-    with LocalFederation(FunctionObjective(bowl, 3, devices=2), 0, 1) as federation:
-        state, _ = algorithm.round(4, State(x, kept), federation, fedzo.Ideal())
+    with LocalEngine(FunctionObjective(bowl, 3, devices=2), 0, 1) as federation:
+        state, _ = play(algorithm, 4, State(x, kept), federation, fedzo.Ideal())
     plain = dataclasses.replace(algorithm, server=Mean())
-    with LocalFederation(FunctionObjective(stretched, 3, devices=2), 0, 1) as federation:
-        moved, _ = plain.round(4, State(np.zeros(3)), federation, fedzo.Ideal())
+    with LocalEngine(FunctionObjective(stretched, 3, devices=2), 0, 1) as federation:
+        moved, _ = play(plain, 4, State(np.zeros(3)), federation, fedzo.Ideal())
     assert state.x == pytest.approx(x + stretch * moved.x, rel=1e-12)
 
 
@@ -254,8 +256,8 @@ def test_hiso_estimates_the_gradient_times_the_inverse_curvature():
         server=HiSo(),
     )
     problem = FunctionObjective(lambda x, device: float(a @ x), 3, devices=2)
-    with LocalFederation(problem, 0, 1) as federation:
-        state, _ = algorithm.round(0, State(np.zeros(3), (h,)), federation, fedzo.Ideal())
+    with LocalEngine(problem, 0, 1) as federation:
+        state, _ = play(algorithm, 0, State(np.zeros(3), (h,)), federation, fedzo.Ideal())
     assert state.x == pytest.approx(-0.1 * a / h, rel=1e-9)
 
 
@@ -274,10 +276,10 @@ def test_hiso_learns_which_numbers_of_a_quadratic_are_steep():
         return float(curvatures @ (x - 1) ** 2)
 
     problem = FunctionObjective(bowl, 8, devices=1)
-    with LocalFederation(problem, 0, 1) as federation:
-        state = algorithm.init(np.zeros(8), federation, fedzo.Ideal())
+    with LocalEngine(problem, 0, 1) as federation:
+        state = begin(algorithm, np.zeros(8), federation, fedzo.Ideal())
         for t in range(20):
-            state, _ = algorithm.round(t, state, federation, fedzo.Ideal())
+            state, _ = play(algorithm, t, state, federation, fedzo.Ideal())
     stretch = HiSo().stretch(state.server)
     assert stretch[4:].min() > 1.2 * stretch[:4].max()
 
@@ -298,10 +300,10 @@ def test_normalised_steps_are_fzoo_where_directions_are_orthogonal():
         batch_size=1,
         server=Normalised(rate=0.1 / np.sqrt(3)),
     )
-    with LocalFederation(problem, 0, 1) as federation:
-        state, _ = algorithm.round(0, State(np.zeros(4)), federation, fedzo.Ideal())
+    with LocalEngine(problem, 0, 1) as federation:
+        state, _ = play(algorithm, 0, State(np.zeros(4)), federation, fedzo.Ideal())
     frame = algorithm.estimator.frame(4, np.float64)
-    frame.draw(Work(algorithm, np.zeros(4), 0, 0).at(0))
+    frame.draw(steps_of(algorithm, np.zeros(4), 0, 0).draws(0))
     directions = frame.rows * frame.scales[:, None]
     rises = mu * directions @ a
     by_fzoo = -0.1 * (rises @ directions / 3) / np.sqrt(np.mean(rises**2))
@@ -388,15 +390,15 @@ def test_each_goes_on_exactly_from_what_it_keeps_over_every_uplink(name, kind):
     """What a checkpoint holds of a state is its arrays; a run of each from a folder is above."""
     problem = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)
     algorithm, uplink = shared(SERVER_STEPS[name]()), UPLINKS[kind]()
-    with LocalFederation(problem, 0, workers=1) as federation:
-        start = state = algorithm.init(np.zeros(8), federation, uplink)
+    with LocalEngine(problem, 0, workers=1) as federation:
+        start = state = begin(algorithm, np.zeros(8), federation, uplink)
         resumed = None
         for t in range(7):
-            state, _ = algorithm.round(t, state, federation, uplink)
+            state, _ = play(algorithm, t, state, federation, uplink)
             if t == 3:
                 resumed = unflatten(start, [array.copy() for array in flatten(state)])
             elif resumed is not None:
-                resumed, _ = algorithm.round(t, resumed, federation, uplink)
+                resumed, _ = play(algorithm, t, resumed, federation, uplink)
     for one, other in zip(flatten(state), flatten(resumed), strict=True):
         assert np.array_equal(one, other)
     assert not np.array_equal(state.x, np.zeros(8))
@@ -427,15 +429,15 @@ def test_whoever_has_the_scalars_can_follow_the_server_to_the_bit(name, dtype, s
     problem = Quadratic(dim=40, devices=5, gradient_noise=0.1, dissimilarity=0.3)
     algorithm = shared(SERVER_STEPS[name](), shared_directions=shared_directions)
     x0, uplink, seed = np.full(40, 0.5, dtype), Logging(), 3
-    with LocalFederation(problem, seed, workers=2) as federation:
-        state = algorithm.init(x0, federation, uplink)
+    with LocalEngine(problem, seed, workers=2) as federation:
+        state = begin(algorithm, x0, federation, uplink)
         for t in range(6):
-            state, _ = algorithm.round(t, state, federation, uplink)
+            state, _ = play(algorithm, t, state, federation, uplink)
 
     # From here on: the algorithm, the start, the seed and the messages, and no problem.
     x, kept = x0, algorithm.server.init(x0)
     for t in range(6):
-        work, heard = Work(algorithm, x, t, seed), []
+        work, heard = steps_of(algorithm, x, t, seed), []
         for message in uplink.log:
             of, device, queries, weight, coefficients = decode(message)
             if of == t:

@@ -15,8 +15,10 @@ import fedzo
 @dataclass(frozen=True, kw_only=True)
 class Pulled(fedzo.FedZO):
     pull: float = 0.1
-    def correction(self, x, start):
-        return self.pull * (x - start)
+    coefficients_shape = None  # corrected steps are not sums of directions
+    def local(self, objective, device, task, draws):
+        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
+        return super().local(objective, device, task, draws, pull)
 """
 CONFIG = """
 [problem]

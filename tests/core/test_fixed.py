@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 import fedzo
+from driving import begin, play, steps_of
 from fedzo.algorithms import server as steps
 from fedzo.core.directions import KINDS, Frame
+from fedzo.core.engine import LocalEngine
 from fedzo.core.estimator import Estimator
-from fedzo.core.federation import LocalFederation
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
+from raising import rejects
 
 K, B2 = 12, 3
 PROBLEM = Quadratic(dim=300, devices=6)
@@ -26,15 +27,15 @@ def fixed(**settings):
 def run(algorithm, problem=PROBLEM, rounds=7, uplink=None, x0=None):
     """Return the states before and after each round, and what the devices answered."""
     uplink, states, answers = uplink or fedzo.Seeds(), [], []
-    with LocalFederation(problem, seed=3) as federation:
+    with LocalEngine(problem, seed=3) as federation:
         x0 = np.zeros(problem.dim) if x0 is None else x0
-        state = algorithm.init(x0, federation, uplink)
+        state = begin(algorithm, x0, federation, uplink)
         states.append(state)
         for t in range(rounds):
-            work = Work(algorithm, state.x, t, 3)
+            work = steps_of(algorithm, state.x, t, 3)
             devices = uplink.participants(t, algorithm.participants, federation)
-            answers.append((work, [work(problem, int(i)) for i in devices]))
-            state, info = algorithm.round(t, state, federation, uplink)
+            answers.append((work, [work.reply(problem, int(i)) for i in devices]))
+            state, info = play(algorithm, t, state, federation, uplink)
             states.append(state)
     return states, answers, info
 
@@ -61,7 +62,7 @@ def test_the_model_is_its_start_and_a_sum_of_k_directions(kind, dtype):
             for k, own in enumerate(update.coefficients):
                 at = Draws(3, Stream.CHOICES, work.round, update.device, k)
                 heard[at.integers(K // B2, 1)[0]] += own.astype(float) / len(updates)
-    x, (start, sums) = states[-1]
+    x, start, sums = states[-1]
     assert x.dtype == sums.dtype == dtype
     assert np.array_equal(start, x0)
     tolerance = 4 * np.finfo(dtype).eps
@@ -89,9 +90,9 @@ def test_shared_and_fixed_directions_are_those_of_all_devices():
     algorithm = fixed(shared_directions=True)
     (*_, last), answers, _ = run(algorithm)
     work, updates = answers[-1]
-    assert len({algorithm.estimator.address(work.at(u.device)) for u in updates}) == 1
+    assert len({algorithm.estimator.address(work.draws(u.device)) for u in updates}) == 1
     rows = directions("sphere", 300, np.float64)
-    np.testing.assert_allclose(last.x, last.server[1].reshape(-1) @ rows, atol=1e-12)
+    np.testing.assert_allclose(last.x, last.sums.reshape(-1) @ rows, atol=1e-12)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -107,8 +108,8 @@ def test_the_mean_of_the_paper_to_rounding(shared):
 
 def test_the_compiled_step_draws_from_the_set():
     algorithm = fedzo.FedZO(directions=4, local_steps=3, fixed_directions=8)
-    work = Work(algorithm, np.zeros(7850, np.float32), round=1, seed=4)
-    update = work(softmax(), 7)
+    work = steps_of(algorithm, np.zeros(7850, np.float32), round=1, seed=4)
+    update = work.reply(softmax(), 7)
     assert np.array_equal(work.rebuild(update), update.delta)
 
 
@@ -158,11 +159,11 @@ def test_a_round_that_nobody_answers_changes_nothing():
 
 def run_silent(problem):
     algorithm, uplink, states = fixed(), fedzo.Seeds(), []
-    with LocalFederation(problem, seed=3) as federation:
-        state = algorithm.init(np.zeros(300), federation, uplink)
+    with LocalEngine(problem, seed=3) as federation:
+        state = begin(algorithm, np.zeros(300), federation, uplink)
         for t in range(3):
             states.append(state)
-            state, _ = algorithm.round(t, state, federation, uplink)
+            state, _ = play(algorithm, t, state, federation, uplink)
     return [*states, state]
 
 
@@ -170,7 +171,7 @@ def test_robust_seeds_add_up_their_centre():
     algorithm = fixed(shared_directions=True)
     (*_, last), _, _ = run(algorithm, uplink=fedzo.RobustSeeds("median"))
     rows = directions("sphere", 300, np.float64)
-    np.testing.assert_allclose(last.x, last.server[1].reshape(-1) @ rows, atol=1e-12)
+    np.testing.assert_allclose(last.x, last.sums.reshape(-1) @ rows, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +179,14 @@ def test_robust_seeds_add_up_their_centre():
     [
         ({"fixed_directions": 10}, "fixed_directions = 10: must be a multiple of directions, 3"),
         ({"fixed_directions": 0}, "fixed_directions = 0: must be a whole number >= 1"),
-        ({"server": steps.Adam()}, "server = 'Adam': must be the mean with fixed_directions"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):
     with pytest.raises(InvalidValue, match=message):
         fixed(**settings)
+
+
+def test_the_server_must_be_the_mean_over_coefficients():
+    with rejects("server"):
+        run(fixed(server=steps.Adam()), rounds=1)
+    run(fixed(server=steps.Adam()), rounds=1, uplink=fedzo.Ideal())

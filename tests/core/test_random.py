@@ -66,9 +66,10 @@ def test_address_packs_without_overlap():
         st.tuples(
             st.integers(0, 2**64 - 1),
             st.sampled_from(list(Stream)),
-            st.integers(0, 2**32 - 1),
+            st.integers(0, 2**26 - 1),
             st.integers(0, 2**32 - 1),
             st.integers(0, 2**24 - 1),
+            st.integers(0, 2**6 - 1),
         ),
         min_size=2,
         max_size=2,

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import fedzo
+from driving import steps_of
 from fedzo.core import streams
 from fedzo.core.directions import KINDS, Frame
 from fedzo.core.streams import Combination
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import Update
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks.base import Mean
 
@@ -24,14 +25,14 @@ def from_whole_directions(work, update):
     frame = Frame(estimator.kind, estimator.directions, work.x.size, update.coefficients.dtype)
     start, delta = np.zeros((2, work.x.size), update.coefficients.dtype)
     for k, moves in enumerate(update.coefficients):
-        frame.draw(estimator.address(work.at(update.device)._replace(step=k)))
+        frame.draw(estimator.address(work.draws(update.device)._replace(step=k)))
         frame.advance(moves, delta, start)
     return delta
 
 
 def work_of(kind, dim, dtype=np.float32, **settings):
     settings = {"directions": 7, "local_steps": 3, "direction_kind": kind, **settings}
-    return Work(fedzo.FedZO(**settings), np.linspace(-1, 1, dim).astype(dtype), round=9, seed=3)
+    return steps_of(fedzo.FedZO(**settings), np.linspace(-1, 1, dim).astype(dtype), round=9, seed=3)
 
 
 # Orthogonal ones are not drawn by columns, and take long.
@@ -53,7 +54,7 @@ def test_same_bits_as_whole_directions(kind, dtype, dim):
 @pytest.mark.parametrize("dim", [100, 70_001])
 def test_same_bits_as_devices_that_stream(kind, dim):
     work, update = work_of(kind, dim), sent(np.float32)
-    places = [work.at(4)._replace(step=k) for k in range(len(update.coefficients))]
+    places = [work.draws(4)._replace(step=k) for k in range(len(update.coefficients))]
     whole = Combination.of(kind, dim, places, update.coefficients).build(np.float32)
     assert np.array_equal(np.asarray(work.rebuilt(update, streamed=True), np.float32), whole)
 

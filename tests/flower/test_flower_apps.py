@@ -12,6 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 import fedzo
+from driving import steps_of
 from fedzo.config.experiment import Experiment
 from fedzo.errors import FedzoError, Halted, InvalidValue, UsageError
 from fedzo.flower import (
@@ -129,12 +130,11 @@ def test_parts_are_all_devices_once():
 def test_node_answers_for_its_own_devices_only():
     from flwr.app import Message
 
-    from fedzo.core.work import Work
     from fedzo.flower import reasons, wire
 
     problem = Quadratic(dim=3, devices=6)
     grid = InProcessGrid(make_client_app(lambda c: problem), 3)
-    work = Work(fedzo.FedZO(), np.zeros(3), round=0, seed=0)
+    work = steps_of(fedzo.FedZO(), np.zeros(3), round=0, seed=0)
     message = Message(wire.task(wire.pack(work), [1, 2], False), 1, wire.TRAIN)
     (reply,) = grid.send_and_receive([message])
     told = wire.read_answer(reply.content, asked=2)

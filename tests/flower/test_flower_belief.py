@@ -9,21 +9,18 @@ from test_flower_federation import PROBLEM, QUICK, Nodes
 
 import fedzo
 from fedzo.algorithms import ALGORITHMS
-from fedzo.algorithms.questions import Points, Stencil
-from fedzo.core.work import Work
+from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, wire
 from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks import Robust
 
-SEARCH = ALGORITHMS["adaptive"]()
-
 
 def believed(question, changes, settings=QUICK):
     """Return what is believed of all devices' answers, some of which were changed, and the rest."""
-    work = Work(SEARCH, question.pack(), 0, seed=5)
-    found = {i: work(PROBLEM, i) for i in range(6)}
+    work = dataclasses.replace(question, seed=5)
+    found = {i: work.reply(PROBLEM, i) for i in range(6)}
     for device, values in changes.items():
         found[device] = found[device]._replace(values=values(found[device].values))
     checked = Believed(work, 8, fedzo.Ideal(), settings, dict.fromkeys(range(6), 1), 6)
@@ -31,11 +28,11 @@ def believed(question, changes, settings=QUICK):
     return kept, {i: u.values for i, u in found.items()}, checked.refused
 
 
-POINTS = Points(np.array([np.zeros(8), np.ones(8)]))
+POINTS = Evaluate(np.array([np.zeros(8), np.ones(8)]))
 QUESTIONS = {
     "points": POINTS,
-    "stencil": Stencil(np.ones(8), np.full(8, 0.1), everyone=True, central=True),
-    "shared out": Stencil(np.ones(8), np.full(8, 0.1), everyone=False, central=False),
+    "stencil": Slopes(np.ones(8), np.full(8, 0.1), everyone=True, central=True),
+    "shared out": Slopes(np.ones(8), np.full(8, 0.1), everyone=False, central=False),
 }
 
 

@@ -8,16 +8,16 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 import fedzo
+from driving import steps_of
 from fedzo.algorithms import ALGORITHMS
 from fedzo.config.experiment import Experiment
-from fedzo.core.federation import LocalFederation
-from fedzo.core.work import Work
+from fedzo.core.engine import LocalEngine
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.job import Job, drive
+from fedzo.runs.job import Job, run_job
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Status, as_watchers
 from fedzo.uplinks import UPLINKS
@@ -67,7 +67,7 @@ def run(
         resume=resume,
         watchers=as_watchers(callback),
     )
-    return drive(job, federation, federation.initial())
+    return run_job(job, federation, federation.initial())
 
 
 def without(record, *keys):
@@ -198,17 +198,17 @@ def plain(**changes):
 def expected(rounds, left_out):
     """Return the model of FedZO where these (round, device) have no say, computed by hand."""
     x, uplink = PROBLEM.initial(), fedzo.Ideal()
-    with LocalFederation(PROBLEM, 5, workers=1) as federation:
+    with LocalEngine(PROBLEM, 5, workers=1) as federation:
         for t in range(rounds):
-            work = Work(ALGORITHM, x, t, seed=5)
+            work = steps_of(ALGORITHM, x, t, seed=5)
             devices = uplink.participants(t, 4, federation)
-            deltas = [work(PROBLEM, i).delta for i in devices if (t + 1, i) not in left_out]
+            deltas = [work.reply(PROBLEM, i).delta for i in devices if (t + 1, i) not in left_out]
             x = x + np.mean(deltas, axis=0) if deltas else x
     return x
 
 
 def everyone_of(device, rounds=6):
-    with LocalFederation(PROBLEM, 5, workers=1) as federation:
+    with LocalEngine(PROBLEM, 5, workers=1) as federation:
         there = [fedzo.Ideal().participants(t, 4, federation) for t in range(rounds)]
     return {(t + 1, device) for t in range(rounds) if device in there[t]}
 
@@ -322,7 +322,7 @@ def test_client_app_that_raises():
         Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else reply
     )
     losses = federation.losses(np.zeros(8))
-    assert {(o.device, o.reason) for o in federation.left_out} == {
+    assert {(o.device, o.reason) for o in federation.dropped} == {
         (2, "the node failed, with Flower's error 2"),
         (3, "the node failed, with Flower's error 2"),
     }
@@ -459,12 +459,12 @@ def test_silent_node_costs_its_updates_and_one_grace():
     grid.silent.add(2)
     grid.asked.clear()
     federation.losses(x)
-    reasons = {o.device: o.reason for o in federation.left_out}
+    reasons = {o.device: o.reason for o in federation.dropped}
     assert reasons == dict.fromkeys([2, 3], "the node did not answer in time")
-    federation.left_out.clear()
+    federation.dropped.clear()
     federation.losses(x)  # it is not asked again, and not waited for
     assert [kind for node, kind in grid.asked if node == 2] == [wire.EVALUATE, wire.HELLO]
-    assert {o.reason for o in federation.left_out} == {"not on any connected node"}
+    assert {o.reason for o in federation.dropped} == {"not on any connected node"}
 
 
 def test_node_that_comes_back_takes_part_again():
@@ -718,8 +718,8 @@ def test_update_of_one_device_is_shortened_to_the_others(uplink):
     grid, algorithm = Nodes(), dataclasses.replace(ALGORITHM, participants=None, local_steps=1)
     grid.spoil = edit(spoil)
     x = run(grid, uplink, algorithm, rounds=1).last
-    work = Work(algorithm, np.zeros(8), 0, seed=5)
-    updates = [work(PROBLEM, i) for i in range(6)]
+    work = steps_of(algorithm, np.zeros(8), 0, seed=5)
+    updates = [work.reply(PROBLEM, i) for i in range(6)]
     deltas = [u.delta for u in updates]
     lengths = [
         np.linalg.norm(u.delta)
@@ -743,6 +743,6 @@ def test_count_of_samples_is_believed_up_to_five_times_the_median():
     problem = Sized(dim=8, devices=6)
     algorithm = dataclasses.replace(ALGORITHM, participants=None, weighting="size")
     x = run(Nodes(problem), algorithm=algorithm, rounds=1).last
-    deltas = [Work(algorithm, np.zeros(8), 0, seed=5)(problem, i).delta for i in range(6)]
+    deltas = [steps_of(algorithm, np.zeros(8), 0, seed=5).reply(problem, i).delta for i in range(6)]
     weights = [500 if i == 3 else 100 for i in range(6)]
     assert np.allclose(x, np.average(deltas, axis=0, weights=weights), rtol=1e-12, atol=0)

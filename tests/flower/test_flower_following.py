@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message
 
 import fedzo
 from fedzo.algorithms import server as steps
-from fedzo.core.work import Update
+from fedzo.core.tasks import Update
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.course import Course
 from fedzo.flower.downlink import Log
@@ -26,7 +26,7 @@ from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import sizes
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.job import Job, drive
+from fedzo.runs.job import Job, run_job
 from fedzo.runs.options import RunOptions
 
 SETTINGS = FlowerSettings(quorum=0.1, grace=0.01, clip=False)
@@ -77,7 +77,7 @@ def run(grid, algorithm, uplink, rounds, folder=None, resume=False, x0=None, **o
     settings = RunOptions(rounds=rounds, seed=5, **{"evaluate_every": 10, **options})
     job = Job(algorithm, uplink, settings, {}, folder, resume)
     federation.follow(job, x0)
-    return drive(job, federation, x0)
+    return run_job(job, federation, x0)
 
 
 def held(path):
@@ -245,7 +245,7 @@ def test_another_model_is_found_out_and_replaced(caplog):
     x0 = federation.initial()
     job = Job(algorithm, Spoiling(), RunOptions(rounds=8, seed=5, evaluate_every=8), {})
     federation.follow(job, x0)
-    result = drive(job, federation, x0)
+    result = run_job(job, federation, x0)
     assert "node 2 comes to another model than the server's: it is sent the model" in caplog.text
     assert [(n, t) for n, t, _, arrays in grid.followed() if arrays] == [(2, 4)]
     assert np.array_equal(held(grid.kept(2))[1], result.last)

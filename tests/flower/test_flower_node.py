@@ -20,11 +20,10 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from packaging.requirements import Requirement
 
 import fedzo
-from fedzo.algorithms import ALGORITHMS
-from fedzo.algorithms.questions import Stencil
+from driving import steps_of
 from fedzo.cli import main
 from fedzo.cli.common import Exit
-from fedzo.core.work import Work
+from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.errors import Halted, NoAnswer, UsageError
 from fedzo.flower import (
     FlowerFederation,
@@ -44,8 +43,8 @@ from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
 
 PROBLEM = Quadratic(dim=8, devices=6)
-SEARCH = ALGORITHMS["adaptive"]()
-STENCIL = Stencil(np.zeros(8), np.ones(8), everyone=True, central=False).pack()  # 9 points
+POINTS = Evaluate(np.zeros((3, 8)), batch_size=25)
+STENCIL = Slopes(np.zeros(8), np.ones(8), everyone=True, batch_size=25)  # 9 points
 QUICK = FlowerSettings(grace=0.02, patience=0.1)
 
 
@@ -64,12 +63,12 @@ def limited(problem=PROBLEM, **limits):
     return node(problem, dotted={f"limits.{k}": v for k, v in limits.items()})
 
 
-def ask(grid, algorithm=None, devices=(0,), x=None, kind=wire.TRAIN, metrics=False):
+def ask(grid, algorithm=None, devices=(0,), x=None, kind=wire.TRAIN, metrics=False, task=None):
     """Send one message; return the reply's content."""
     algorithm = algorithm or fedzo.FedZO(directions=4, local_steps=2, batch_size=3)
     x = np.zeros(8) if x is None else x
     content = (
-        wire.task(wire.pack(Work(algorithm, x, round=0, seed=0)), devices, False)
+        wire.task(wire.pack(task or steps_of(algorithm, x, round=0, seed=0)), devices, False)
         if kind == wire.TRAIN
         else wire.model(x, devices, metrics)
     )
@@ -102,14 +101,14 @@ def refusal(content):
         ({"memory": 4 * (8 + 3) * 8 - 1}, {}, "memory"),  # b2 rows of d numbers and b1 values
         ({"memory": 4 * (8 + 3) * 8}, {}, None),
         ({"records": 4}, {}, "records"),  # b1 = 3
-        ({"directions": 2}, {"algorithm": SEARCH, "x": np.zeros((3, 8))}, "directions"),
-        ({"queries": 3 * 25 - 1}, {"algorithm": SEARCH, "x": np.zeros((3, 8))}, "queries"),
-        ({"queries": 3 * 25}, {"algorithm": SEARCH, "x": np.zeros((3, 8))}, None),
-        ({"directions": 8}, {"algorithm": SEARCH, "x": STENCIL}, "directions"),
-        ({"queries": 9 * 25 - 1}, {"algorithm": SEARCH, "x": STENCIL}, "queries"),
-        ({}, {"algorithm": SEARCH, "x": STENCIL}, None),
-        ({}, {"algorithm": SEARCH, "x": STENCIL[2:]}, "dimension"),
-        ({}, {"algorithm": SEARCH, "x": STENCIL[1:]}, "malformed"),
+        ({"directions": 2}, {"task": POINTS}, "directions"),
+        ({"queries": 3 * 25 - 1}, {"task": POINTS}, "queries"),
+        ({"queries": 3 * 25}, {"task": POINTS}, None),
+        ({"directions": 8}, {"task": STENCIL}, "directions"),
+        ({"queries": 9 * 25 - 1}, {"task": STENCIL}, "queries"),
+        ({}, {"task": STENCIL}, None),
+        ({}, {"task": Slopes(np.zeros(7), np.ones(7))}, "dimension"),
+        ({}, {"task": Slopes(np.zeros(8), np.ones(7))}, "malformed"),
         ({"queries": 2 * 5 * 3 - 1}, {}, "queries"),  # H = 2, b2 + 1 = 5 points, b1 = 3
         ({"queries": 2 * 5 * 3}, {}, None),
         ({"queries_per_day": 29}, {}, "queries"),
@@ -311,7 +310,7 @@ def test_run_cannot_have_a_file_opened(tmp_path):
 
 
 def test_algorithm_that_a_node_does_not_know():
-    content = wire.task(wire.pack(Work(fedzo.FedZO(), np.zeros(8), 0, 0)), [0], False)
+    content = wire.task(wire.pack(steps_of(fedzo.FedZO(), np.zeros(8), 0, 0)), [0], False)
     task = dict(content["task"])
     task["algorithm"] = json.dumps({**json.loads(task["algorithm"]), "name": "os:abort"})
     content["task"] = type(content["task"])(task)
@@ -325,8 +324,11 @@ class Proximal(fedzo.FedZO):
 
     pull: float = 0.5
 
-    def correction(self, x, start):
-        return self.pull * (x - start)
+    coefficients_shape = None  # corrected steps are not sums of directions
+
+    def local(self, objective, device, task, draws):
+        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
+        return super().local(objective, device, task, draws, pull)
 
 
 def test_algorithm_of_ones_own(tmp_path):
@@ -587,7 +589,7 @@ def test_text_of_an_exception_stays_here(kind, error, caplog):
 @pytest.mark.parametrize("kind", ["query", "query.secret", "train.other", "evaluate.x"])
 def test_message_of_another_type_gets_a_code(kind):
     """Flower's own answer would be the text of its exception."""
-    work = wire.pack(Work(fedzo.FedZO(), np.zeros(8), round=0, seed=0))
+    work = wire.pack(steps_of(fedzo.FedZO(), np.zeros(8), round=0, seed=0))
     (reply,) = node().send_and_receive([Message(wire.task(work, [0], False), 1, kind)])
     assert not reply.has_error()
     assert refusal(reply.content) == "malformed"
@@ -608,7 +610,7 @@ def test_history_has_the_words_of_a_code_and_the_log_its_reference(caplog):
     federation = FlowerFederation(node(objective, nodes=3), 0, fedzo.Ideal(), QUICK)
     with caplog.at_level(logging.WARNING, "flwr"):
         federation.losses(np.ones(8))
-    assert federation.left_out == [(3, "the problem raised an error")]
+    assert federation.dropped == [(3, "the problem raised an error")]
     at_once = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
     assert len(at_once) == 1
     assert at_once[0].startswith("device 3 is left out: the problem raised an error (")

@@ -12,7 +12,6 @@ from scipy.stats import norm
 from test_flower_node import ask, node, refusal
 
 import fedzo
-from fedzo.algorithms import ALGORITHMS
 from fedzo.config.experiment import Experiment
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
@@ -219,10 +218,10 @@ def test_no_algorithm_gets_an_answer_that_was_not_paid_for():
 @pytest.mark.usefixtures("as_if_proven")
 def test_values_and_gradients_of_a_servers_choice_are_refused():
     """Questions of searches, and gradient steps, at a node that keeps its records private."""
-    problem, points = softmax(devices=20), ALGORITHMS["adaptive"]()
+    problem = softmax(devices=20)
     x = np.array(problem.initial(), np.float64)
-    for algorithm, at in ((points, np.stack([x, x])), (fedzo.FedAvg(), x)):
-        content = ask(node(problem, dotted=DOTTED), algorithm, x=at)
+    for task in (fedzo.Evaluate(np.stack([x, x]), 25), fedzo.LocalSteps(fedzo.FedAvg(), x)):
+        content = ask(node(problem, dotted=DOTTED), task=task)
         assert not wire.read_answer(content, asked=1).updates
 
 

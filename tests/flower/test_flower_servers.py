@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 import fedzo
+from driving import steps_of
 from fedzo.algorithms import SERVER_STEPS
-from fedzo.algorithms.automatic import Automatic
-from fedzo.core.federation import LocalFederation
+from fedzo.algorithms.adaptive_rate import AdaptiveRate
+from fedzo.core.engine import LocalEngine
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.schema import Malformed
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.job import Job, drive
+from fedzo.runs.job import Job, run_job
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import UPLINKS
 
@@ -32,7 +33,7 @@ def test_same_run_as_in_one_process(name, kind):
     grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
     settings = FlowerSettings(clip=False)
     federation = FlowerFederation(grid, 5, uplink, settings)
-    remote = drive(Job(algorithm, uplink, options, {}), federation, federation.initial())
+    remote = run_job(Job(algorithm, uplink, options, {}), federation, federation.initial())
     here = fedzo.minimize(PROBLEM, algorithm=algorithm, uplink=uplink, rounds=4, seed=5)
     assert np.array_equal(remote.last, here.last)
 
@@ -41,11 +42,11 @@ def test_same_run_as_in_one_process(name, kind):
 def test_auto_adapts_over_flower_as_it_does_here(kind):
     uplink, options = UPLINKS[kind](), RunOptions(seed=5, rounds=12)
     chosen = fedzo.FedZO(learning_rate=0.001, directions=4, local_steps=2, participants=4)
-    algorithm = Automatic(fedzo=chosen)
+    algorithm = AdaptiveRate(fedzo=chosen)
     grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
     federation = FlowerFederation(grid, 5, uplink, FlowerSettings(clip=False))
-    remote = drive(Job(algorithm, uplink, options, {}), federation, federation.initial())
-    here = drive(Job(algorithm, uplink, options, {}), LocalFederation(PROBLEM, 5), np.zeros(8))
+    remote = run_job(Job(algorithm, uplink, options, {}), federation, federation.initial())
+    here = run_job(Job(algorithm, uplink, options, {}), LocalEngine(PROBLEM, 5), np.zeros(8))
     assert np.array_equal(remote.last, here.last)
     assert here.algorithm.learning_rate > chosen.learning_rate
 
@@ -53,8 +54,7 @@ def test_auto_adapts_over_flower_as_it_does_here(kind):
 @pytest.mark.parametrize("stretch", [np.zeros(8), np.full(8, np.inf), np.ones(7), -np.ones(8)])
 def test_directions_are_stretched_by_positive_factors_only(stretch):
     from fedzo.algorithms import ALGORITHMS
-    from fedzo.core.work import Work
 
-    work = Work(fedzo.FedZO(), np.zeros(8), 0, 0, stretch=stretch)
-    with pytest.raises(Malformed, match="stretched"):
+    work = steps_of(fedzo.FedZO(), np.zeros(8), 0, 0, direction_scale=stretch)
+    with pytest.raises(Malformed, match="scaled"):
         wire.read_task(wire.task(wire.pack(work), [0], coefficients=True), ALGORITHMS)

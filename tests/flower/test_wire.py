@@ -1,5 +1,6 @@
 """Everything that is sent comes out as it went in, and nothing else is let in."""
 
+import dataclasses
 import io
 import json
 import pickle
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from driving import steps_of
 from fedzo import DZOPA, ZOSGD, FedAvg, FedZO
 from fedzo.algorithms import ALGORITHMS
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update
 from fedzo.flower import InProcessGrid, make_client_app, wire
 from fedzo.flower.grid import travelled
 from fedzo.flower.reasons import Refused
@@ -22,13 +24,15 @@ PROBLEM = Quadratic(dim=6, devices=4, gradient_noise=0.3)
 X = np.linspace(-1, 1, 6)
 NUMBERS = {"smoothing": 0.01, "directions": 3, "direction_kind": "orthogonal"}
 FEDZO = FedZO(**NUMBERS, difference="central", batch_size=5, local_steps=2, weighting="size")
-WORK = Work(FEDZO, X, round=3, seed=7)
+WORK = steps_of(FEDZO, X, round=3, seed=7)
 WORKS = [
     WORK,
-    Work(ZOSGD(**NUMBERS, batch_size=5), X, round=3, seed=2**64 - 1),
-    Work(FedAvg(learning_rate=0.1, local_steps=2), X.astype(np.float32), round=3, seed=7),
-    Work(FedAvg(learning_rate=0.1, participants=2), X, round=3, seed=7),
-    Work(DZOPA(**NUMBERS), np.outer(np.arange(4), X), round=3, seed=7, rows=(0, 1, 2, 3)),
+    steps_of(ZOSGD(**NUMBERS, batch_size=5), X, round=3, seed=2**64 - 1),
+    steps_of(FedAvg(learning_rate=0.1, local_steps=2), X.astype(np.float32), round=3, seed=7),
+    steps_of(FedAvg(learning_rate=0.1, participants=2), X, round=3, seed=7),
+    steps_of(DZOPA(**NUMBERS), np.outer(np.arange(4), X), round=3, seed=7),
+    Evaluate(np.stack([X, 2 * X]), batch_size=3, weighting="size", round=3, seed=7, index=2),
+    Slopes(X, np.full(6, 0.1), central=True, turn=1, batch_size=2, round=3, seed=7),
 ]
 
 
@@ -42,17 +46,19 @@ def sent(content):
     return travelled(Message(content, 1, wire.TRAIN)).content
 
 
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: type(work.algorithm).__name__)
+@pytest.mark.parametrize("work", WORKS, ids=str)
 def test_work_does_the_same_at_the_other_end(work):
     content = sent(wire.task(wire.pack(work.only([1, 2])), [1, 2], True))
     there, devices, coefficients = wire.read_task(content, ALGORITHMS)
-    assert there.algorithm == work.algorithm
+    if isinstance(work, LocalSteps):
+        assert there.algorithm == work.algorithm
     assert (devices, coefficients, there.round, there.seed) == ([1, 2], True, 3, work.seed)
     for device in devices:
-        here, found = work(PROBLEM, device), there(PROBLEM, device)
+        here, found = work.reply(PROBLEM, device), there.reply(PROBLEM, device)
         assert np.array_equal(here.delta, found.delta)
         assert here.delta.dtype == found.delta.dtype
         assert here[2:4] == found[2:4]
+        assert np.array_equal(here.values, found.values)
 
 
 def altered(**changes):
@@ -81,16 +87,17 @@ def algorithm(**changes):
         ({"algorithm": "7"}, "names no algorithm that is known here"),
         ({"algorithm": "[" * 9_999}, "names no algorithm that is known here"),
         ({"algorithm": " " * 10_000 + algorithm()}, "names no algorithm that is known here"),
-        ({"algorithm": None}, "has no 'algorithm'"),
+        ({"algorithm": None}, "has no 'batch_size'"),
+        ({"learning_rate": None}, "has no 'learning_rate'"),
+        ({"learning_rate": -1.0}, "the learning rate is not"),
+        ({"index": 64}, "the index is not a whole number of 6 bits"),
         ({"seed": 7}, "'seed' is '7', not of the type <class 'str'>"),
         ({"seed": "-7"}, "the seed is not a whole number of 64 bits"),
         ({"seed": str(2**64)}, "the seed is not a whole number of 64 bits"),
         ({"seed": "\u0663"}, "the seed is not a whole number of 64 bits"),
         ({"seed": None}, "has no 'seed'"),
         ({"round": 1.5}, "'round' is '1.5'"),
-        ({"round": -1}, "the round is not a whole number of 32 bits"),
-        ({"rows": [0, 1]}, "2 rows are not those of"),
-        ({"rows": [0], "devices": [0]}, "rows are not those of"),
+        ({"round": -1}, "the round is not a whole number of 26 bits"),
         ({"command": "rm"}, "has unknown fields"),
         ({"devices": ["0"]}, "'devices' is"),
         ({"devices": None}, "has no 'devices'"),
@@ -103,12 +110,14 @@ def test_malformed_task(changes, reason):
 
 
 def test_rows_are_those_of_the_devices_that_are_asked():
-    work = WORKS[-1]
-    for rows in ([1], [1, 1], [1, 2, 3], [2, 1]):
-        content = wire.task(wire.pack(work.only([1, 2])), [1, 2], False)
-        content["task"] = ConfigRecord({**content["task"], "rows": rows})
-        with pytest.raises(Malformed, match="rows are not those of"):
+    work = WORKS[4]
+    for devices in ([1], [1, 2, 3]):
+        content = wire.task(wire.pack(work.only([1, 2])), devices, False)
+        with pytest.raises(Malformed, match="is not that of"):
             wire.read_task(sent(content), ALGORITHMS)
+    work = dataclasses.replace(WORK, rows={"control": np.ones((2, 6))})
+    with pytest.raises(Malformed, match="rows are not those of"):
+        wire.read_task(sent(wire.task(wire.pack(work), [0], False)), ALGORITHMS)
 
 
 class Trap:

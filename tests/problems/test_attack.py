@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.federation import LocalFederation
+from driving import steps_of
+from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Work
 from fedzo.errors import InvalidValue, ModelError
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.problem import Attack
 from fedzo.runs.auto import _Probe, choose
 from fedzo.runs.result import Status
+from fedzo.uplinks.base import RunSetting
 from fedzo.variables.perturbation import Perturbation
 
 RNG = np.random.default_rng(11)
@@ -155,10 +156,10 @@ def test_asking_together_changes_no_bit_of_the_papers_form():
     parts = np.array_split(RNG.uniform(0.1, 0.9, size=(12, *SHAPE)), 3)
     attack = Attack(model, parts, [np.zeros(len(part), int) for part in parts])
     x = RNG.normal(size=attack.dim).astype(np.float32)
-    work = Work(OPTIONS["algorithm"], x, round=3, seed=0)
-    with LocalFederation(attack, seed=0) as federation:
-        together = [update.delta.tobytes() for update in federation.map(work, range(3))]
-    assert together == [work(attack, device).delta.tobytes() for device in range(3)]
+    work = steps_of(OPTIONS["algorithm"], x, round=3, seed=0)
+    with LocalEngine(attack, seed=0) as federation:
+        together = [update.delta.tobytes() for update in federation.ask(work.only(range(3)))]
+    assert together == [work.reply(attack, device).delta.tobytes() for device in range(3)]
 
 
 def test_a_resumed_attack_is_the_same_to_the_bit(tmp_path):
@@ -244,9 +245,12 @@ def test_auto_goes_far_enough_in_a_round_whatever_the_units_of_the_scores(unit, 
     labels = [(part @ weights).argmax(axis=1) for part in inputs]
     model = FunctionModel(lambda batch: unit * batch @ weights, outputs="logits")
     algorithm = fedzo.FedZO(learning_rate="auto", batch_size=6, directions=40, local_steps=3)
-    with LocalFederation(Attack(model, inputs, labels, c=unit * c), seed=0) as federation:
+    with LocalEngine(Attack(model, inputs, labels, c=unit * c), seed=0) as federation:
         x0 = np.zeros(48)
-        rate = choose(algorithm, federation, x0, rounds=10).algorithm.learning_rate
-        length = np.linalg.norm(_Probe(algorithm, federation, x0).direction)
+        setting, attack = RunSetting(federation, fedzo.Ideal()), federation.objective
+        found = drive(choose(algorithm, setting, attack, x0, rounds=10), federation)
+        rate, probe = found.algorithm.learning_rate, _Probe(algorithm, setting, x0)
+        drive(probe.measure(), federation)
+        length = np.linalg.norm(probe.direction)
     least = 0.02 * np.sqrt(48)
     assert rate * length > 2 * least if longer else rate * length == pytest.approx(least)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import fedzo
+from driving import local
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, UsageError
 
 torch = pytest.importorskip("torch")
@@ -187,7 +189,7 @@ def test_a_limit_of_memory_sets_how_many_points_there_are_in_a_run():
             Skips().double(), loss, data(), trainable="head", batched_memory=limit
         )
         algorithm = fedzo.FedZO(directions=4, batch_size=6)
-        algorithm.local(problem, 0, problem.initial(), fedzo.Work(algorithm, None, 0, 0).at(0))
+        local(algorithm, problem, 0, problem.initial(), Draws(0, Stream.DIRECTIONS))
         assert problem._batched.at_once == points
 
 
@@ -199,7 +201,7 @@ def test_what_cannot_be_batched_is_said():
     problem = fedzo.TorchProblem(Skips().double(), by_value, data(), batched_memory=10**6)
     algorithm = fedzo.FedZO(directions=4, batch_size=6)
     with pytest.raises(UsageError, match=r"batched_memory: .* cannot be batched"):
-        algorithm.local(problem, 0, problem.initial(), fedzo.Work(algorithm, None, 0, 0).at(0))
+        local(algorithm, problem, 0, problem.initial(), Draws(0, Stream.DIRECTIONS))
 
 
 @pytest.mark.parametrize(

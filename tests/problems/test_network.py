@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedzo
+from driving import local
 from fedzo.core import estimator as estimator_module
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -74,10 +75,10 @@ def test_streamed_steps_are_the_held_ones(kind, difference, monkeypatch):
         difference=difference,
     )
     held = Held(network(), loss, samples())
-    expected = algorithm.local(held, 1, held.initial(), AT)
+    expected = local(algorithm, held, 1, held.initial(), AT)
     monkeypatch.setattr(estimator_module, "Frame", None)  # nobody may hold a direction now
     streamed = TorchProblem(network(), loss, samples())
-    update = algorithm.local(streamed, 1, streamed.initial(), AT)
+    update = local(algorithm, streamed, 1, streamed.initial(), AT)
     assert update.queries == expected.queries == 3 * 6 * (6 if difference == "forward" else 10)
     np.testing.assert_allclose(update.coefficients, expected.coefficients, rtol=1e-7, atol=1e-10)
     np.testing.assert_allclose(update.delta, expected.delta, rtol=1e-7, atol=1e-10)
@@ -93,7 +94,7 @@ def test_the_estimate_of_a_linear_loss_has_its_gradient_for_expectation():
     a = torch.arange(1.0, 7.0, dtype=torch.float64)[None]
     problem = TorchProblem(module, linear, [(a,)])
     algorithm = fedzo.FedZO(learning_rate=1.0, directions=4000, local_steps=1, batch_size=1)
-    delta = algorithm.local(problem, 0, problem.initial(), AT._replace(device=0)).delta
+    delta = local(algorithm, problem, 0, problem.initial(), AT._replace(device=0)).delta
     error = 5 * float(a.norm()) * np.sqrt(1 + 1 / 6) / np.sqrt(4000) * np.sqrt(6)
     assert np.linalg.norm(delta + a[0].numpy()) < error
 
@@ -380,7 +381,7 @@ def test_in_place_a_device_leaves_the_module_as_it_was():
     problem = TorchProblem(module, loss, samples(), in_place=True)
     before = problem.initial().copy()
     algorithm = fedzo.FedZO(learning_rate=0.5, smoothing=0.5, directions=4, local_steps=2)
-    update = algorithm.local(problem, 1, problem.initial(), AT)
+    update = local(algorithm, problem, 1, problem.initial(), AT)
     assert isinstance(update.delta, Combination)
     assert np.array_equal(problem.initial(), before)  # to the bit
     largest = max(layer.weight.numel() + layer.bias.numel() for layer in (module[0], module[4]))
@@ -391,7 +392,7 @@ def test_in_place_after_a_failing_loss_the_module_is_as_it_was():
     module = network()
     problem = TorchProblem(module, loss, samples(), in_place=True)
     algorithm = fedzo.FedZO(directions=2)
-    algorithm.local(problem, 1, problem.initial(), AT)
+    local(algorithm, problem, 1, problem.initial(), AT)
     before, data = problem.initial().copy(), [piece.tensor.data_ptr() for piece in problem.pieces]
 
     def fail(*_):
@@ -399,7 +400,7 @@ def test_in_place_after_a_failing_loss_the_module_is_as_it_was():
 
     module[3].register_forward_hook(fail)
     with pytest.raises(RuntimeError, match="out of luck"):
-        algorithm.local(problem, 1, problem.initial(), AT)
+        local(algorithm, problem, 1, problem.initial(), AT)
     assert [piece.tensor.data_ptr() for piece in problem.pieces] == data
     assert np.array_equal(problem.initial(), before)
 
@@ -426,4 +427,4 @@ def test_in_place_refusals():
     module.register_parameter("unused", torch.nn.Parameter(torch.ones(2).double()))
     problem = TorchProblem(module, loss, samples(), in_place=True)
     with pytest.raises(UsageError, match="the loss does not depend on unused"):
-        fedzo.FedZO().local(problem, 0, problem.initial(), AT)
+        local(fedzo.FedZO(), problem, 0, problem.initial(), AT)

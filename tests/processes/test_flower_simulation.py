@@ -94,8 +94,10 @@ import fedzo
 class Proximal(fedzo.FedZO):
     pull: float = 0.1
 
-    def correction(self, x, start):
-        return self.pull * (x - start)
+    coefficients_shape = None  # corrected steps are not sums of directions
+    def local(self, objective, device, task, draws):
+        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
+        return super().local(objective, device, task, draws, pull)
 """
     )
     config = tmp_path / "own.toml"

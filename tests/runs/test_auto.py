@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.algorithms.automatic import AutomaticState, Numbers, judged, numbers_of
+from driving import begin
+from fedzo.algorithms.adaptive_rate import AdaptiveState, Numbers, judged, numbers_of
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
-from fedzo.core.federation import LocalFederation
+from fedzo.core.engine import LocalEngine, drive
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.auto import choose
 from fedzo.theory import report
 from fedzo.theory.bounds import Constants
+from fedzo.uplinks.base import RunSetting
 
 AUTO = fedzo.FedZO(
     learning_rate="auto",
@@ -32,9 +34,15 @@ AUTO = fedzo.FedZO(
 START = np.linspace(1, 2, 6)
 
 
+def probe(algorithm, engine, x0, rounds):
+    """Choose numbers in place of "auto"."""
+    setting = RunSetting(engine, fedzo.Ideal())
+    return drive(choose(algorithm, setting, engine.objective, x0, rounds), engine)
+
+
 def chosen(fun, algorithm=AUTO, rounds=50, seed=0, workers=1):
-    with LocalFederation(FunctionObjective(fun, 6, devices=4), seed, workers) as federation:
-        return choose(algorithm, federation, START, rounds)
+    with LocalEngine(FunctionObjective(fun, 6, devices=4), seed, workers) as federation:
+        return probe(algorithm, federation, START, rounds)
 
 
 @pytest.mark.parametrize("curvature", [1e-6, 1e-2, 1.0, 37.0, 1e8])
@@ -143,8 +151,8 @@ def test_a_device_that_is_missing_does_not_move_the_level():
 
     levels.calls = 0
     objective = FunctionObjective(levels, 6, devices=4, on_failure="leave_out")
-    with LocalFederation(objective, 0, workers=1) as federation:
-        found = choose(AUTO, federation, START, 50)
+    with LocalEngine(objective, 0, workers=1) as federation:
+        found = probe(AUTO, federation, START, 50)
     assert levels.calls == found.queries  # those that were not answered, too
     exact = chosen(lambda x, i: float(np.sum((x - 1.5) ** 2)))
     np.testing.assert_allclose(
@@ -189,8 +197,8 @@ def test_smoothing_of_values_in_single_precision():
             return np.asarray(points.sum(axis=1)[:, None] + 1e4, np.float32)
 
     algorithm = replace(AUTO, learning_rate=1.0)
-    with LocalFederation(Single(dim=6, devices=4), 0, 1) as federation:
-        few = choose(algorithm, federation, START, 10**6)
+    with LocalEngine(Single(dim=6, devices=4), 0, 1) as federation:
+        few = probe(algorithm, federation, START, 10**6)
     differences = few.algorithm.smoothing  # along a unit vector, of a slope of about 1
     assert differences > 1e4 * np.finfo(np.float32).eps
 
@@ -247,8 +255,8 @@ def test_the_rate_grows_where_the_first_is_too_short():
     def bent(x, device):
         return float(np.sum(np.sqrt(1e-4 + (x - 2) ** 2)) + 1e-3 * np.sum((x - 50) ** 2))
 
-    with LocalFederation(FunctionObjective(bent, 6, devices=4), 0, 1) as federation:
-        first = choose(AUTO, federation, np.full(6, 2.01), 60).algorithm
+    with LocalEngine(FunctionObjective(bent, 6, devices=4), 0, 1) as federation:
+        first = probe(AUTO, federation, np.full(6, 2.01), 60).algorithm
     run = {"devices": 4, "rounds": 60, "workers": 1}
     fixed = fedzo.minimize(bent, np.full(6, 2.01), algorithm=first, **run)
     adapted = fedzo.minimize(bent, np.full(6, 2.01), algorithm=AUTO, **run)
@@ -305,7 +313,7 @@ def test_other_units_of_f_are_the_same_run(factor):
 
 def test_a_single_rise_is_waited_for_and_a_great_one_is_not():
     numbers = Numbers(rate=0.1, smoothing=1e-3, variance=0.0, gained=10.0)
-    state = AutomaticState(np.ones(1), (), np.zeros(1), (), np.array(numbers))
+    state = AdaptiveState(np.ones(1), (), np.zeros(1), (), np.array(numbers))
     for look in range(1, 4):
         state = judged(state, np.array([[1.0, 1.5, 2.0]] * 2))
         assert (numbers_of(state).rate, numbers_of(state).rises, state.x[0]) == (0.1, look, 1.0)
@@ -351,10 +359,10 @@ def test_any_other_word_is_refused():
 
 def test_who_cannot_choose_says_so():
     with (
-        LocalFederation(Quadratic(dim=6, devices=4), seed=0) as federation,
+        LocalEngine(Quadratic(dim=6, devices=4), seed=0) as federation,
         pytest.raises(UsageError, match=r"'auto' is for fedzo\.minimize"),
     ):
-        AUTO.init(START, federation, fedzo.Ideal())
+        begin(AUTO, START, federation, fedzo.Ideal())
     with pytest.raises(UsageError, match="'auto' is a number that a run chooses"):
         report(AUTO, Constants(L=1.0, gap=1.0, sigma_g=1.0), devices=4, dim=6, rounds=10)
 

@@ -36,8 +36,10 @@ class Slope(fedzo.Objective):
 @dataclass(frozen=True, kw_only=True)
 class Proximal(fedzo.FedZO):
     pull: float = 0.0
-    def correction(self, x, start):
-        return self.pull * (x - start)
+    coefficients_shape = None  # corrected steps are not sums of directions
+    def local(self, objective, device, task, draws):
+        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
+        return super().local(objective, device, task, draws, pull)
 
 @dataclass(frozen=True)
 class Louder(fedzo.Ideal):
@@ -190,7 +192,10 @@ def test_resume_refuses_another_part(own, capsys):
             "algorithm.name=zo_sgd",
             "server.name = 'OWN:Momentum': must be 'mean': the algorithm zo_sgd has no server step",
         ),
-        ("uplink.kind=seeds", "algorithm.name = 'Proximal': must be one whose updates are comb"),
+        (
+            "uplink.kind=seeds",
+            "algorithm.name = 'Proximal': must be an algorithm whose",
+        ),
         ("problem.centre=3", "problem.centre = 3: unknown key; [problem] takes nothing else"),
     ],
 )
@@ -288,5 +293,5 @@ def test_what_is_no_part_is_refused(part, told):
 
 
 def test_a_server_step_is_one():
-    with pytest.raises(InvalidValue, match=r"server = 3: must be a server step such as"):
+    with pytest.raises(InvalidValue, match=r"server = 3: must be a server optimizer such as"):
         fedzo.FedZO(server=3)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies
+from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Update
+from fedzo.core.tasks import Replies, Update
 from fedzo.errors import InvalidValue
 from fedzo.problems.quadratic import Quadratic
 
@@ -16,7 +16,7 @@ N, DIM = 50, 40
 
 
 def federation(dim=DIM, devices=N, seed=4):
-    return LocalFederation(Quadratic(dim=dim, devices=devices), seed=seed)
+    return LocalEngine(Quadratic(dim=dim, devices=devices), seed=seed)
 
 
 def some_updates(devices, dim=DIM, dtype=np.float64, weight=1.0):

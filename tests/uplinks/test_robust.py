@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.federation import LocalFederation, Replies
-from fedzo.core.work import Update, Work
+from driving import steps_of
+from fedzo.core.engine import LocalEngine
+from fedzo.core.tasks import Evaluate, Replies, Update
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.quadratic import Quadratic
 from fedzo.uplinks.robust import RULES, Robust, RobustSeeds
 
 PROBLEM = Quadratic(dim=3, devices=10)
-FEDERATION = LocalFederation(PROBLEM, seed=0)
+FEDERATION = LocalEngine(PROBLEM, seed=0)
 ROWS = np.array(
     [[1.0, 0.0, 2.0], [2.0, 1.0, 2.0], [3.0, 2.0, -2.0], [4.0, 50.0, 2.0], [-99.0, 3.0, 2.0]]
 )
@@ -88,8 +89,8 @@ def test_three_of_ten_cannot_move_the_optimum(rule, uplink):
     bad = 2 if rule == "clipped_mean" else 3
 
     class Lying(fedzo.FedZO):
-        def local(self, objective, device, x, at):
-            update = super().local(objective, device, x, at)
+        def local(self, objective, device, task, draws):
+            update = super().local(objective, device, task, draws)
             factor = -1e6 if device < bad else 1.0
             return update._replace(
                 delta=factor * update.delta, coefficients=factor * update.coefficients
@@ -107,7 +108,7 @@ def test_three_of_ten_cannot_move_the_optimum(rule, uplink):
 
 def test_median_of_coefficients_rebuilds_once():
     algorithm = fedzo.FedZO(directions=2, local_steps=3, shared_directions=True)
-    work = Work(algorithm, np.zeros(3), round=4, seed=9)
+    work = steps_of(algorithm, np.zeros(3), round=4, seed=9)
     rng = np.random.default_rng(1)
     sent = [Update(i, np.zeros(3), 1, 3, rng.normal(size=(3, 2))) for i in range(5)]
     delta, info = RobustSeeds("median").aggregate(4, Replies(sent, work), FEDERATION)
@@ -122,9 +123,9 @@ def test_coefficients_of_different_directions_are_not_compared():
 
 
 def test_values_too():
-    work = Work(fedzo.FedZO(), np.zeros((2, 3)), round=0, seed=0)
+    work = Evaluate(np.zeros((2, 3)))
     sent = [Update(i, np.empty(0), 1, 2, values=np.array([i, -1e300 * (i == 2)])) for i in range(5)]
-    values, info = Robust("median").average_values(Replies(sent, work))
+    values, info = Robust("median").aggregate_values(0, Replies(sent, work), None)
     assert values.tolist() == [2.0, 0.0]
     assert (info.uplink_bytes, info.downlink_bytes) == (80, 5 * 48)
 

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 import fedzo
+from driving import begin, play, steps_of
 from fedzo.core.directions import KINDS
-from fedzo.core.federation import LocalFederation
-from fedzo.core.work import Update, Work
+from fedzo.core.engine import LocalEngine
+from fedzo.core.tasks import LocalSteps, Update
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
 from fedzo.uplinks.seeds import decode, encode
+from raising import rejects
 
 PROBLEM = Quadratic(dim=300, devices=6)
 
@@ -23,8 +25,8 @@ def test_the_server_rebuilds_the_update_to_the_bit(kind, dtype):
         learning_rate=0.1, directions=7, local_steps=4, direction_kind=kind, batch_size=2
     )
     x = np.linspace(-1, 1, 300).astype(dtype)
-    work = Work(algorithm, x, round=5, seed=11)
-    update = work(PROBLEM, 3)
+    work = steps_of(algorithm, x, round=5, seed=11)
+    update = work.reply(PROBLEM, 3)
     t, device, queries, weight, coefficients = decode(encode(5, update))
     assert (t, device, queries, weight) == (5, 3, update.queries, 1.0)
     rebuilt = work.rebuild(received(device, coefficients))
@@ -35,19 +37,19 @@ def test_the_server_rebuilds_the_update_to_the_bit(kind, dtype):
 def test_the_softmax_update_too():
     """Its directions are drawn inside the compiled estimate, the server's outside."""
     problem, x = softmax(), np.zeros(7850, np.float32)
-    work = Work(fedzo.FedZO(), x, round=2, seed=0)
-    update = work(problem, 7)
+    work = steps_of(fedzo.FedZO(), x, round=2, seed=0)
+    update = work.reply(problem, 7)
     assert np.array_equal(work.rebuild(update), update.delta)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_shared_directions_are_the_same_for_all_devices(shared):
     algorithm = fedzo.FedZO(directions=3, local_steps=2, shared_directions=shared)
-    work = Work(algorithm, np.zeros(300), round=1, seed=4)
+    work = steps_of(algorithm, np.zeros(300), round=1, seed=4)
     coefficients = np.ones((2, 3))
     one, two = (work.rebuild(received(device, coefficients)) for device in (0, 5))
     assert np.array_equal(one, two) == shared
-    update = work(PROBLEM, 5)
+    update = work.reply(PROBLEM, 5)
     assert np.array_equal(work.rebuild(update), update.delta)
 
 
@@ -55,15 +57,15 @@ def test_shared_directions_are_the_same_for_all_devices(shared):
 def test_shared_directions_in_the_compiled_step(shared):
     """The softmax problem draws them inside its own step: the rebuilt update must be the same."""
     algorithm = fedzo.FedZO(directions=4, local_steps=2, shared_directions=shared)
-    work = Work(algorithm, np.zeros(7850, np.float32), round=1, seed=4)
-    update = work(softmax(), 7)
+    work = steps_of(algorithm, np.zeros(7850, np.float32), round=1, seed=4)
+    update = work.reply(softmax(), 7)
     assert np.array_equal(work.rebuild(update), update.delta)
 
 
 def test_verification_hears_what_is_rebuilt_and_tells_how_far_off_updates_are():
     class Shifted(fedzo.FedZO):
-        def local(self, objective, device, x, at):
-            update = super().local(objective, device, x, at)
+        def local(self, objective, device, task, draws):
+            update = super().local(objective, device, task, draws)
             return update._replace(delta=update.delta + (device == 2) * 1e-9)
 
     run = {"rounds": 2, "uplink": fedzo.Seeds(verify=True)}
@@ -78,22 +80,24 @@ def test_a_wrong_rebuild_is_another_run(monkeypatch):
     """What the server rebuilds is what it goes on with, so that a fault of it is seen."""
     run = {"algorithm": fedzo.FedZO(directions=2), "rounds": 2, "uplink": fedzo.Seeds(verify=True)}
     right = fedzo.minimize(PROBLEM, **run)
-    rebuild = Work.rebuild
-    monkeypatch.setattr(Work, "rebuild", lambda self, update: 1.0001 * rebuild(self, update))
+    rebuild = LocalSteps.rebuild
+    monkeypatch.setattr(LocalSteps, "rebuild", lambda self, update: 1.0001 * rebuild(self, update))
     wrong = fedzo.minimize(PROBLEM, **run)
     assert wrong.history[-1]["rebuild_error"] > 0
     assert wrong.history[-1]["train_loss"] != right.history[-1]["train_loss"]
-    monkeypatch.setattr(Work, "rebuild", lambda self, update: 1.01 * rebuild(self, update))
+    monkeypatch.setattr(LocalSteps, "rebuild", lambda self, update: 1.01 * rebuild(self, update))
     with pytest.raises(UsageError, match=r"device 0 in round 1 is not the combination"):
         fedzo.minimize(PROBLEM, **run)
 
 
 def test_updates_without_coefficients_are_refused():
     class Corrected(fedzo.FedZO):
-        def correction(self, x, start):
-            return x - start
+        coefficients_shape = None
 
-    with pytest.raises(InvalidValue, match="whose updates are combinations of its directions"):
+        def local(self, objective, device, task, draws):
+            return super().local(objective, device, task, draws, correction=lambda x: x - task.x)
+
+    with rejects("name"):
         fedzo.minimize(PROBLEM, algorithm=Corrected(), uplink=fedzo.Seeds(), rounds=1)
 
 
@@ -116,12 +120,12 @@ def test_the_trajectory_is_the_ideal_one(weighting):
 
 def test_bytes_are_those_of_the_messages():
     algorithm = fedzo.FedZO(directions=20, local_steps=5, participants=4, batch_size=2)
-    with LocalFederation(PROBLEM, 0, 1) as federation:
-        state = algorithm.init(np.zeros(300, np.float32), federation, fedzo.Seeds())
-        _, info = algorithm.round(0, state, federation, fedzo.Seeds())
+    with LocalEngine(PROBLEM, 0, 1) as federation:
+        state = begin(algorithm, np.zeros(300, np.float32), federation, fedzo.Seeds())
+        _, info = play(algorithm, 0, state, federation, fedzo.Seeds())
         devices = fedzo.Seeds().participants(0, 4, federation)
-        work = Work(algorithm, state.x, round=0, seed=0)
-        messages = [encode(0, update) for update in federation.map(work, devices)]
+        work = steps_of(algorithm, state.x, round=0, seed=0)
+        messages = [encode(0, update) for update in federation.ask(work.only(devices))]
     assert info.uplink_bytes == sum(len(message) for message in messages)
     assert info.channel_uses == 4 * 5 * 20
 
@@ -139,11 +143,11 @@ def test_catching_up_is_counted():
     algorithm = fedzo.FedZO(directions=5, local_steps=1, participants=2, batch_size=1)
     uplink, rounds = fedzo.Seeds(), 40
     model, last, total, by_log = 300 * 4, {}, 0, 0
-    with LocalFederation(PROBLEM, 3, 1) as federation:
-        state = algorithm.init(np.zeros(300, np.float32), federation, uplink)
+    with LocalEngine(PROBLEM, 3, 1) as federation:
+        state = begin(algorithm, np.zeros(300, np.float32), federation, uplink)
         counted = 0
         for t in range(rounds):
-            state, info = algorithm.round(t, state, federation, uplink)
+            state, info = play(algorithm, t, state, federation, uplink)
             counted += info.downlink_bytes
             log = info.uplink_bytes  # one round's coefficients of all participants
             caught_up = 0
@@ -161,21 +165,21 @@ def test_catching_up_is_counted():
 def test_a_device_can_catch_up_from_the_log():
     """x^t from x^s and the messages of the rounds between: the server's model, to the bit."""
     algorithm = fedzo.FedZO(learning_rate=0.1, directions=5, local_steps=2, participants=3)
-    with LocalFederation(PROBLEM, 3, 1) as federation:
-        states = [algorithm.init(np.zeros(300, np.float32), federation, fedzo.Seeds())]
+    with LocalEngine(PROBLEM, 3, 1) as federation:
+        states = [begin(algorithm, np.zeros(300, np.float32), federation, fedzo.Seeds())]
         log = []
         for t in range(4):
-            work = Work(algorithm, states[-1].x, t, seed=3)
+            work = steps_of(algorithm, states[-1].x, t, seed=3)
             devices = fedzo.Seeds().participants(t, 3, federation)
-            log.append([encode(t, update) for update in federation.map(work, devices)])
-            state, _ = algorithm.round(t, states[-1], federation, fedzo.Seeds())
+            log.append([encode(t, update) for update in federation.ask(work.only(devices))])
+            state, _ = play(algorithm, t, states[-1], federation, fedzo.Seeds())
             states.append(state)
     x = states[1].x  # what the device had after round 0
     for messages in log[1:]:
         total = np.zeros(300)
         for message in messages:
             t, device, _, _, coefficients = decode(message)
-            work = Work(algorithm, x, t, seed=3)
+            work = steps_of(algorithm, x, t, seed=3)
             total += work.rebuild(received(device, coefficients))
         x = (x + total / len(messages)).astype(np.float32)
     assert np.array_equal(x, states[-1].x)

@@ -1,16 +1,14 @@
 """The algorithms, one page each, and the server steps they can be given.
 
-An algorithm meets the world at two seams only: ``federation.map`` and the uplink. It knows nothing
-of threads, files or progress. May import: uplinks and core.
+A round of an algorithm yields tasks and is sent replies. An algorithm knows nothing of threads,
+files, progress or Flower. May import: uplinks and core.
 """
 
-from fedzo.algorithms.adaptive import Adaptive
 from fedzo.algorithms.base import Algorithm, RoundInfo
 from fedzo.algorithms.dzopa import DZOPA
 from fedzo.algorithms.fedavg import FedAvg
 from fedzo.algorithms.fedzo import FedZO
-from fedzo.algorithms.population import CMA, TPE
-from fedzo.algorithms.quasi_newton import LBFGS
+from fedzo.algorithms.search import CMA, LBFGS, TPE, Adaptive
 from fedzo.algorithms.server import (
     Adagrad,
     Adam,

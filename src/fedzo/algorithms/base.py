@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
 from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator
-from fedzo.core.federation import Federation, Replies
 from fedzo.core.memory import check_memory
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
-from fedzo.core.work import Update
+from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
 from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, one_of, require
-from fedzo.uplinks.base import Uplink, UplinkInfo
+from fedzo.uplinks.base import RunSetting, UplinkInfo
 from fedzo.uplinks.ideal import Ideal
 
 Array = NDArray[Any]
@@ -59,6 +58,10 @@ class RoundInfo(NamedTuple):
         return cls(participants=updates.count, queries=updates.queries, **sent._asdict())
 
 
+S = TypeVar("S")
+Round = Generator[Task, Replies, tuple[S, RoundInfo]]
+
+
 class ModelState(NamedTuple):
     """The state of an algorithm that carries nothing but the global model."""
 
@@ -66,68 +69,54 @@ class ModelState(NamedTuple):
 
 
 class Algorithm:
-    """An algorithm is a frozen dataclass: its fields are the hyper-parameters of a configuration.
+    """Base class of algorithms: a frozen dataclass whose fields are its hyper-parameters.
 
-    A subclass defines the four methods below. What must persist from round to round, and only
-    that, is in a state of the algorithm's own: a NamedTuple of arrays, or of tuples of arrays.
-    Nothing is kept on ``self``, and :meth:`round` and :meth:`local` are pure functions.
+    A subclass defines :meth:`init`, :meth:`round` and :meth:`local`. What must persist from round
+    to round, and only that, is in a state of the algorithm's own: a NamedTuple of arrays, or of
+    tuples of arrays. Nothing is stored on ``self``. :meth:`local` is a pure function.
 
     Attributes
     ----------
     shared_directions : bool
         Whether all devices draw the same directions in a step.
     fixed_directions : int, optional
-        K, where the directions of all steps are drawn from a fixed set.
+        K, if the directions of all steps are drawn from a fixed set.
     coefficients_shape : pair of int, optional
-        (H, b2), the coefficients of an update, where updates are combinations of directions.
-    settles : bool
-        Whether the model is always the best that the algorithm knows of, by more values than one
-        evaluation has: then a lucky evaluation of an earlier one is no reason to go back.
+        (H, b2), the shape of an update's coefficients, if updates are sums of directions.
+    tracks_best : bool
+        Whether the model is always the best that the algorithm knows, by more values than one
+        evaluation has. Then a lucky evaluation of an earlier model is not preferred to it.
     moves_each_round : bool
-        Whether every round is meant to move the model. A search stays where it is until it has
-        found something better.
+        Whether every round is meant to move the model. A search waits until it has found something
+        better.
     """
 
     shared_directions: bool = False
     fixed_directions: int | None = None
-    settles: ClassVar[bool] = False
+    tracks_best: ClassVar[bool] = False
     moves_each_round: ClassVar[bool] = True
 
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:
-        """None, if nothing else is said: no coefficients."""
+        """None by default: updates have no coefficients."""
         return None
 
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> Any:
-        """Return the state before round 0; raise if the parts cannot work together."""
+    def init(self, x0: Array, setting: RunSetting) -> Any:
+        """Return the state before round 0; raise if the parts do not fit together."""
         raise NotImplementedError
 
-    def round(
-        self, t: int, state: Any, federation: Federation, uplink: Uplink
-    ) -> tuple[Any, RoundInfo]:
-        """Return the state after round t: the server's part."""
+    def round(self, t: int, state: Any, setting: RunSetting) -> Round[Any]:
+        """Yield the tasks of round t; return the state after it and a :class:`RoundInfo`."""
         raise NotImplementedError
 
-    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
-        """Return one device's part of a round that starts at x; ``at`` is where it draws."""
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
+        """Return one device's reply to :class:`~fedzo.core.tasks.LocalSteps`."""
         raise NotImplementedError
 
     def model(self, state: Any) -> Array:
-        """Return the global model x of a state."""
+        """Return the global model x of a state, shape (d,)."""
         x: Array = state.x
         return x
-
-    def sums(self, state: Any) -> Array | None:
-        """Return the coefficients of ``fixed_directions`` that the model is made of, if it is."""
-        return None
-
-    def made_of(self, state: Any, sums: Array, seed: int) -> Any:
-        """Return the state that other sums would make, from the start that a state has."""
-        raise NotImplementedError
-
-    def with_numbers(self, state: Any) -> Algorithm:
-        """Return the algorithm with the numbers that it has come to, where it adapts some."""
-        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +162,7 @@ class ZerothOrder(Algorithm):
         )
 
     @property
-    def coefficients_shape(self) -> tuple[int, int]:
+    def coefficients_shape(self) -> tuple[int, int] | None:
         """(H, b2), where H = 1 unless there are local steps."""
         return 1, self.directions
 
@@ -182,43 +171,48 @@ class ZerothOrder(Algorithm):
         """Whether a number has still to be chosen."""
         return self.smoothing == "auto"
 
-    def check(self, federation: Federation) -> None:
-        """Raise unless the numbers are chosen, and suit the problem's dimension."""
+    def check(self, setting: RunSetting) -> None:
+        """Raise unless the numbers are chosen, and suit the problem and the uplink."""
         if self.automatic:
             raise UsageError("'auto' is for fedzo.minimize and fedzo run, which choose a number")
-        check_directions(self.direction_kind, self.directions, federation.dim)
-        steps, directions = self.coefficients_shape
-        check_memory("directions", directions, 4 * directions * federation.dim)
+        check_directions(self.direction_kind, self.directions, setting.dim)
+        steps, directions = self.coefficients_shape or (1, self.directions)
+        check_memory("directions", directions, 4 * directions * setting.dim)
         check_memory("batch_size", self.batch_size, 8 * self.batch_size * (directions + 1))
         check_memory("local_steps", steps, 4 * steps * directions)
 
 
-def check_participants(wanted: int | None, federation: Federation) -> None:
-    """Raise unless so many devices can take part in a round."""
+def check_participants(wanted: int | None, setting: RunSetting) -> None:
+    """Raise unless the federation has this many devices."""
     if wanted is not None:
-        allowed = f"at most the number of devices, {federation.devices}"
-        require(wanted <= federation.devices, "participants", wanted, allowed)
+        allowed = f"at most the number of devices, {setting.devices}"
+        require(wanted <= setting.devices, "participants", wanted, allowed)
 
 
-WEIGHTINGS = ("uniform", "size")
-
-
-def check_weighting(weighting: str, federation: Federation | None = None) -> None:
-    """Raise unless updates can be weighted in this way, in this federation."""
+def check_weighting(weighting: str, setting: RunSetting | None = None) -> None:
+    """Raise unless updates can be weighted in this way, for this problem."""
     if weighting not in WEIGHTINGS:
         allowed = one_of(WEIGHTINGS) + nearest(weighting, WEIGHTINGS)
         raise InvalidValue("weighting", weighting, allowed)
-    if federation is not None and weighting == "size" and not federation.offers("size"):
+    if setting is not None and weighting == "size" and not setting.offers("size"):
         raise InvalidValue("weighting", "size", "'uniform': the problem gives no device sizes")
 
 
-def weight_of(weighting: str, objective: Objective, device: int) -> float:
-    """Return a device's share in the average: 1, or the number of its samples."""
-    return 1 if weighting == "uniform" else objective.size(device)
+def check_coefficients(algorithm: Algorithm, setting: RunSetting) -> None:
+    """Raise if the uplink sends coefficients and the algorithm's updates have none."""
+    if setting.uplink.wants_coefficients and algorithm.coefficients_shape is None:
+        raise InvalidValue(
+            "name",
+            type(algorithm).__name__,
+            f"an algorithm whose updates are sums of directions, to use "
+            f"{type(setting.uplink).__name__}; or use the uplink 'ideal'",
+        )
 
 
-def check_no_uplink(name: str, uplink: Uplink) -> None:
-    """Raise unless the uplink is the ideal one, for algorithms that do not send through it."""
-    if not isinstance(uplink, Ideal):
-        allowed = f"one that sends its updates through an uplink, to use {type(uplink).__name__}"
-        raise InvalidValue("name", name, allowed)
+def check_no_uplink(name: str, setting: RunSetting) -> None:
+    """Raise unless the uplink is the ideal one, for algorithms that do not use it."""
+    if not isinstance(setting.uplink, Ideal):
+        kind = type(setting.uplink).__name__
+        raise InvalidValue(
+            "name", name, f"an algorithm that sends updates through the uplink, to use {kind}"
+        )

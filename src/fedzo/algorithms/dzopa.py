@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import RoundInfo, ZerothOrder, check_no_uplink
-from fedzo.core.federation import Federation
+from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.steps import local_steps
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Update
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
-from fedzo.uplinks.base import Uplink
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
 
@@ -84,21 +83,24 @@ class DZOPA(ZerothOrder):
             allowed = f"{one_of(GRAPHS)} or a matrix of weights{nearest(self.graph, GRAPHS)}"
             raise InvalidValue("graph", self.graph, allowed)
 
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
+    def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0: everybody at x0."""
-        check_no_uplink("dzopa", uplink)
-        self.check(federation)
-        self.weights(federation.devices)  # is the graph one of N devices?
-        return State(np.tile(x0, (federation.devices, 1)))
+        check_no_uplink("dzopa", setting)
+        self.check(setting)
+        self.weights(setting.devices)  # is the graph one of N devices?
+        return State(np.tile(x0, (setting.devices, 1)))
 
-    def round(
-        self, t: int, state: State, federation: Federation, uplink: Uplink
-    ) -> tuple[State, RoundInfo]:
-        """Return the state after round t."""
-        everyone = tuple(range(federation.devices))
-        work = Work(self, state.models, t, federation.seed, rows=everyone)
-        updates = federation.map(work, everyone)  # -η times the estimates
-        weights = self.weights(federation.devices)
+    def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
+        """Yield the local steps of round t; return the state after it."""
+        updates = yield LocalSteps(  # -η times the estimates, each at the device's own model
+            self,
+            state.models,
+            self.learning_rate,
+            seed=setting.seed,
+            round=t,
+            devices=tuple(range(setting.devices)),
+        )
+        weights = self.weights(setting.devices)
         mixed = self._mix(state.models.astype(np.float64), weights)
         for update in updates:
             mixed[update.device] += update.delta
@@ -115,14 +117,14 @@ class DZOPA(ZerothOrder):
         )
         return State(models), info
 
-    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return -η times the estimate at the device's own model."""
         return local_steps(
             self.estimator,
             objective,
-            x,
-            at,
-            learning_rate=self.learning_rate,
+            task.start(device),
+            draws,
+            learning_rate=task.learning_rate,
             batch_size=self.batch_size,
         )
 

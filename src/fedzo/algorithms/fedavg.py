@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from fedzo.algorithms.base import (
     Algorithm,
     ModelState,
+    Round,
     RoundInfo,
+    check_coefficients,
     check_participants,
     check_weighting,
-    weight_of,
 )
-from fedzo.core.federation import Federation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.errors import InvalidValue, NonFinite, check_counts, check_positive
-from fedzo.uplinks.base import Uplink
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
 
@@ -81,39 +81,38 @@ class FedAvg(Algorithm):
             check_counts(self, "participants")
         check_weighting(self.weighting)
 
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:
+    def init(self, x0: Array, setting: RunSetting) -> ModelState:
         """Return the state before round 0."""
-        check_participants(self.participants, federation)
-        check_weighting(self.weighting, federation)
-        if not federation.offers("gradient"):
-            raise InvalidValue("name", "fedavg", "another algorithm: the problem has no gradients")
-        if uplink.wants_coefficients:
-            raise InvalidValue(
-                "name", "fedavg", "an algorithm with coefficients for this uplink to send"
-            )
+        check_participants(self.participants, setting)
+        check_weighting(self.weighting, setting)
+        check_coefficients(self, setting)
+        if not setting.offers("gradient"):
+            allowed = "another algorithm such as 'fedzo': the problem provides only loss values"
+            raise InvalidValue("name", "fedavg", allowed)
         return ModelState(x0)
 
-    def round(
-        self, t: int, state: ModelState, federation: Federation, uplink: Uplink
-    ) -> tuple[ModelState, RoundInfo]:
-        """Return the state after round t."""
-        devices = uplink.participants(t, self.participants, federation)  # M_t
-        updates = federation.map(Work(self, state.x, t, federation.seed), devices)
-        delta, sent = uplink.aggregate(t, updates, federation)
+    def round(self, t: int, state: ModelState, setting: RunSetting) -> Round[ModelState]:
+        """Yield the local steps of round t; return the state after it."""
+        devices = setting.uplink.participants(t, self.participants, setting)  # M_t
+        updates = yield LocalSteps(
+            self, state.x, self.learning_rate, seed=setting.seed, round=t, devices=devices
+        )
+        delta, sent = setting.uplink.aggregate(t, updates, setting)
         x = (state.x + delta).astype(state.x.dtype)
         return ModelState(x), RoundInfo.of(updates, sent)
 
-    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return Δ_i^t: H gradient steps from x^t."""
+        x = task.start(device)
         delta = np.zeros_like(x)
         for k in range(self.local_steps):
-            draws = at.on(Stream.BATCHES)._replace(step=k)
-            gradient = objective.gradient(
-                x + delta, objective.batch(device, self.batch_size, draws)
+            batch = objective.batch(
+                device, self.batch_size, draws.on(Stream.BATCHES)._replace(step=k)
             )
-            delta -= (self.learning_rate * gradient).astype(delta.dtype)
+            gradient = objective.gradient(x + delta, batch)
+            delta -= (task.learning_rate * gradient).astype(delta.dtype)
         if not np.isfinite(delta).all():
-            raise NonFinite("the gradient", at.round + 1, device)
+            raise NonFinite("the gradient", draws.round + 1, device)
         return Update(
             device=device,
             delta=delta,

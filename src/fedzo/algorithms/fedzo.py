@@ -8,23 +8,20 @@ from typing import Any, Literal, NamedTuple
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import (
+    Round,
     RoundInfo,
     ZerothOrder,
+    check_coefficients,
     check_participants,
     check_weighting,
-    weight_of,
 )
 from fedzo.algorithms.server import Kept, Mean, ServerStep
-from fedzo.algorithms.server.accumulated import Accumulated
-from fedzo.algorithms.trials import values_of
-from fedzo.core.federation import Federation
-from fedzo.core.fixed import SetSum
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
-from fedzo.core.steps import local_steps
-from fedzo.core.work import Update, Work
+from fedzo.core.steps import Correction, local_steps
+from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.errors import InvalidValue, check_counts, check_positive, require
-from fedzo.uplinks.base import Uplink
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
 
@@ -114,15 +111,11 @@ class FedZO(ZerothOrder):
         if self.participants is not None:
             check_counts(self, "participants")
         check_weighting(self.weighting)
-        allowed = "a server step such as fedzo.algorithms.server.Mean()"
+        allowed = "a server optimizer such as fedzo.server.Mean()"
         require(isinstance(self.server, ServerStep), "server", self.server, allowed)
-        if self.fixed_directions is not None:
-            allowed = "the mean with fixed_directions, so that the model is a sum of those"
-            name = type(self.server).__name__
-            require(isinstance(self.server, Mean), "server", name, allowed)
 
     @property
-    def coefficients_shape(self) -> tuple[int, int]:
+    def coefficients_shape(self) -> tuple[int, int] | None:
         """(H, b2)."""
         return self.local_steps, self.directions
 
@@ -131,79 +124,60 @@ class FedZO(ZerothOrder):
         """Whether a number has still to be chosen."""
         return "auto" in (self.learning_rate, self.smoothing)
 
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
+    def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
-        self.check(federation)
-        check_participants(self.participants, federation)
-        check_weighting(self.weighting, federation)
-        if uplink.wants_coefficients and self.corrects:
-            name = type(self).__name__
-            why = "whose updates are combinations of its directions: its local steps are corrected"
-            raise InvalidValue("name", name, f"one {why}")
-        kept = self._server(uplink).init(x0)
-        if uplink.wants_coefficients and self.server.trial(kept) is not None:
-            why = "one that only takes steps, and tries no points: this uplink carries coefficients"
-            raise InvalidValue("server", type(self.server).__name__, why)
-        if self.corrects and self.server.stretch(kept) is not None:
-            why = "one that leaves the directions as they are: the local steps are corrected"
-            raise InvalidValue("server", type(self.server).__name__, why)
-        return State(x0, kept)
+        self.check(setting)
+        check_participants(self.participants, setting)
+        check_weighting(self.weighting, setting)
+        check_coefficients(self, setting)
+        server = self.server.init(x0)
+        if self.coefficients_shape is None and self.server.stretch(server) is not None:
+            kind, allowed = type(self.server).__name__, "a server optimizer that does not scale"
+            why = f"{type(self).__name__} corrects its local steps"
+            raise InvalidValue("server", kind, f"{allowed} directions: {why}")
+        return State(x0, server)
 
-    def round(
-        self, t: int, state: State, federation: Federation, uplink: Uplink
-    ) -> tuple[State, RoundInfo]:
-        """Return the state after round t."""
-        server = self._server(uplink)
-        if (trial := server.trial(state.server)) is not None:  # it wants to know values first
-            values, info = values_of(t, trial, federation, uplink)
-            return State(*server.tried(state.server, state.x, values)), info
-        devices = uplink.participants(t, self.participants, federation)  # M_t
-        stretch = server.stretch(state.server)
-        work = Work(self, state.x, t, federation.seed, state=state, stretch=stretch)
-        updates = federation.map(work, devices)  # Δ_i^t, a stream in device order
-        delta, sent = uplink.aggregate(t, updates, federation)  # Δ^t
-        x, kept = server.take(t, state.server, state.x, delta)  # x^{t+1}
-        return State(x, kept), RoundInfo.of(updates, sent)
+    def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
+        """Yield the local steps of round t; return the state after it."""
+        devices = setting.uplink.participants(t, self.participants, setting)  # M_t
+        updates = yield self.task(t, state, devices, setting)  # Δ_i^t, a stream in device order
+        delta, sent = setting.uplink.aggregate(t, updates, setting)  # Δ^t
+        x, server = self.server.take(t, state.server, state.x, delta)  # x^{t+1}
+        return State(x, server), RoundInfo.of(updates, sent)
 
-    def _server(self, uplink: Uplink) -> ServerStep:
-        """Return the server step; of a fixed set of directions what is heard is added up."""
-        if self.fixed_directions is None or not uplink.wants_coefficients:
-            return self.server
-        return Accumulated(self.estimator)
+    def task(self, t: int, state: State, devices: Array, setting: RunSetting) -> LocalSteps:
+        """Return what the devices of round t are asked for."""
+        return LocalSteps(
+            self,
+            state.x,
+            float(self.learning_rate),
+            direction_scale=self.server.stretch(state.server),
+            state=state,
+            seed=setting.seed,
+            round=t,
+            devices=devices,
+        )
 
-    def sums(self, state: State) -> Array | None:
-        """Return the coefficients of the fixed directions that the model is made of, if it is."""
-        return state.server[1] if self.fixed_directions and state.server else None
+    def local(
+        self,
+        objective: Objective,
+        device: int,
+        task: LocalSteps,
+        draws: Draws,
+        correction: Correction | None = None,
+    ) -> Update:
+        """Return Δ_i^t: H steps of eq. (6) from x^t.
 
-    def made_of(self, state: State, sums: Array, seed: int) -> State:
-        """Return the state that these sums and a state's start make."""
-        start = state.server[0]
-        x = SetSum(self.estimator, seed, start.size, sums).moved(start)
-        return State(x, (start, sums))
-
-    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
-        """Return Δ_i^t: H steps of eq. (6) from x^t."""
+        Variants pass a ``correction`` of x, which every step adds to the estimate.
+        """
         return local_steps(
             self.estimator,
             objective,
-            x,
-            at,
-            learning_rate=float(self.learning_rate),
+            task.start(device),
+            draws,
+            learning_rate=task.learning_rate,
             batch_size=self.batch_size,
             steps=self.local_steps,
             weight=weight_of(self.weighting, objective, device),
-            correction=self.correction if self.corrects else None,
+            correction=correction,
         )
-
-    def correction(self, x: Array, start: Array) -> Array:
-        """Return what a local step at x adds to the estimate; ``start`` is x^t.
-
-        The hook for variants: a proximal term is ``self.proximal * (x - start)``. It is used
-        only where a subclass overrides it.
-        """
-        raise NotImplementedError
-
-    @property
-    def corrects(self) -> bool:
-        """Whether a subclass corrects the local steps."""
-        return type(self).correction is not FedZO.correction

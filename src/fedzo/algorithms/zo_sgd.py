@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import ModelState, RoundInfo, ZerothOrder, check_no_uplink
-from fedzo.core.federation import Federation
+from fedzo.algorithms.base import ModelState, Round, RoundInfo, ZerothOrder, check_no_uplink
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.steps import local_steps
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Update
 from fedzo.errors import check_positive
-from fedzo.uplinks.base import Uplink
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
 
@@ -59,30 +58,30 @@ class ZOSGD(ZerothOrder):
         super().__post_init__()
         check_positive(self, "learning_rate")
 
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> ModelState:
+    def init(self, x0: Array, setting: RunSetting) -> ModelState:
         """Return the state before round 0."""
-        check_no_uplink("zo_sgd", uplink)
-        self.check(federation)
+        check_no_uplink("zo_sgd", setting)
+        self.check(setting)
         return ModelState(x0)
 
-    def round(
-        self, t: int, state: ModelState, federation: Federation, uplink: Uplink
-    ) -> tuple[ModelState, RoundInfo]:
-        """Return the state after round t."""
-        updates = federation.map(Work(self, state.x, t, federation.seed), [0])
+    def round(self, t: int, state: ModelState, setting: RunSetting) -> Round[ModelState]:
+        """Yield the local steps of round t; return the state after it."""
+        updates = yield LocalSteps(
+            self, state.x, self.learning_rate, seed=setting.seed, round=t, devices=(0,)
+        )
         x = state.x
         for update in updates:  # none, if nobody could be heard
             x = (x + update.delta).astype(x.dtype)
         return ModelState(x), RoundInfo(participants=updates.count, queries=updates.queries)
 
-    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return -η times the estimate over all devices' data, as if one place held them all."""
         return local_steps(
             self.estimator,
             Pooled(objective),
-            x,
-            at,
-            learning_rate=self.learning_rate,
+            task.start(device),
+            draws,
+            learning_rate=task.learning_rate,
             batch_size=self.batch_size,
         )
 

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import RoundInfo, ZerothOrder, check_no_uplink
-from fedzo.core.federation import Federation
+from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.steps import local_steps
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Update
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
-from fedzo.uplinks.base import Uplink
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
 
@@ -98,19 +97,18 @@ class ZoneS(ZerothOrder):
             allowed = one_of(NORMALISATIONS) + nearest(self.normalisation, NORMALISATIONS)
             raise InvalidValue("normalisation", self.normalisation, allowed)
 
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> State:
+    def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
-        check_no_uplink("zone_s", uplink)
-        self.check(federation)
-        return State(x0, np.zeros((federation.devices, federation.dim), x0.dtype))
+        check_no_uplink("zone_s", setting)
+        self.check(setting)
+        return State(x0, np.zeros((setting.devices, setting.dim), x0.dtype))
 
-    def round(
-        self, t: int, state: State, federation: Federation, uplink: Uplink
-    ) -> tuple[State, RoundInfo]:
-        """Return the state after round t."""
-        n, seed = federation.devices, federation.seed
+    def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
+        """Yield the local steps of round t; return the state after it."""
+        n, seed = setting.devices, setting.seed
         i = int(Draws(seed, Stream.PARTICIPANTS, round=t).integers(n, 1)[0])
-        update = next(federation.map(Work(self, state.z, t, seed), [i]), None)
+        replies = yield LocalSteps(self, state.z, 1.0, seed=seed, round=t, devices=(i,))
+        update = next(replies, None)
         sent = state.z.nbytes
         if update is None:  # it did not answer
             return state, RoundInfo(participants=0, queries=0, downlink_bytes=sent)
@@ -131,10 +129,15 @@ class ZoneS(ZerothOrder):
         )
         return State(new_z.astype(state.z.dtype), new_multipliers), info
 
-    def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return -G_i(z), a step of length 1."""
         return local_steps(
-            self.estimator, objective, x, at, learning_rate=1.0, batch_size=self.batch_size
+            self.estimator,
+            objective,
+            task.start(device),
+            draws,
+            learning_rate=task.learning_rate,
+            batch_size=self.batch_size,
         )
 
     def model(self, state: State) -> Array:

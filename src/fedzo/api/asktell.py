@@ -1,9 +1,9 @@
 """Ask and tell: for those who own the loop, because a value is an experiment in a laboratory.
 
-A round is a pure function of the state before it and of the values it asks for. So it can be
-begun again, with the values that have come in since, until nothing is missing: what is
-computed is what :func:`fedzo.minimize` computes, to the bit. And all that a file has to hold
-is how the run was set up and the values, in order.
+A run is a generator of tasks, and waits where it has yielded one. Here the values come from the
+caller: the replies to a task are computed again with the values that have come in since, until
+nothing is missing. The result is that of :func:`fedzo.minimize`, to the bit. All that a file has to
+hold is how the run was set up and the values, in order.
 """
 
 from __future__ import annotations
@@ -11,35 +11,37 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.algorithms import Adaptive, Algorithm, FedZO
-from fedzo.core.federation import LocalFederation, Replies, Task
+from fedzo.algorithms import Adaptive, Algorithm
+from fedzo.core.engine import LocalEngine
 from fedzo.core.files import write_atomic
-from fedzo.core.work import Update
+from fedzo.core.tasks import Evaluation, Losses, Replies, Task
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
-from fedzo.runs.auto import automatic, choose, stand_in
+from fedzo.runs.auto import stand_in
 from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start
-from fedzo.runs.job import Job
-from fedzo.runs.loop import Loop
+from fedzo.runs.job import Job, choose_numbers
+from fedzo.runs.loop import Loop, Running
 from fedzo.runs.minimize import UNLIMITED, split_options
 from fedzo.runs.options import RunKeywords
 from fedzo.runs.parts import make_parts
 from fedzo.runs.result import Result, Status
 from fedzo.uplinks import Ideal, Uplink
+from fedzo.uplinks.base import RunSetting
 from fedzo.variables.bounds import Bounds, Box
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 class Query(NamedTuple):
@@ -110,16 +112,13 @@ class AskTell:
             "tables": describe_job(algorithm, uplink, run, {}),
         }
         self._notes, self._values = notes, list[float]()
-        pending = algorithm if isinstance(algorithm, FedZO) and algorithm.automatic else None
-        job = Job(
-            algorithm=algorithm if pending is None else stand_in(pending),
-            uplink=uplink,
-            options=run,
-            tables={},
-        )
-        federation = _AskingFederation(objective, run.seed, notes)
-        self._loop = _AskingLoop.begin(job, federation, u0, point=objective.point, pending=pending)
+        job = Job(algorithm=algorithm, uplink=uplink, options=run, tables={})
+        self._engine = _AskingEngine(objective, run.seed, notes)
+        shown = replace(job, algorithm=stand_in(algorithm))  # until its numbers are chosen
+        self._loop = Loop.begin(shown, self._engine, u0, objective)
         self._end: tuple[Status, str] | None = None
+        self._tasks = self._run(job, u0, objective)
+        self._task = next(self._tasks)
         self._wanted: list[Query] = []
         self._proceed()
 
@@ -203,18 +202,32 @@ class AskTell:
             self.tell(values[:count])
             del values[:count]
 
+    def _run(self, job: Job, x0: Array, objective: FunctionObjective) -> Running[None]:
+        """Yield the tasks of the run."""
+        setting = RunSetting(self._engine, job.uplink)
+        job, probed = yield from choose_numbers(job, setting, objective, x0)
+        self._engine.dropped.clear()  # of no round
+        self._loop = Loop.begin(job, self._engine, x0, objective, probed)
+        self._end = yield from self._loop.go()
+
     def _proceed(self) -> None:
-        """Begin again from the last whole round, or the evaluation after it."""
+        """Answer tasks until values are missing, or the run has ended."""
         self._wanted = []
-        try:
-            with self._loop.federation as federation:
-                federation.begin_again()
-                self._end = self._loop.go()
-        except _Waiting as waiting:
-            self._wanted = waiting.queries
+        with self._engine, suppress(StopIteration):
+            while not self._wanted:
+                resume: Callable[[Any], Any] = self._tasks.send
+                try:
+                    answer: Any = self._engine.answer(self._task)
+                except BudgetSpent as error:
+                    resume, answer = self._tasks.throw, error
+                self._wanted = self._engine.wanted
+                if not self._wanted:
+                    self._task = resume(answer)
 
 
-class _Waiting(BaseException):  # not an Exception: nobody on the way has to do with it
+class _Waiting(BaseException):
+    """Values are missing. Not an Exception: no code on the way has to do with it."""
+
     def __init__(self, queries: list[Query]) -> None:
         super().__init__(queries)
         self.queries = queries
@@ -253,95 +266,50 @@ class _Notes:
             self.values[device].append(np.array([value for _, value in block]))
 
 
-class _AskingFederation(LocalFederation):
-    """Lets every device get as far as the values go, and then says what all of them want."""
+class _AskingEngine(LocalEngine):
+    """Lets every device get as far as the values go, and collects what all of them want."""
 
     def __init__(self, objective: FunctionObjective, seed: int, notes: _Notes) -> None:
         super().__init__(objective, seed, workers=1)
         self.notes, self._count, self._asked = notes, objective.meter, 0
+        self.wanted: list[Query] = []
 
-    def begin_again(self) -> None:
-        """Go back to where the last round, or whatever it was, was done."""
+    def answer(self, task: Task | Losses) -> Replies | Evaluation:
+        """Return the answer to a task, unless something is ``wanted`` for it."""
         self.notes.read.clear()
         self._count.queries = self._asked  # what is asked again is one query
+        self.wanted = []
+        try:
+            if isinstance(task, Losses):
+                every = range(self.devices)
+                found = self._each(lambda i: self._losses(task.x, np.array([i])), every)
+                answer: Any = Evaluation(np.concatenate(found) if found else np.empty(0), {})
+            else:
+                updates = self._each(lambda i: self._reply(task, i), task.devices)
+                answer = Replies([update for update in updates if update is not None], task)
+        except BudgetSpent:
+            self._done()
+            raise
+        if self.wanted:
+            self.dropped.clear()  # they will be again
+        else:
+            self._done()
+        return answer  # type: ignore[no-any-return]
 
-    def done(self) -> None:
-        """Forget the values that have been made use of, or that are of no use any more."""
+    def _done(self) -> None:
+        """Forget the values that have been used, or that are of no use any more."""
         self.notes.values.clear()
-        self.notes.read.clear()
         self._count.queries = self._asked = self.notes.count
+        self.wanted = []
 
-    def map(self, work: Task, devices: Sequence[int] | Array) -> Replies:
-        """Have each device do the work."""
-        answers: list[Update | None] = self._each(lambda i: self._answer(work, i), devices)
-        return Replies((answer for answer in answers if answer is not None), work)
-
-    def losses(self, x: Array) -> Array:
-        """Return f_i(x) of all N devices."""
-        every = range(self.devices)
-        return np.concatenate(self._each(lambda i: self._losses(x, np.array([i])), every))
-
-    def _each(self, function: Any, devices: Sequence[int] | Array) -> list[Any]:
-        answers, wanted = [], []
+    def _each(self, function: Callable[[int], T], devices: Sequence[int]) -> list[T]:
+        answers = []
         for device in devices:
             try:
-                answers.append(function(int(device)))
+                answers.append(function(device))
             except _Waiting as waiting:
-                wanted += waiting.queries
-        if wanted:
-            self.left_out.clear()  # they will be again
-            raise _Waiting(wanted)
+                self.wanted += waiting.queries
         return answers
-
-
-@dataclass
-class _AskingLoop(Loop):
-    """A run that forgets the values of what is done."""
-
-    federation: _AskingFederation
-    pending: FedZO | None = None  # while its numbers have still to be chosen
-    spent: BudgetSpent | None = None  # once no further round can be paid for
-
-    def go(self) -> tuple[Status, str]:
-        """Choose numbers in place of "auto", and run to the end."""
-        if self.pending is not None:
-            x, federation = self.x, self.federation
-            chosen, probed = choose(self.pending, federation, x, self.options.rounds)
-            algorithm = automatic(self.pending, chosen, federation.objective)
-            state = algorithm.init(x, federation, self.job.uplink)
-            self.job = replace(self.job, algorithm=algorithm)
-            self.position = self.position._replace(state=state, queries=probed)
-            self.pending = None
-            self.federation.left_out.clear()  # of no round
-            self.federation.done()
-        return super().go()
-
-    def step(self) -> None:
-        """Do one round, if it can be paid for."""
-        if self.spent is not None:
-            raise self.spent
-        try:
-            with self._counted():
-                super().step()
-        except BudgetSpent as error:
-            self.spent = error
-            raise
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Forget the values of what is done, or cannot be paid for."""
-        try:
-            yield
-        except BudgetSpent:
-            self.federation.done()
-            raise
-        self.federation.done()
-
-    def evaluate(self) -> None:
-        """Evaluate, once a round."""
-        if not self._recorded():
-            with self._counted():
-                super().evaluate()
 
 
 def _numbers(values: Sequence[float]) -> list[float]:

@@ -12,8 +12,9 @@ from typing import Any, Literal, Unpack, get_args
 import numpy as np
 
 from fedzo.algorithms import CMA, TPE, FedZO
-from fedzo.algorithms.automatic import SHARE
-from fedzo.algorithms.searching import Search
+from fedzo.algorithms.adaptive_rate import SHARE
+from fedzo.algorithms.search import Search
+from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
@@ -27,6 +28,7 @@ from fedzo.runs.options import RunKeywords, RunOptions
 from fedzo.runs.records import RESERVED
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal
+from fedzo.uplinks.base import RunSetting
 from fedzo.variables.space import Kind, Space, Value
 
 # Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.
@@ -162,8 +164,9 @@ def tune(
         resume=resume,
         watchers=as_watchers(callback),
     )
-    with closing(problem):
-        job, probed = choose_numbers(job, problem, problem.initial())
+    with closing(problem), LocalEngine(problem, run.seed, run.workers) as engine:
+        setting = RunSetting(engine, job.uplink)
+        job, probed = drive(choose_numbers(job, setting, problem, problem.initial()), engine)
     probed = probed or _probed(job)
     run = replace(run, rounds=_rounds(algorithm, problem, max_queries, run, probed))
     described = {name: asdict(kind) for name, kind in space.parameters.items()}

@@ -22,13 +22,14 @@ from threadpoolctl import ThreadpoolController
 from fedzo import data
 from fedzo.algorithms import FedZO
 from fedzo.core.directions import Frame
-from fedzo.core.federation import LocalFederation, Replies
+from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Work
+from fedzo.core.tasks import LocalSteps, Losses, Replies
 from fedzo.problems.attack.named import attack
 from fedzo.problems.softmax import Softmax, softmax
 from fedzo.uplinks import AirComp, Ideal, Seeds
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
 
@@ -100,11 +101,12 @@ def medians(
 
 def one_round(
     objective: Objective, algorithm: FedZO, workers: int | None
-) -> tuple[LocalFederation, Callable[[], object]]:
-    """Return a federation (to be entered) and an action that does one round on it."""
-    federation = LocalFederation(objective, 0, workers)
-    state = algorithm.init(objective.initial(), federation, Ideal())
-    return federation, lambda: algorithm.round(0, state, federation, Ideal())
+) -> tuple[LocalEngine, Callable[[], object]]:
+    """Return an engine (to be entered) and an action that does one round on it."""
+    engine = LocalEngine(objective, 0, workers)
+    setting = RunSetting(engine, Ideal())
+    state = algorithm.init(objective.initial(), setting)
+    return engine, lambda: drive(algorithm.round(0, state, setting), engine)
 
 
 def paper_problem() -> Softmax:
@@ -172,18 +174,18 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
 
 def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> float:
     """Time a round of the paper's setting against the least that it could take."""
-    federation, action = one_round(problem, PAPER, None)
-    with federation:
+    engine, action = one_round(problem, PAPER, None)
+    with engine:
         seconds = medians({"round": action}, repeats)["round"]
     steps = PAPER.local_steps * (PAPER.participants or 0)
     numbers = PAPER.directions * problem.dim
     flops = 2 * PAPER.batch_size * numbers
     floor = steps * (numbers * kernels["seconds_a_normal"] + flops / kernels["flops"])
-    floor /= federation.workers
+    floor /= engine.workers
     setting = (
         f"{problem.data.name}, N={problem.devices}, M={PAPER.participants}, H={PAPER.local_steps}"
     )
-    print(f"\none round ({setting}, {federation.workers} workers)")
+    print(f"\none round ({setting}, {engine.workers} workers)")
     print(f"  round                           {seconds * 1e3:8.2f} ms")
     print(f"  floor: normals + product        {floor * 1e3:8.2f} ms")
     print(f"  floor / round                   {100 * floor / seconds:8.0f} %")
@@ -193,17 +195,19 @@ def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> floa
 def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
     """Time what an uplink does with a round's updates, and a server's rebuilding of them."""
     x, seed = problem.initial(), 0
-    work = Work(PAPER, x, 0, seed)
-    with LocalFederation(problem, seed, None) as federation:
-        updates = list(federation.map(work, range(PAPER.participants or 0)))
+    rate, devices = float(PAPER.learning_rate), range(PAPER.participants or 0)
+    task = LocalSteps(PAPER, x, rate, seed=seed, devices=devices)
+    with LocalEngine(problem, seed, None) as engine:
+        updates = list(engine.ask(task))
 
         def rebuild_all() -> None:
             for update in updates:
-                work.rebuild(update)
+                task.rebuild(update)
 
+        setting = RunSetting(engine, Ideal())
         uplinks = {"ideal": Ideal(), "aircomp": AirComp(), "seeds": Seeds()}
         actions: dict[str, Callable[[], object]] = {
-            name: lambda uplink=uplink: uplink.aggregate(0, Replies(updates), federation)  # type: ignore[misc]
+            name: lambda uplink=uplink: uplink.aggregate(0, Replies(updates), setting)  # type: ignore[misc]
             for name, uplink in uplinks.items()
         }
         times = medians({**actions, "rebuild": rebuild_all}, repeats)
@@ -220,8 +224,8 @@ def _attack(repeats: int) -> None:
     algorithm = FedZO(batch_size=25, directions=20, local_steps=2)
     images = 10 * 2 * 25 * 21
     inputs = np.resize(problem.own.rows, (images, problem.dim))
-    federation, action = one_round(problem, algorithm, None)
-    with federation:
+    engine, action = one_round(problem, algorithm, None)
+    with engine:
         actions = {"round": action, "model": lambda: problem.model(inputs)}
         times = medians(actions, repeats)
     print(f"\nan attack's round (cifar10-resnet8, N=10, H=2, {images:,} queries)")
@@ -248,8 +252,8 @@ def _growth(repeats: int) -> None:
         for value in values:
             objective, changes = make(value)
             algorithm = FedZO(**{"participants": 10, "local_steps": 5, "directions": 20, **changes})  # type: ignore[arg-type]
-            federation, action = one_round(objective, algorithm, None)
-            with federation:
+            engine, action = one_round(objective, algorithm, None)
+            with engine:
                 seconds.append(medians({"round": action}, repeats)["round"])
         slope = np.polyfit(np.log(values), np.log(seconds), 1)[0]
         times = "  ".join(f"{v:,}: {s * 1e3:.1f} ms" for v, s in zip(values, seconds, strict=True))
@@ -271,11 +275,11 @@ def _memory(device_counts: Sequence[int]) -> None:
 
 def _peak_memory(devices: int) -> float:
     """Run three rounds and an evaluation; return this process's peak memory in MB."""
-    federation, action = one_round(Synthetic(10_000, devices), PAPER, 2)
-    with federation:
+    engine, action = one_round(Synthetic(10_000, devices), PAPER, 2)
+    with engine:
         for _ in range(3):
             action()
-        mean = federation.losses(np.zeros(10_000, np.float32)).mean()
+        mean = engine.ask(Losses(np.zeros(10_000, np.float32))).losses.mean()
     assert math.isfinite(mean)
     # Not getrusage's ru_maxrss, which a child begins with its parent's.
     status = Path("/proc/self/status").read_text()

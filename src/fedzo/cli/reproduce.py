@@ -98,7 +98,7 @@ def _check_models(figures: list[Figure], scale: str) -> None:
 
 def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     """Say how long it will take, and what would be a smaller start."""
-    from fedzo.core.federation import cores
+    from fedzo.core.memory import cores
     from fedzo.paper.reproduce import seconds_left
     from fedzo.runs.progress import duration
 

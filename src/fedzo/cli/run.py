@@ -13,7 +13,7 @@ from fedzo.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
-    from fedzo.runs.job import Engine
+    from fedzo.runs.job import Backend
     from fedzo.runs.result import Callback, Result
     from fedzo.runs.signals import Interrupts
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise
 
 
-def _engine(name: str, experiment: Experiment) -> Engine:
+def _engine(name: str, experiment: Experiment) -> Backend:
     """Return who computes: threads of this process, or Flower's simulation engine."""
     from fedzo.runs.job import threads
 

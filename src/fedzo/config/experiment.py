@@ -34,7 +34,7 @@ from fedzo.errors import (
 )
 from fedzo.problems import PROBLEMS
 from fedzo.runs.inputs import as_objective
-from fedzo.runs.job import Engine, Job, perform, threads
+from fedzo.runs.job import Backend, Job, perform, threads
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.parts import PARTS, class_of, make_parts
 from fedzo.runs.result import Callbacks, Result, as_watchers
@@ -151,7 +151,7 @@ class Experiment:
         run_dir: Path | None = None,
         resume: bool | Literal["repair"] = False,
         callback: Callbacks = None,
-        engine: Engine = threads,
+        engine: Backend = threads,
     ) -> Result:
         """Run it, on threads of this process or by another engine."""
         objective, x0 = as_objective(self.problem(), None, None, {})

@@ -18,8 +18,8 @@ import tomli_w
 
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import Report, Run, do
-from fedzo.core.federation import cores
 from fedzo.core.files import read_toml, typed, write_atomic
+from fedzo.core.memory import cores
 from fedzo.errors import UsageError
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval

@@ -23,7 +23,7 @@ from fedzo.core import streams
 from fedzo.core.estimator import Estimator
 from fedzo.core.rebuilt import Rebuilt, Term
 from fedzo.core.streams import Combination
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Update
 
 Array = NDArray[Any]
 
@@ -92,9 +92,9 @@ class SetSum:
 class SetMean:
     """The mean of a stream of updates along fixed directions, uniform or by their weights."""
 
-    def __init__(self, work: Work, dim: int) -> None:
-        self._work, self._dim, self._shares = work, dim, 0.0
-        self._estimator: Estimator = work.algorithm.estimator
+    def __init__(self, task: LocalSteps, dim: int) -> None:
+        self._task, self._dim, self._shares = task, dim, 0.0
+        self._estimator: Estimator = task.algorithm.estimator
         self._sums = np.zeros(self._estimator.set_shape)
         self._whole: Array | None = None
         self._in_place = False
@@ -106,7 +106,7 @@ class SetMean:
             share = update.weight * np.asarray(update.delta, np.float64)
             self._whole = share if self._whole is None else self._whole + share
             return
-        at, own = self._work.at(update.device), update.coefficients.astype(np.float64)
+        at, own = self._task.draws(update.device), update.coefficients.astype(np.float64)
         groups = [self._estimator.group(at._replace(step=k)) for k in range(len(own))]
         np.add.at(self._sums, groups, update.weight * own)
         self._in_place |= isinstance(update.delta, Combination) and update.delta.in_place
@@ -115,5 +115,5 @@ class SetMean:
         """Return the mean; nothing, where nobody sent anything."""
         shares = self._shares or 1
         whole = None if self._whole is None else self._whole / shares
-        sums, seed = self._sums / shares, self._work.seed
+        sums, seed = self._sums / shares, self._task.seed
         return SetSum(self._estimator, seed, self._dim, sums, whole, self._in_place)

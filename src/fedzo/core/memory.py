@@ -1,4 +1,4 @@
-"""Refusing what cannot fit into memory, before anything is run."""
+"""What the machine has: cores and memory."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def check_memory(key: str, value: object, needed: int) -> None:
     if needed > there:
         sizes = f"it needs {needed / 1e9:,.0f} GB of memory, and there are {there / 1e9:,.0f} GB"
         raise InvalidValue(key, value, f"smaller: {sizes}")
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system can tell
+        return os.cpu_count() or 1

@@ -1,11 +1,11 @@
 """Randomness without state: every draw is a pure function of where it is used.
 
-A draw is addressed by ``(seed, stream, round, device, step)``. The address *is* the key and
+A draw is addressed by ``(seed, stream, round, device, step, task)``. The address *is* the key and
 the counter of a counter-based generator, Philox 4x32-10 (Salmon et al., "Parallel random
 numbers: as easy as 1, 2, 3", SC 2011)::
 
     key     = seed (64 bits)
-    counter = (block, step << 8 | stream, device, round)      four 32-bit words
+    counter = (block, step << 8 | stream, device, task << 26 | round)      four 32-bit words
 
 A draw of more than 2^32 blocks, as a network's directions may need, has a block number of 44
 bits, whose upper 12 lie in the upper half of ``step``'s 24; its step is then below 2^12.
@@ -63,17 +63,18 @@ class Draws(NamedTuple):
     round: int = 0
     device: int = 0
     step: int = 0
+    task: int = 0
 
     def address(self) -> tuple[int, int, int, int, int]:
         """Return the key's two words and the counter's upper three."""
-        seed, stream, round_, device, step = self
-        if (seed | device << 32 | round_ << 32 | step << 40) >> 64 != 0:  # negative ones too
-            self._complain()
-        return seed & 0xFFFFFFFF, seed >> 32, step << 8 | stream, device, round_
+        seed, stream, round_, device, step, task = self
+        if (seed | device << 32 | round_ << 38 | step << 40 | task << 58) >> 64 != 0:
+            self._complain()  # one of them is too large, or negative
+        return seed & 0xFFFFFFFF, seed >> 32, step << 8 | stream, device, task << 26 | round_
 
     def _complain(self) -> None:
         check_seed("seed", self.seed)
-        for key, bits in (("round", 32), ("device", 32), ("step", 24)):
+        for key, bits in (("round", 26), ("device", 32), ("step", 24), ("task", 6)):
             value = getattr(self, key)
             require(0 <= value < 1 << bits, key, value, f"a whole number in [0, 2^{bits})")
 

@@ -13,11 +13,11 @@ from fedzo.core.estimator import Estimator, require_finite, scale_slopes
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.streams import KINDS, Combination, scales
-from fedzo.core.work import Update
+from fedzo.core.tasks import Update
 from fedzo.errors import BudgetSpent
 
 Array = NDArray[Any]
-Correction = Callable[[Array, Array], Array]
+Correction = Callable[[Array], Array]
 
 
 def local_steps(
@@ -35,9 +35,9 @@ def local_steps(
     r"""Take H steps from x on the device at ``at``; return how far the model moved.
 
     .. math:: x^{(k+1)} = x^{(k)} - \eta \bigl( \tilde\nabla F_i(x^{(k)})
-              + c(x^{(k)}, x^{(0)}) \bigr)
+              + c(x^{(k)}) \bigr)
 
-    with the estimate of eq. (2), and the algorithm's own correction c(x, start), if it has one.
+    with the estimate of eq. (2), and the algorithm's own correction c(x), if it has one.
 
     The update is summed by itself, step by step, rather than taken as x^{(H)} - x^{(0)}: what
     is small is not rounded to the precision of what is large, and anybody who knows the seed and
@@ -56,7 +56,7 @@ def local_steps(
     >>> options = dict(learning_rate=0.5, batch_size=1, steps=2)
     >>> local_steps(estimator, objective, np.zeros(2), at, **options).delta.round(9)
     array([-1., -2.])
-    >>> pull = lambda x, start: x - start
+    >>> pull = lambda x: x  # the start is 0
     >>> options |= dict(correction=pull)
     >>> local_steps(estimator, objective, np.zeros(2), at, **options).delta.round(9)
     array([-0.75, -1.5 ])
@@ -70,7 +70,7 @@ def local_steps(
     coefficients = np.empty((steps, estimator.directions), x.dtype)
     for k in range(steps):
         if correction is not None:  # at x^(k), before the estimate moves it
-            pull = (learning_rate * correction(x, start)).astype(x.dtype)
+            pull = (learning_rate * correction(x)).astype(x.dtype)
         try:
             coefficients[k], x, asked = estimator.step(
                 objective, x, batch_size, frame, at._replace(step=k), learning_rate, delta, start

@@ -24,6 +24,7 @@ from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.directions import BITS, check_signs, sign_words
+from fedzo.core.memory import cores
 from fedzo.core.random import (
     TILE,
     WORDS,
@@ -238,8 +239,6 @@ def _parts(size: int, start: int, count: int) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor | None:
-    from fedzo.core.federation import cores
-
     count = cores()
     return ThreadPoolExecutor(count, "fedzo-streams") if count > 1 else None
 

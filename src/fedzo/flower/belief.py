@@ -22,10 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.questions import Question, Stencil, owners
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update, owners
 from fedzo.errors import FedzoError
-from fedzo.flower.limits import question_of
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.robust import lower_median
@@ -41,7 +39,7 @@ class Believed:
 
     def __init__(
         self,
-        work: Work,
+        task: Any,
         dim: int,
         uplink: Uplink,
         settings: FlowerSettings,
@@ -50,11 +48,13 @@ class Believed:
         streamed: bool = False,
     ) -> None:
         self.streamed = streamed  # how the devices draw their directions
-        self.work, self.dim, self.uplink, self.settings = work, dim, uplink, settings
-        by_size = getattr(work.algorithm, "weighting", "uniform") == "size"
+        self.task, self.dim, self.uplink, self.settings = task, dim, uplink, settings
+        self.question = task if isinstance(task, Evaluate | Slopes) else None
+        weighted = task.algorithm if isinstance(task, LocalSteps) else task
+        by_size = getattr(weighted, "weighting", "uniform") == "size"
         self.weights = sizes if by_size else dict.fromkeys(sizes, 1)  # as each should tell it
         self.shares = clipped_sizes(self.weights, settings.clip) if settings.clip else self.weights
-        self.question, self.devices = question_of(work), devices
+        self.devices = devices
         self.refused: dict[int, str] = {}
 
     def updates(self, found: Mapping[int, Update]) -> Iterator[Update]:
@@ -84,7 +84,7 @@ class Believed:
             self._check_delta(update.delta)
         else:
             raise _Refused("it sent no coefficients, and the uplink compares them")
-        length = length_of(update, self.work)
+        length = length_of(update, self.task)
         limit = self.settings.max_norm
         if length > (limit or LONGEST):
             most = f"max_norm = {limit:g}" if limit else f"{LONGEST:g}"
@@ -98,12 +98,12 @@ class Believed:
         if not 0 <= update.queries <= MOST_QUERIES:
             raise _Refused(f"it claims to have asked {update.queries} queries")
 
-    def _check_values(self, update: Update, question: Question) -> float:
+    def _check_values(self, update: Update, question: Evaluate | Slopes) -> float:
         if update.values is None or update.values.shape != (question.size,):
             raise _Refused(f"it did not answer {question.size} values")
         if not np.isfinite(update.values).all():
             raise _Refused("its values are not finite")
-        if isinstance(question, Stencil):
+        if isinstance(question, Slopes):
             dim = self.dim
             own = owners(update.device, self.devices, dim, question.turn)
             slopes, claimed = update.values[1 : 1 + dim], update.values[1 + dim : 1 + 2 * dim]
@@ -120,20 +120,20 @@ class Believed:
         rows = np.array([update.values for update in found.values()])
         if self.settings.clip and len(rows):
             assert self.question is not None
-            for column in np.flatnonzero(self.question.answered_by_all):
+            for column in np.flatnonzero(self.question.comparable):
                 rows[:, column] = clipped_losses(rows[:, column], self.settings.clip)
         for row, (device, update) in zip(rows, found.items(), strict=True):
             yield update._replace(values=row, weight=self.shares[device])
 
     def _check_coefficients(self, own: Array) -> None:
-        right, dtype = self.work.algorithm.coefficients_shape, self.work.x.dtype
+        right, dtype = self.task.algorithm.coefficients_shape, self.task.x.dtype
         if own.shape != right or own.dtype != dtype:
             raise _Refused(f"its coefficients are not {right} of type {dtype}")
         if not np.isfinite(own).all():
             raise _Refused("its coefficients are not finite")
 
     def _check_delta(self, delta: Array) -> None:
-        dtype = self.work.x.dtype
+        dtype = self.task.x.dtype
         if delta.shape != (self.dim,) or delta.dtype != dtype:
             got = f"{delta.shape} of type {delta.dtype}"
             raise _Refused(f"its update has the shape {got}, not ({self.dim},) of {dtype}")
@@ -155,10 +155,10 @@ class Believed:
         if share < 1:
             shorter = (share * update.coefficients).astype(update.coefficients.dtype)
             update = update._replace(coefficients=shorter)
-        return update._replace(delta=self.work.rebuilt(update, self.streamed))
+        return update._replace(delta=self.task.rebuilt(update, self.streamed))
 
 
-def length_of(update: Update, work: Work) -> float:
+def length_of(update: Update, task: LocalSteps) -> float:
     """Return how long an update is; of coefficients, as accurately as random lengths are alike.
 
     A row of normals has the length sqrt(d) to about 1 / sqrt(2 d), and rows are nearly
@@ -168,8 +168,8 @@ def length_of(update: Update, work: Work) -> float:
         if update.coefficients is None:
             return float(np.linalg.norm(update.delta.astype(np.float64)))
         own = float(np.linalg.norm(update.coefficients.astype(np.float64)))
-    unit = work.algorithm.estimator.kind in ("orthogonal", "coordinate")
-    return own if unit else own * math.sqrt(work.x.shape[-1])
+    unit = task.algorithm.estimator.kind in ("orthogonal", "coordinate")
+    return own if unit else own * math.sqrt(task.x.shape[-1])
 
 
 def clipped_losses(losses: Array, clip: float) -> Array:

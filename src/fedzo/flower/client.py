@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
 from fedzo.core.objective import Objective, check_objective, name_of
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Task, Update
 from fedzo.errors import UsageError, require
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import span
@@ -169,33 +169,32 @@ class _Host:
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Do a round's work, on this node's cores; a device that fails costs nobody but itself."""
-        work, devices, coefficients = wire.read_task(message.content, self.algorithms)
+        task, devices, coefficients = wire.read_task(message.content, self.algorithms)
         node = Node.read(context.node_config)
         if self.guarded:
             node.limits.check_devices(devices)
-            if isinstance(work, Work):
-                node.limits.check_work(work)
+            if isinstance(task, Task):
+                node.limits.check_work(task)
         node, objective = self._open(context)
-        if isinstance(work, Following):
-            reached = self._reach(work, node, objective)
-            work = reached.course.work(work.round, reached.state)
+        if isinstance(task, Following):
+            reached = self._reach(task, node, objective)
+            task = reached.course.task(task.round, reached.state)
         limits = node.limits if self.guarded else Limits(dim=objective.dim)
-        limits.check_start(work, objective)
-        steps, _, batch = numbers_of(work)
+        limits.check_start(task, objective)
+        steps, _, batch = numbers_of(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
             limits.check_records(batch, "a batch")
         held = self._held(node, objective)
-        costs = {i: Cost(queries_of(work, objective, i), steps) for i in devices if i in held}
+        costs = {i: Cost(queries_of(task, objective, i), steps) for i in devices if i in held}
 
         def ask(objective: Objective, device: int) -> Update:
             held.check(objective, device)
-            update: Update = work(objective, device)
-            return update
+            return task.reply(objective, device)
 
         found = self._gate(node, context).answer(objective, devices, costs, ask)
         failures = {i: self.reason(error) for i, error in found.failures.items()}
         updates = tuple(found.answers[i] for i in devices if i in found.answers)
-        return wire.answer(wire.Answer(work.round, updates, failures), coefficients)
+        return wire.answer(wire.Answer(task.round, updates, failures), coefficients)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Tell the losses of devices, and the problem's metrics, which cost a loss at least."""
@@ -229,7 +228,7 @@ class _Host:
         def check(course: Course, x: Array) -> None:
             if self.guarded:
                 node.limits.check_dimension(x, objective)
-                node.limits.check_work(Work(course.algorithm, x, following.round, course.seed))
+                node.limits.check_work(LocalSteps(course.algorithm, x))
 
         kept = node.shelf.get(following.run)
         reached = reach(following, kept, objective.initial, self.algorithms, check)

@@ -6,22 +6,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from numpy.typing import NDArray
 
 from fedzo.algorithms import SERVER_STEPS, Algorithm
-from fedzo.core.budget import Meter
-from fedzo.core.federation import LeftOutDevice, Replies
+from fedzo.algorithms.compose import compose
+from fedzo.core.engine import ReplayEngine, drive
 from fedzo.core.random import check_seed
 from fedzo.core.signature import arguments_of
-from fedzo.core.work import Update, Work
-from fedzo.errors import FedzoError, UsageError
+from fedzo.core.tasks import Task, Update
+from fedzo.errors import FedzoError
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.flower.schema import LONGEST_TEXT, take
 from fedzo.runs.parts import describe_parts, has_server
 from fedzo.runs.tables import as_toml
 from fedzo.uplinks import UPLINKS, Uplink
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
 
@@ -78,28 +79,32 @@ class Course:
             text = f"the run's parts are none that are known here: {e}"
             raise Refused(Reason.UNKNOWN_ALGORITHM, text) from e
 
-    def start(self, x: Array) -> Any:
+    def composed(self, x0: Array) -> Algorithm:
+        """Return the algorithm with the wrappers that the run has."""
+        return compose(self.algorithm, self.uplink, x0)
+
+    def start(self, x0: Array) -> Any:
         """Return the state before the first round."""
-        return self.algorithm.init(x, _Heard(self, x.size), self.uplink)
+        return self.composed(x0).init(x0, self._setting(x0, ()))
 
-    def work(self, t: int, state: Any) -> Work:
-        """Return what the algorithm has the devices do in round t."""
-        try:
-            self.algorithm.round(t, state, _Asked(self, 0), self.uplink)
-        except _Asks as asks:
-            return asks.work
-        raise UsageError(f"{type(self.algorithm).__name__} asks its devices for nothing")
-
-    def made_of(self, state: Any, sums: Array) -> Any:
-        """Return the state that the sums of a fixed set make, from the start that a state has."""
-        return self.algorithm.made_of(state, sums, self.seed)
+    def task(self, t: int, state: Any) -> Task:
+        """Return what the devices are asked for in round t."""
+        x = state.x
+        tasks = self.composed(x).round(t, state, self._setting(x, ()))
+        task = next(tasks)
+        tasks.close()
+        return task
 
     def follow(self, state: Any, first: int, rounds: Sequence[list[Update]]) -> Any:
         """Return the state after these rounds, of which each is what the server heard in it."""
-        dim = self.algorithm.model(state).size
-        for t, updates in enumerate(rounds, first):
-            state, _ = self.algorithm.round(t, state, _Heard(self, dim, updates), self.uplink)
+        algorithm, setting = self.composed(state.x), self._setting(state.x, rounds)
+        for t in range(first, first + len(rounds)):
+            state, _ = drive(algorithm.round(t, state, setting), setting.engine)
         return state
+
+    def _setting(self, x: Array, log: Sequence[list[Update]]) -> RunSetting:
+        engine = ReplayEngine(self.seed, x.size, self.devices, log, self.streamed)
+        return RunSetting(engine, self.uplink)
 
 
 def _seed(seed: int) -> int:
@@ -110,49 +115,3 @@ def _seed(seed: int) -> int:
 def _made(table: str, known: Mapping[str, type], key: str, settings: dict[str, Any]) -> Any:
     kind = known[settings.pop(key)]
     return kind(**arguments_of(table, kind, settings))
-
-
-class _Heard:
-    """A federation whose devices have answered already: what a round is done again with."""
-
-    meter: Meter | None = None
-    scale: Array | None = None
-    evaluation_cost = 0
-
-    def __init__(self, course: Course, dim: int, updates: Sequence[Update] = ()) -> None:
-        self.course, self.dim, self._updates = course, dim, updates
-        self.seed, self.devices = course.seed, course.devices
-        self.left_out: list[LeftOutDevice] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def offers(self, method: str) -> bool:
-        return True
-
-    def map(self, work: Work, devices: Any) -> Replies:
-        streamed = self.course.streamed
-        return Replies((u._replace(delta=work.rebuilt(u, streamed)) for u in self._updates), work)
-
-    def losses(self, x: Array) -> Array:
-        raise NotImplementedError
-
-    def metrics(self, x: Array) -> Mapping[str, float]:
-        return {}
-
-
-class _Asks(Exception):  # noqa: N818 - no error: this is what the round would ask for
-    """What a round asks for."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-
-
-class _Asked(_Heard):
-    """A federation that only tells what it is asked for."""
-
-    def map(self, work: Work, devices: Any) -> Replies:
-        raise _Asks(work)

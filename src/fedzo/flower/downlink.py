@@ -11,8 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedzo.algorithms.fixed_directions import SumsState
 from fedzo.core.fixed import SetMean
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Update
 from fedzo.errors import CannotWrite
 from fedzo.flower.course import Course
 from fedzo.flower.following import (
@@ -138,11 +139,11 @@ class Downlink:
         self._sums: Array | None = None  # along fixed directions, that the model is made of
         self._sums_after: Array | None = None  # and the one after the round
 
-    def aim(self, x: Array, work: Work | None = None) -> None:
+    def aim(self, x: Array, task: LocalSteps | None = None) -> None:
         """Take the model before a round, or the one after the last, as where all are to come."""
-        if work is not None:
-            self._round, self._state = work.round, flatten(work.state)
-            self._sums = self.course.algorithm.sums(work.state)
+        if task is not None:
+            self._round, self._state = task.round, flatten(task.state)
+            self._sums = task.state.sums if isinstance(task.state, SumsState) else None
         else:
             if self._x is not None and x is not self._x:
                 self._round, self._sums = self._round + 1, self._sums_after
@@ -152,16 +153,16 @@ class Downlink:
         self._next.clear()
         self._has_model.clear()
 
-    def heard(self, work: Work, updates: Sequence[Update]) -> None:
+    def heard(self, task: LocalSteps, updates: Sequence[Update]) -> None:
         """Take down what was heard in a round."""
         known = all(update.coefficients is not None for update in updates)
         if not known:
-            logger.warning("round %d has whole updates: the model is sent for it", work.round + 1)
-        essence = self.course.uplink.essence(list(updates), work) if known else None
-        self._log.append(work.round, None if essence is None else pack_round(essence))
+            logger.warning("round %d has whole updates: the model is sent for it", task.round + 1)
+        essence = self.course.uplink.essence(list(updates), task) if known else None
+        self._log.append(task.round, None if essence is None else pack_round(essence))
         self._sums_after = None
         if self._sums is not None and essence is not None:
-            mean = SetMean(work, work.x.size)
+            mean = SetMean(task, task.x.size)
             for update in essence:
                 mean.add(update)
             self._sums_after = mean.value().added_to(self._sums)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
@@ -13,17 +13,16 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedzo.algorithms import FedZO
 from fedzo.core.budget import Meter
-from fedzo.core.federation import Replies
 from fedzo.core.random import check_seed
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import wire
 from fedzo.flower.belief import Believed, clipped_losses
 from fedzo.flower.course import Course
 from fedzo.flower.downlink import LOG, Downlink, Log, follows
 from fedzo.flower.following import MOST_DRAWN, Following, drawn_by_sums
-from fedzo.flower.limits import question_of
 from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
@@ -79,7 +78,7 @@ class FlowerFederation:
     >>> objective = FunctionObjective(lambda x, device: float(x @ x) + device, 2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
     >>> federation = FlowerFederation(grid, seed=0, uplink=Ideal())
-    >>> federation.losses(np.ones(2))
+    >>> federation.ask(Losses(np.ones(2))).losses
     array([2., 3., 4.])
     """
 
@@ -100,7 +99,7 @@ class FlowerFederation:
         self._metrics: Mapping[str, float] = {}
         self._downlink: Downlink | None = None
         self._nodes = Requests(grid, self.settings, problem or {}, warn)
-        self.left_out, self._registry = self._nodes.left_out, self._nodes.registry
+        self.dropped, self._registry = self._nodes.dropped, self._nodes.registry
         introduction = self._nodes.gather()
         self.dim, self.devices = introduction.dim, introduction.devices
 
@@ -133,6 +132,8 @@ class FlowerFederation:
         They are sent the coefficients that the server has heard, in place of the model. A job with
         a folder keeps these there, and a resumed one goes on with them.
         """
+        if isinstance(job.algorithm, FedZO) and job.algorithm.automatic:
+            return  # its numbers are not known yet
         streamed, dtype = self.offers("values_streamed"), x0.dtype.name
         course = Course(job.algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
         if not (follows(self.uplink) and course.can_be_told):
@@ -169,9 +170,11 @@ class FlowerFederation:
         kind, numbers = max(votes, key=votes.__getitem__)
         return np.frombuffer(numbers, kind).copy()
 
-    def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
-        """Have each device do the work; return the updates as a stream in device order."""
-        return Replies(self._updates(work, [int(i) for i in devices]), work)
+    def ask(self, task: Task | Losses) -> Any:
+        """Return the replies as a stream in device order, or the losses of all devices."""
+        if isinstance(task, Losses):
+            return Evaluation(self.losses(task.x), self.metrics())
+        return Replies(self._updates(task), task)
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices, each from where its data are."""
@@ -202,7 +205,7 @@ class FlowerFederation:
             self._nodes.leave_out(dict.fromkeys(wrong, "the loss is not finite"))
         return losses
 
-    def metrics(self, x: Array) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Return what the first device's node answered at the last evaluation, and bytes.
 
         All are of the last round. ``message_up_bytes`` and ``message_down_bytes`` are its messages
@@ -226,38 +229,42 @@ class FlowerFederation:
 
     # ---------------------------------------------------------------------- a round's updates
 
-    def _updates(self, work: Work, devices: list[int]) -> Iterator[Update]:
+    def _updates(self, task: Task) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received = [], []
-        made = work.algorithm.coefficients_shape is not None or question_of(work) is not None
-        if self.coefficients and not made:  # values are scalars already
+        steps = task if isinstance(task, LocalSteps) else None
+        if self.coefficients and steps and steps.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
-        if self._downlink is not None:
-            self._downlink.aim(work.x, work)
-        packed = cache(lambda: wire.pack(work))  # once for all nodes, if any needs it
+        downlink = self._downlink if steps is not None and task.index == 0 else None
+        if downlink is not None and steps is not None:
+            downlink.aim(steps.x, steps)
+        packed = cache(lambda: wire.pack(task))  # once for all nodes, if any needs it
 
-        def task(node: int, own: list[int]) -> RecordDict:
+        def message(node: int, own: list[int]) -> RecordDict:
             short = self.coefficients and not self._registry.unlike(node)
-            followed = self._followed(node)
+            followed = None if downlink is None else self._followed(node)
             if followed is not None:
                 return wire.task(followed, own, short)
-            whole = packed() if work.rows is None else wire.pack(work.only(own))
-            return wire.task(whole, own, short)
+            rows = steps is not None and (steps.x.ndim == 2 or steps.rows)
+            return wire.task(wire.pack(task.only(own)) if rows else packed(), own, short)
 
         found = self._nodes.ask(
-            wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
+            wire.TRAIN,
+            task.devices,
+            message,
+            lambda content, asked: _read_updates(content, asked, task),
         )
         sizes, streamed = self._registry.sizes, self.offers("values_streamed")
         believed = Believed(
-            work, self.dim, self.uplink, self.settings, sizes, self.devices, streamed
+            task, self.dim, self.uplink, self.settings, sizes, self.devices, streamed
         )
         heard = list(believed.updates(found))
         self._nodes.leave_out(believed.refused)
-        if self._downlink is not None:
-            self._downlink.heard(work, heard)
+        if downlink is not None and steps is not None:
+            downlink.heard(steps, heard)
         yield from heard
-        diverged = [absent.device for absent in self.left_out if "not finite" in absent.reason]
+        diverged = [absent.device for absent in self.dropped if "not finite" in absent.reason]
         if diverged and not heard:
-            raise NonFinite("the loss", work.round + 1, diverged[0])
+            raise NonFinite("the loss", task.round + 1, diverged[0])
 
     def _followed(self, node: int) -> Following | None:
         """Return what a node is told in place of the model, if it follows the run."""
@@ -266,8 +273,8 @@ class FlowerFederation:
         return self._downlink.to(node)
 
 
-def _read_updates(content: RecordDict, asked: list[int], work: Work) -> Found:
+def _read_updates(content: RecordDict, asked: list[int], task: Task) -> Found:
     answer = wire.read_answer(content, len(asked))
-    if answer.round != work.round:
+    if answer.round != task.round:
         raise Malformed(f"its answer is of round {answer.round + 1}")
     return {**answer.failures, **{update.device: update for update in answer.updates}}

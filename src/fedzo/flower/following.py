@@ -20,7 +20,8 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedzo.core.work import Update
+from fedzo.algorithms.fixed_directions import FixedDirections
+from fedzo.core.tasks import Update
 from fedzo.errors import FedzoError
 from fedzo.flower.course import Course
 from fedzo.flower.schema import Malformed, config, numpy_of, take
@@ -172,7 +173,7 @@ class Following(NamedTuple):
             course=take(plain, "course", str | None) or "",
             state=tuple(numpy_of(found, str(i)) for i in range(len(found))),
         )
-        if not 0 <= following.since <= following.round < 1 << 32:
+        if not 0 <= following.since <= following.round < 1 << 26:
             raise Malformed("the log is of no rounds")
         if not (following.run.isalnum() and len(following.run) <= 40):
             raise Malformed("the run has no name")
@@ -265,7 +266,7 @@ def reach(
         state, moved = _filled(like, following.state), True
     elif following.sums:
         start = like if here is None else _filled(like, here.arrays)
-        state, moved = course.made_of(start, _sums(following, course, like)), True
+        state, moved = _from_sums(following, course, start), True
     elif here is not None and following.since <= here.round <= following.round:
         rounds = _rounds(following, course, x)[here.round - following.since :]
         state, moved = course.follow(_filled(like, here.arrays), here.round, rounds), bool(rounds)
@@ -292,15 +293,16 @@ def _rounds(following: Following, course: Course, x: Array) -> list[list[Update]
     return rounds
 
 
-def _sums(following: Following, course: Course, like: Any) -> Array:
-    """Return the sums that are told, which must be of the set that the run's parts name."""
-    own = course.algorithm.sums(like)
-    if own is None or len(following.sums) != own.nbytes:
+def _from_sums(following: Following, course: Course, start: Any) -> Any:
+    """Return the state that the sums of a message make, which must be of the run's fixed set."""
+    algorithm = course.composed(start.x)
+    if not isinstance(algorithm, FixedDirections) or len(following.sums) != start.sums.nbytes:
         raise Malformed("the sums are not those of the run's directions")
-    found = np.frombuffer(following.sums, own.dtype.newbyteorder("<")).astype(own.dtype)
+    dtype = start.sums.dtype
+    found = np.frombuffer(following.sums, dtype.newbyteorder("<")).astype(dtype)
     if not np.isfinite(found).all():
         raise Malformed("the sums are not finite")
-    return found.reshape(own.shape)
+    return algorithm.from_sums(start, found.reshape(start.sums.shape), course.seed)
 
 
 def pack_sums(sums: Array) -> bytes:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.core.federation import LocalFederation, cores
+from fedzo.core.engine import LocalEngine
+from fedzo.core.memory import cores
 from fedzo.core.objective import Objective
 from fedzo.flower.node import Node
 from fedzo.flower.privacy import Private
@@ -75,7 +76,7 @@ class Gate:
         with (
             self._charged(objective, costs, found),
             _memory(limits.memory if self.guarded else None),
-            LocalFederation(objective, seed=0, workers=1),  # keeps BLAS to one thread
+            LocalEngine(objective, seed=0, workers=1),  # keeps BLAS to one thread
         ):
             found.fill(objective, devices, ask, limits.seconds if self.guarded else None)
         return found

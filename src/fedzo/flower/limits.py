@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedzo.algorithms.questions import Question, Stencil, unpack
-from fedzo.algorithms.searching import Search
 from fedzo.core.objective import Objective
-from fedzo.core.work import Work
+from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task
 from fedzo.errors import check_counts
 from fedzo.flower.ledger import Spent
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.flower.schema import Malformed
 from fedzo.problems.function import FunctionObjective
 
 
@@ -90,19 +87,20 @@ class Limits:
             text = f"x has {x.shape[-1]} numbers, the problem {objective.dim}, the limit {self.dim}"
             raise Refused(Reason.DIMENSION, text)
 
-    def check_start(self, work: Work, objective: Objective) -> None:
-        """Refuse work that starts at, or asks about, points of another dimension."""
-        question = question_of(work)
-        self.check_dimension(question.x if isinstance(question, Stencil) else work.x, objective)
+    def check_start(self, task: Task, objective: Objective) -> None:
+        """Refuse a task that starts at, or asks about, points of another dimension."""
+        self.check_dimension(where_of(task), objective)
 
-    def check_work(self, work: Work) -> None:
-        """Refuse work that is too much for one message, by its numbers alone."""
-        steps, directions, batch = numbers_of(work)
-        memory = directions * (work.x.shape[-1] * work.x.itemsize + batch * 8)
+    def check_work(self, task: Task) -> None:
+        """Refuse a task that is too much for one message, by its numbers alone."""
+        steps, directions, batch = numbers_of(task)
+        x = where_of(task)
+        memory = directions * (x.shape[-1] * x.itemsize + batch * 8)
+        fixed = task.algorithm.fixed_directions or 0 if isinstance(task, LocalSteps) else 0
         for reason, value, limit in (
             (Reason.STEPS, steps, self.local_steps),
             (Reason.DIRECTIONS, directions, self.directions),
-            (Reason.DIRECTIONS, work.algorithm.fixed_directions or 0, self.directions),
+            (Reason.DIRECTIONS, fixed, self.directions),
             (Reason.BATCH, batch, self.batch_size),
             (Reason.MEMORY, memory, self.memory),
         ):
@@ -115,46 +113,48 @@ class Limits:
             raise Refused(Reason.RECORDS, f"{whose} has {records} records, not {self.records}")
 
 
-def question_of(work: Work) -> Question | None:
-    """Return what devices are asked the values of, where they are not asked to move x."""
-    if not (isinstance(work.algorithm, Search) or (work.rows is None and work.x.ndim == 2)):
-        return None
-    try:
-        return unpack(work.x)
-    except (ValueError, OverflowError) as error:
-        raise Malformed(f"the question makes no sense: {error}") from error
+def where_of(task: Task) -> Any:
+    """Return the point or points that a task is about."""
+    if isinstance(task, Evaluate):
+        return task.points
+    assert isinstance(task, LocalSteps | Slopes)
+    return task.x
 
 
-def numbers_of(work: Work) -> tuple[int, int, int]:
-    """Return H, b2 and b1 of work: one of each where an algorithm has none.
+def numbers_of(task: Task) -> tuple[int, int, int]:
+    """Return H, b2 and b1 of a task: one of each where it has none.
 
     >>> import numpy as np
     >>> from fedzo import FedAvg, FedZO
-    >>> numbers_of(Work(FedZO(), np.zeros(3), 0, 0)), numbers_of(Work(FedAvg(), np.zeros(3), 0, 0))
+    >>> x = np.zeros(3)
+    >>> numbers_of(LocalSteps(FedZO(), x)), numbers_of(LocalSteps(FedAvg(), x))
     ((5, 20, 25), (5, 1, 25))
     """
-    algorithm, question = work.algorithm, question_of(work)
-    points = 1 if question is None else question.queries(1)
+    if isinstance(task, Evaluate | Slopes):
+        return 1, task.queries(1), task.batch_size
+    assert isinstance(task, LocalSteps)
+    algorithm = task.algorithm
     return (
         int(getattr(algorithm, "local_steps", 1)),
-        max(points, int(getattr(algorithm, "directions", 1))),
+        int(getattr(algorithm, "directions", 1)),
         int(getattr(algorithm, "batch_size", 1)),
     )
 
 
-def queries_of(work: Work, objective: Objective, device: int) -> int:
-    """Return how many values a device's part of the work takes at most.
+def queries_of(task: Task, objective: Objective, device: int) -> int:
+    """Return how many values a device's reply to a task takes at most.
 
     >>> import numpy as np
     >>> from fedzo import FedZO
     >>> from fedzo.problems.quadratic import Quadratic
-    >>> work = Work(FedZO(), np.zeros(3), round=0, seed=0)
-    >>> queries_of(work, Quadratic(dim=3, devices=2), 0)  # 5 steps x (20 + 1) points x 25 samples
+    >>> task = LocalSteps(FedZO(), np.zeros(3))
+    >>> queries_of(task, Quadratic(dim=3, devices=2), 0)  # 5 steps x (20 + 1) points x 25 samples
     2625
     """
-    steps, directions, batch = numbers_of(work)
-    estimator = getattr(work.algorithm, "estimator", None)
-    points = directions if estimator is None else len(estimator.stencil[0])
+    steps, points, batch = numbers_of(task)
+    if isinstance(task, LocalSteps):
+        estimator = getattr(task.algorithm, "estimator", None)
+        points = points if estimator is None else len(estimator.stencil[0])
     if isinstance(objective, FunctionObjective):  # a batch of it is one call, whatever b1 is
         batch = 1 + objective.retries
     return steps * points * batch

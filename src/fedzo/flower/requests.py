@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedzo.core.federation import LeftOutDevice
+from fedzo.core.engine import DroppedDevice
 from fedzo.errors import Halted
 from fedzo.flower import reasons, wire
 from fedzo.flower.bindings import read_bindings
@@ -49,7 +49,7 @@ class Requests:
     ) -> None:
         self.grid, self.settings, self._warn = grid, settings, warn
         self.downlink: Downlink | None = None  # where nodes follow the run by themselves
-        self.left_out: list[LeftOutDevice] = []
+        self.dropped: list[DroppedDevice] = []
         self.sent: list[Message] = []  # of the last round
         self.received: list[Message] = []
         self._ttl = settings.patience + settings.grace
@@ -130,7 +130,7 @@ class Requests:
             who = "device %s is" if len(devices) == 1 else "devices %s are"
             self._warn(f"{who} left out: %s", shown(devices), worded(reason))
             words = reasons.read(reason).words
-            self.left_out += [LeftOutDevice(device, words) for device in devices]
+            self.dropped += [DroppedDevice(device, words) for device in devices]
 
     def _send(
         self,

@@ -13,7 +13,7 @@ from fedzo.errors import Halted, InvalidValue, naming
 from fedzo.flower.app_config import experiment_of
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.reasons import log
-from fedzo.runs.job import drive
+from fedzo.runs.job import run_job
 from fedzo.runs.result import Progress, Result
 from fedzo.runs.tables import as_toml
 
@@ -72,7 +72,7 @@ def run_on(
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
         job, x0 = experiment.job(run_dir, resume, log_progress), federation.initial()
         federation.follow(job, x0)
-        return drive(job, federation, x0)
+        return run_job(job, federation, x0)
 
 
 def log_progress(progress: Progress) -> None:

@@ -20,7 +20,7 @@ from flwr.simulation.run_simulation import _run_simulation as run_engine
 from flwr.supercore.telemetry import EventType
 
 from fedzo.config.experiment import Experiment
-from fedzo.core.federation import cores
+from fedzo.core.memory import cores
 from fedzo.core.objective import Objective
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower import wire
@@ -28,7 +28,7 @@ from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.reasons import one_line
-from fedzo.runs.job import Drive, Engine, Job
+from fedzo.runs.job import Backend, Drive, Job
 from fedzo.runs.result import Result
 from fedzo.runs.tables import as_toml
 
@@ -53,7 +53,7 @@ _RAY: dict[str, Any] = {
 }
 
 
-def simulation(experiment: Experiment) -> Engine:
+def simulation(experiment: Experiment) -> Backend:
     """Return the engine that runs an experiment on Flower's simulation.
 
     The devices are dealt out to ``experiment.flower.nodes`` virtual nodes, all of which are

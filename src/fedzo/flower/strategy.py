@@ -22,7 +22,7 @@ from fedzo.flower.reasons import log
 from fedzo.flower.server import log_progress
 from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start
-from fedzo.runs.job import Job, drive
+from fedzo.runs.job import Job, run_job
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
@@ -187,11 +187,11 @@ class FedzoStrategy:
             watchers=(watch,),
         )
         federation.follow(job, x0)
-        run = drive(job, federation, x0)
-        if not run.success:
-            raise Halted(run.message)
-        log.info("%s", run.message)
-        result.arrays = layout.record(run.x)
+        found = run_job(job, federation, x0)
+        if not found.success:
+            raise Halted(found.message)
+        log.info("%s", found.message)
+        result.arrays = layout.record(found.x)
         return result
 
     def summary(self) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from fedzo._version import __version__
 from fedzo.config.jobs import Report, Run, do, missing
-from fedzo.core.federation import cores
 from fedzo.core.files import read_json, write_atomic
+from fedzo.core.memory import cores
 from fedzo.errors import UsageError
 from fedzo.paper import FIGURES, caption
 from fedzo.paper.claims import Claim, Comparison, Verdict, explain, judge, verdicts

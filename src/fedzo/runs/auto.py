@@ -24,36 +24,37 @@ A problem may know how far a round should go at least, and say so by its ``reach
 is no less than that over the length of D. An attack does: its loss is often lowest close
 to x⁰ on any line, and low only where a line from x⁰ does not lead.
 
-All draws are addressed by rounds that no run gets to. The same seed chooses the same numbers. They
-are those that a run begins with: see :class:`fedzo.algorithms.automatic.Automatic`.
+The probes are tasks of round 0 with indices of their own, so they draw other numbers than the run.
+The same seed chooses the same numbers. A run begins with them:
+see :class:`fedzo.algorithms.adaptive_rate.AdaptiveRate`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.automatic import Automatic
+from fedzo.algorithms.adaptive_rate import AdaptiveRate
+from fedzo.algorithms.base import Algorithm
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.core.budget import Meter
-from fedzo.core.federation import LocalFederation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import Evaluate, LocalSteps, Replies, Task
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
-from fedzo.runs.options import MOST_ROUNDS
 from fedzo.theory.advice import corollary
 from fedzo.theory.bounds import Setting
-from fedzo.uplinks.base import Mean, sample_uniformly
+from fedzo.uplinks.base import Mean, RunSetting, sample_uniformly
 
 Array = NDArray[Any]
 
-_ROUND = MOST_ROUNDS  # the first round of the probe: no run gets to it
+_LINE, _NOISE, _ESTIMATES = 32, 33, 34  # indices of the tasks: the estimates' are from there on
+_MOST_ESTIMATES = 16  # of a device; those of a round with more local steps are much alike
 _DEVICES = (5, 20)  # at least and at most so many are looked at along the line, if there are
 _LOOKS = 32  # at most so often: 2^32 μ is far enough
 _BACK = 8  # at most so often: at μ / 256 the differences that gave the direction say nothing
@@ -66,6 +67,10 @@ _FLAT = (
 )
 
 
+T = TypeVar("T")
+Probing = Generator[Task, Replies, T]
+
+
 class Chosen(NamedTuple):
     """An algorithm without "auto" in it, and how many queries that took."""
 
@@ -73,68 +78,76 @@ class Chosen(NamedTuple):
     queries: int
 
 
-def stand_in(algorithm: FedZO) -> FedZO:
+def stand_in(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with any numbers in place of "auto", until those are known.
 
     >>> stand_in(FedZO(learning_rate="auto", smoothing=0.1)).learning_rate
     1.0
     """
-    numbers: dict[str, Any] = {
-        k: 1.0 for k in ("learning_rate", "smoothing") if getattr(algorithm, k) == "auto"
-    }
-    return replace(algorithm, **numbers)
+    if not isinstance(algorithm, FedZO):
+        return algorithm
+    rate = 1.0 if algorithm.learning_rate == "auto" else algorithm.learning_rate
+    smoothing = 1.0 if algorithm.smoothing == "auto" else algorithm.smoothing
+    return replace(algorithm, learning_rate=rate, smoothing=smoothing)
 
 
-def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> Automatic:
+def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> AdaptiveRate:
     """Return what is run in place of an algorithm with "auto" in it.
 
     The rate is adapted where it was not the user's own, and where the problem does not know
     itself how far a round should go.
     """
     adapts = algorithm.learning_rate == "auto" and not objective.reach
-    return Automatic(fedzo=chosen, adapts=adapts)
+    return AdaptiveRate(fedzo=chosen, adapts=adapts)
 
 
-def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int) -> Chosen:
-    """Return the algorithm with numbers in place of "auto".
+def choose(
+    algorithm: FedZO, setting: RunSetting, objective: Objective, x0: Array, rounds: int
+) -> Probing[Chosen]:
+    """Yield the tasks of the probes; return the algorithm with numbers in place of "auto".
 
     Examples
     --------
     >>> import numpy as np
+    >>> from fedzo.core.engine import LocalEngine, drive
     >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.uplinks import Ideal
     >>> problem = Quadratic(dim=20, devices=5, smoothness=4.0)
     >>> algorithm = FedZO(learning_rate="auto", smoothing="auto", directions=5, local_steps=2)
-    >>> with LocalFederation(problem, seed=0) as federation:
-    ...     chosen = choose(algorithm, federation, np.zeros(20), rounds=100)
+    >>> with LocalEngine(problem, seed=0) as engine:
+    ...     setting = RunSetting(engine, Ideal())
+    ...     chosen = drive(choose(algorithm, setting, problem, np.zeros(20), rounds=100), engine)
     >>> bool(0.01 < chosen.algorithm.learning_rate < 0.25), chosen.queries
     (True, ...)
     """
-    setting = Setting(
-        devices=federation.devices,
-        dim=federation.dim,
-        rounds=max(rounds, 1),
-        participants=algorithm.participants,
-        batch_size=algorithm.batch_size,
-        directions=algorithm.directions,
-        local_steps=algorithm.local_steps,
+    in_theory = corollary(
+        Setting(
+            devices=setting.devices,
+            dim=setting.dim,
+            rounds=max(rounds, 1),
+            participants=algorithm.participants,
+            batch_size=algorithm.batch_size,
+            directions=algorithm.directions,
+            local_steps=algorithm.local_steps,
+        )
     )
-    in_theory, least, queries = corollary(setting), math.inf, 0
-    meter = federation.meter or Meter()
+    least, queries = math.inf, 0
+    meter = objective.meter or Meter()
     before = meter.queries
     try:
         if algorithm.smoothing == "auto":
-            at = Draws(federation.seed, Stream.DIRECTIONS, _ROUND)
-            known = federation.objective.smoothing(at)
+            at = Draws(setting.seed, Stream.DIRECTIONS, task=_NOISE)
+            known = objective.smoothing(at)
             algorithm = replace(algorithm, smoothing="auto" if known is None else known)
             queries = meter.queries - before
         if algorithm.smoothing == "auto":
             algorithm = replace(algorithm, smoothing=in_theory.smoothing)
-            smoothing, least, queries = _visible(algorithm, federation, x0)
+            smoothing, least, queries = yield from _visible(algorithm, setting, x0)
             algorithm = replace(algorithm, smoothing=smoothing)
         if algorithm.learning_rate != "auto":
             return Chosen(algorithm, queries)
-        chosen = _measured(algorithm, federation, x0, least)
-        asked = queries + chosen.queries if federation.meter is None else meter.queries - before
+        chosen = yield from _measured(algorithm, setting, objective.reach, x0, least)
+        asked = queries + chosen.queries if objective.meter is None else meter.queries - before
         return chosen._replace(queries=asked)
     except BudgetSpent:
         # The run finds it spent as well, before its first step, and ends in order.
@@ -149,17 +162,22 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
         raise UsageError("learning_rate = 'auto': the loss is not finite near x0") from error
 
 
-def _visible(algorithm: FedZO, federation: LocalFederation, x0: Array) -> tuple[float, float, int]:
+def _visible(algorithm: FedZO, setting: RunSetting, x0: Array) -> Probing[tuple[float, float, int]]:
     """Return μ, the least μ whose differences stand out of the noise, and the queries it took.
 
     Two values at x0 with the same ξ tell the noise, and the type of the values their precision.
     μ grows by factors of four until the differences along a few directions are well above both.
     """
     smoothing, queries = algorithm.estimator.smoothing, 0
-    devices = sample_uniformly(_ROUND + 1, min(_DEVICES[0], federation.devices), federation)
+    count = min(_DEVICES[0], setting.devices)
+    devices = sample_uniformly(0, count, setting, task=_NOISE)
     for _ in range(_GROWTH):
-        difference, noise, asked = _difference(algorithm, smoothing, federation, x0, devices)
-        queries += asked
+        points = _around(algorithm, smoothing, setting.seed, x0)
+        replies = yield Evaluate(
+            points, algorithm.batch_size, seed=setting.seed, index=_NOISE, devices=devices
+        )
+        difference, noise = _difference(replies)
+        queries += replies.queries
         if not difference or not math.isfinite(difference):  # flat, or too far: nothing is learnt
             return algorithm.estimator.smoothing, 0.0, queries
         if difference >= _ABOVE * noise:
@@ -168,45 +186,41 @@ def _visible(algorithm: FedZO, federation: LocalFederation, x0: Array) -> tuple[
     return smoothing, smoothing, queries
 
 
-def _difference(
-    algorithm: FedZO, smoothing: float, federation: LocalFederation, x0: Array, devices: Array
-) -> tuple[float, float, int]:
-    """Return the root mean square of differences over μ and of the noise in them; and queries."""
-    count = min(algorithm.directions, _DEVICES[0])
-    estimator, seed = algorithm.estimator, federation.seed
+def _around(algorithm: FedZO, smoothing: float, seed: int, x0: Array) -> Array:
+    """Return x0 twice, and a few points at a distance of μ."""
+    estimator = replace(algorithm.estimator, directions=min(algorithm.directions, _DEVICES[0]))
+    frame = estimator.frame(x0.size, x0.dtype)
+    frame.draw(Draws(seed, Stream.DIRECTIONS, task=_NOISE))
+    steps = (smoothing * frame.scales[:, None]).astype(x0.dtype)
+    return np.concatenate([np.stack([x0, x0]), x0 + steps * frame.rows])
 
-    def work(objective: Objective, device: int) -> Update:
-        at = Draws(seed, Stream.DIRECTIONS, _ROUND - 2, device)
-        frame = replace(estimator, directions=count).frame(x0.size, x0.dtype)
-        frame.draw(estimator.address(at))
-        steps = (smoothing * frame.scales[:, None]).astype(x0.dtype)
-        points = np.concatenate([np.stack([x0, x0]), x0 + steps * frame.rows])
-        batch = objective.batch(device, algorithm.batch_size, at.on(Stream.BATCHES))
-        values = np.asarray(objective.values(points, batch))
-        precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
-        means = np.asarray(values, np.float64).mean(axis=1)
-        noise = max((means[0] - means[1]) ** 2, 2 * (precision * means[0]) ** 2)
-        found = np.array([np.mean((means[2:] - means[0]) ** 2), noise])
-        return Update(device=device, delta=found, weight=1, queries=values.size)
 
-    updates = federation.map(work, devices)
-    found = [update.delta for update in updates]
+def _difference(replies: Replies) -> tuple[float, float]:
+    """Return the root mean square of differences over μ, and of the noise in them."""
+    found = []
+    for update in replies:
+        values = np.asarray(update.values)
+        noise = max((values[0] - values[1]) ** 2, 2 * (update.eps * values[0]) ** 2)
+        found.append([np.mean((values[2:] - values[0]) ** 2), noise])
     difference, noise = np.sqrt(np.mean(found, axis=0)) if found else (0.0, 0.0)
-    return float(difference), float(noise), updates.queries
+    return float(difference), float(noise)
 
 
-def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, least: float) -> Chosen:
+def _measured(
+    algorithm: FedZO, setting: RunSetting, reach: float, x0: Array, least: float
+) -> Probing[Chosen]:
     """Return the algorithm with a measured rate, and with a smaller μ where x has smaller units.
 
-    ``least`` is what μ may not fall below.
+    ``least`` is the lower limit of μ, and ``reach`` how far a round should go at least.
     """
     found, careful, lowest, queries = None, None, 0.0, 0
     for _ in range(_TRIES):
-        probe, smoothing = _Probe(algorithm, federation, x0), algorithm.estimator.smoothing
+        probe, smoothing = _Probe(algorithm, setting, x0), algorithm.estimator.smoothing
+        yield from probe.measure()
         length = float(np.linalg.norm(probe.direction))
         if not length:  # no two values differ
             break
-        low = _lowest(probe.look, smoothing / length)
+        low = yield from _lowest(probe.look, smoothing / length)
         queries += probe.queries
         if low is not None and low.change < lowest:
             found, lowest = replace(algorithm, learning_rate=low.step / 2), low.change
@@ -214,18 +228,17 @@ def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, least: f
             break
         else:  # nothing falls: to go half of μ far in a round does little harm
             careful = replace(algorithm, learning_rate=smoothing / length / 2)
-        reach = smoothing if low is None else low.step * length
-        if low is not None and reach > smoothing:  # μ is small beside what a round does
+        went = smoothing if low is None else low.step * length
+        if low is not None and went > smoothing:  # μ is small beside what a round does
             break
-        if reach / 16 < least:
+        if went / 16 < least:
             break
-        algorithm = replace(algorithm, smoothing=reach / 16)
+        algorithm = replace(algorithm, smoothing=went / 16)
     found = found or careful
     if found is None:
-        raise UsageError(_FLAT)
-    furthest = federation.objective.reach / length
-    found = replace(found, learning_rate=max(found.learning_rate, furthest))
-    return Chosen(found, queries)
+        raise UsageError(_FLAT, code="flat")
+    rate = max(float(found.learning_rate), reach / length)
+    return Chosen(replace(found, learning_rate=rate), queries)
 
 
 class _Lowest(NamedTuple):
@@ -238,72 +251,82 @@ class _Lowest(NamedTuple):
 class _Probe:
     """A line from x0 along which a round would go, and f on it."""
 
-    def __init__(self, algorithm: FedZO, federation: LocalFederation, x0: Array) -> None:
-        self.federation, self.x0, self.queries = federation, x0, 0
-        self.batch_size = algorithm.batch_size
-        total = np.zeros(federation.dim)
-        one_step = replace(algorithm, learning_rate=1.0, local_steps=1, weighting="uniform")
-        for k in range(algorithm.local_steps):
-            work = Work(one_step, x0, _ROUND + k, federation.seed)
-            mean = Mean(federation.dim)
-            devices = sample_uniformly(_ROUND, algorithm.participants, federation)
-            updates = federation.map(work, devices)
-            for update in updates:
-                mean.add(update)
-            self.queries += updates.queries
-            total += mean.value()
-        self.direction = total.astype(x0.dtype)
-        # A look costs an eighth of a round, within limits.
-        share = self.queries // (8 * algorithm.batch_size)
-        count = min(max(share, _DEVICES[0]), _DEVICES[1], federation.devices)
-        self.devices = sample_uniformly(_ROUND + 1, count, federation)
+    def __init__(self, algorithm: FedZO, setting: RunSetting, x0: Array) -> None:
+        self.algorithm, self.setting, self.x0 = algorithm, setting, x0
+        self.direction, self.queries = np.zeros_like(x0), 0
+        self._devices = np.empty(0)
         self._start: dict[int, float] = {}  # each device's own, from the first look
 
-    def look(self, steps: list[float]) -> Array:
+    def measure(self) -> Probing[None]:
+        """Measure the direction of a round with η = 1 from estimates that do not move x."""
+        algorithm, setting = self.algorithm, self.setting
+        total, steps = np.zeros(setting.dim), min(algorithm.local_steps, _MOST_ESTIMATES)
+        one_step = replace(algorithm, learning_rate=1.0, local_steps=1, weighting="uniform")
+        devices = sample_uniformly(0, algorithm.participants, setting, task=_ESTIMATES)
+        for index in range(_ESTIMATES, _ESTIMATES + steps):
+            replies = yield LocalSteps(
+                one_step, self.x0, seed=setting.seed, index=index, devices=devices
+            )
+            mean = Mean(setting.dim)
+            for update in replies:
+                mean.add(update)
+            self.queries += replies.queries
+            total += mean.value()
+        total *= algorithm.local_steps / steps
+        self.direction = total.astype(self.x0.dtype)
+        # A look costs an eighth of a round, within limits.
+        share = self.queries // (8 * algorithm.batch_size)
+        count = min(max(share, _DEVICES[0]), _DEVICES[1], setting.devices)
+        self._devices = sample_uniformly(0, count, setting, task=_LINE)
+
+    def look(self, steps: list[float]) -> Probing[Array]:
         """Return by how much f is higher than at the first step ever looked at.
 
-        It is looked at on the same devices and batches each time. A device that does not
-        answer is missing in the mean of the differences, and does not move it by its level.
+        It is evaluated on the same devices and batches each time. A device that does not
+        reply is missing in the mean of the differences, and does not move it by its level.
         """
         points = self.x0 + np.array(steps)[:, None].astype(self.x0.dtype) * self.direction
-        seed, size = self.federation.seed, self.batch_size
-
-        def work(objective: Objective, device: int) -> Update:
-            at = Draws(seed, Stream.BATCHES, _ROUND - 1, device)
-            values = objective.values(points, objective.batch(device, size, at))
-            means = np.asarray(values, np.float64).mean(axis=1)
-            return Update(device=device, delta=means, weight=1, queries=values.size)
-
-        updates = self.federation.map(work, self.devices)
-        found = {update.device: update.delta for update in updates}
-        self.queries += updates.queries
+        replies = yield Evaluate(
+            points,
+            self.algorithm.batch_size,
+            seed=self.setting.seed,
+            index=_LINE,
+            devices=self._devices,
+        )
+        found = {update.device: np.asarray(update.values) for update in replies}
+        self.queries += replies.queries
         if not self._start:
             self._start = {device: float(values[0]) for device, values in found.items()}
         changes = [values - self._start[i] for i, values in found.items() if i in self._start]
         return np.mean(changes, axis=0) if changes else np.full(len(steps), np.nan)
 
 
-def _lowest(look: Callable[[list[float]], Array], guess: float) -> _Lowest | None:
+def _lowest(look: Callable[[list[float]], Probing[Array]], guess: float) -> Probing[_Lowest | None]:
     """Return about where f is lowest on a line on which it falls at first, if it does.
 
-    >>> low = _lowest(lambda steps: np.array([(s - 3.0) ** 2 for s in steps]), 0.01)
-    >>> round(low.step, 9)
+    >>> def look(steps):
+    ...     yield from ()
+    ...     return np.array([(s - 3.0) ** 2 for s in steps])
+    >>> try:
+    ...     next(_lowest(look, 0.01))
+    ... except StopIteration as end:
+    ...     print(round(end.value.step, 9))
     3.0
     """
-    start, near = look([0.0, guess])
+    start, near = yield from look([0.0, guess])
     if not math.isfinite(start):
         raise UsageError("learning_rate = 'auto': the loss is not finite at x0")
     step, lowest = guess, near
     if near < start:  # go on until it rises
         for _ in range(_LOOKS):
-            (far,) = look([2 * step])
+            (far,) = yield from look([2 * step])
             if not far < lowest:
                 return _Lowest(_vertex(start, step, lowest, far), lowest - start)
             step, lowest = 2 * step, far
         return _Lowest(step, lowest - start)
     for _ in range(_BACK):  # come back until it is lower
         far, step = lowest, step / 2
-        (lowest,) = look([step])
+        (lowest,) = yield from look([step])
         if lowest < start:
             return _Lowest(_vertex(start, step, lowest, far), lowest - start)
     return None

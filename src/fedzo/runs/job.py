@@ -1,8 +1,7 @@
 """One way through: every job becomes a result here, whatever started it and whatever computes it.
 
-:func:`perform` prepares, hands the rounds to an engine and finishes; :func:`drive` is the part in
-the middle, over a federation. ``minimize``, ``fedzo run``, tuning, attacks and Flower all go
-through here.
+:func:`perform` prepares, hands the run to an engine and finishes; :func:`run_job` is the part in
+the middle. ``minimize``, ``fedzo run``, tuning, attacks and Flower all go through here.
 """
 
 from __future__ import annotations
@@ -17,19 +16,20 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO
-from fedzo.core.federation import Federation, LocalFederation
+from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
 from fedzo.runs.folder import RunFolder
-from fedzo.runs.loop import Loop, unchanged
+from fedzo.runs.loop import Loop, Running
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Callback, Result, closing
 from fedzo.runs.tables import Config, as_toml
 from fedzo.runs.watchers import Curves
 from fedzo.uplinks import Uplink
+from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
-Drive = Callable[[Federation], Result]
+Drive = Callable[[Engine], Result]
 
 
 @dataclass(frozen=True)
@@ -54,33 +54,20 @@ class Job:
         return None if self.run_dir is None else RunFolder(self.run_dir)
 
 
-# An engine makes the federation of a job, and has the rounds driven over it.
-Engine = Callable[[Job, Objective, Drive], Result]
+# Makes the engine of a job, and has it drive the run.
+Backend = Callable[[Job, Objective, Drive], Result]
 
 
 def threads(job: Job, objective: Objective, drive: Drive) -> Result:
     """Drive the rounds over threads of this process."""
-    return drive(LocalFederation(objective, job.options.seed, job.options.workers))
+    return drive(LocalEngine(objective, job.options.seed, job.options.workers))
 
 
-def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads) -> Result:
+def perform(job: Job, objective: Objective, x0: Array, backend: Backend = threads) -> Result:
     """Prepare, run and finish a job on a problem that this process holds."""
     check_folder(job)  # before the first query
     with closing(objective):
-        job, probed = choose_numbers(job, objective, x0)
-        result = engine(
-            job,
-            objective,
-            lambda federation: drive(
-                job,
-                federation,
-                x0,
-                objective.point,
-                probed,
-                objective.snapshot,
-                objective.chosen_by,
-            ),
-        )
+        result = backend(job, objective, lambda engine: run_job(job, engine, x0, objective))
         objective.keep(result.best)
         result.problem = objective
     if job.run_dir is not None:
@@ -99,44 +86,37 @@ def check_folder(job: Job) -> None:
         folder.check_free()
 
 
-def choose_numbers(job: Job, objective: Objective, x0: Array) -> tuple[Job, int]:
+def choose_numbers(
+    job: Job, setting: RunSetting, objective: Objective | None, x0: Array
+) -> Running[tuple[Job, int]]:
     """Return the job with numbers in place of "auto", and how many queries they took.
 
     A resumed run has them in its checkpoint; the configuration still says "auto".
     """
-    if not (isinstance(job.algorithm, FedZO) and job.algorithm.automatic):
+    algorithm = job.algorithm
+    if objective is None or not (isinstance(algorithm, FedZO) and algorithm.automatic):
         return job, 0
-    from fedzo.runs.auto import automatic, choose, stand_in
+    from fedzo.runs.auto import Chosen, automatic, choose, stand_in
 
-    chosen, probed = stand_in(job.algorithm), 0
+    chosen = Chosen(stand_in(algorithm), 0)
     if not (job.resume and job.folder is not None and os.path.exists(job.folder.checkpoint)):
-        with LocalFederation(objective, job.options.seed, job.options.workers) as federation:
-            chosen, probed = choose(job.algorithm, federation, x0, job.options.rounds)
-    return replace(job, algorithm=automatic(job.algorithm, chosen, objective)), probed
+        chosen = yield from choose(algorithm, setting, objective, x0, job.options.rounds)
+    adapted = automatic(algorithm, chosen.algorithm, objective)
+    return replace(job, algorithm=adapted), chosen.queries
 
 
-def drive(
-    job: Job,
-    federation: Federation,
-    x0: Array,
-    point: Callable[[Array], Array] | None = None,
-    probed: int = 0,
-    snapshot: Callable[[Array], Array] = unchanged,
-    chosen_by: str = "",
-) -> Result:
-    """Run a job over a federation of any kind.
+def run_job(job: Job, engine: Engine, x0: Array, objective: Objective | None = None) -> Result:
+    """Run a job on an engine of any kind.
 
-    ``point`` turns the model into what the user knows, if they differ; ``probed`` is how many
-    queries were asked before the run; ``snapshot`` copies a model that rounds move in place;
-    ``chosen_by`` is the metric by which the best model is chosen, if it is not the loss.
+    ``objective`` is the problem, if this process holds it.
 
     Examples
     --------
     >>> import fedzo, numpy as np
     >>> from fedzo.problems.function import FunctionObjective
-    >>> federation = LocalFederation(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
+    >>> engine = LocalEngine(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
     >>> job = Job(fedzo.FedZO(learning_rate=0.1), fedzo.Ideal(), RunOptions(rounds=20), tables={})
-    >>> bool(drive(job, federation, np.ones(2)).fun < 1e-3)
+    >>> bool(run_job(job, engine, np.ones(2)).fun < 1e-3)
     True
     """
     check_folder(job)
@@ -144,10 +124,18 @@ def drive(
     if folder is not None:
         watchers = (*watchers, Curves(folder))
     job = replace(job, tables=as_toml(job.tables), watchers=watchers)
-    loop = Loop.begin(
-        job, federation, x0, point=point, probed=probed, snapshot=snapshot, chosen_by=chosen_by
-    )
-    with nullcontext() if folder is None else folder.held():
+    with closing(*watchers), engine:
+        return drive(rounds(job, engine, x0, objective), engine)
+
+
+def rounds(
+    job: Job, engine: Engine, x0: Array, objective: Objective | None = None
+) -> Running[Result]:
+    """Yield the tasks of a run, from the probes of "auto" to the last evaluation."""
+    setting = RunSetting(engine, job.uplink)
+    job, probed = yield from choose_numbers(job, setting, objective, x0)
+    engine.dropped.clear()  # of no round
+    loop = Loop.begin(job, engine, x0, objective, probed)
+    with nullcontext() if job.folder is None else job.folder.held():
         loop.open(job.resume)
-        with closing(*watchers), federation:
-            return loop.close(*loop.go())
+        return loop.close(*(yield from loop.go()))

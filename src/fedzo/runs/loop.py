@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation
-from fedzo.core.objective import Best
+from fedzo.algorithms import Algorithm
+from fedzo.algorithms.compose import compose, current
+from fedzo.core.engine import Engine
+from fedzo.core.objective import Best, Objective
+from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
 from fedzo.runs.checkpoint import Checkpoint
 from fedzo.runs.folder import RunFolder
@@ -24,16 +27,14 @@ from fedzo.runs.result import Progress, Result, Status
 from fedzo.runs.resuming import reopen
 from fedzo.runs.states import all_finite, fingerprint, flatten
 from fedzo.runs.verdict import always_left_out, shortcoming
+from fedzo.uplinks.base import RunSetting
 
 if TYPE_CHECKING:
     from fedzo.runs.job import Job
 
 Array = NDArray[Any]
-
-
-def unchanged(x: Array) -> Array:
-    """Return x itself: most problems do not move it in place."""
-    return x
+T = TypeVar("T")
+Running = Generator[Task | Losses, Any, T]  # asks an engine, and returns a T
 
 
 @dataclass
@@ -41,38 +42,38 @@ class Loop:
     """A run under way: :meth:`go` continues from the present position to the end."""
 
     job: Job
-    federation: Federation
+    engine: Engine
+    algorithm: Algorithm  # the job's, with the wrappers that the run needs
+    setting: RunSetting
     position: Position
     best: Best  # of the evaluations on schedule: those that a resumed run repeats
     start: str  # a fingerprint of x0
-    point: Callable[[Array], Array] | None = None
+    objective: Objective | None = None  # the problem, if this process holds it
     history: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     asked_before: int = 0  # what the meter had counted before the run, if there is one
     began: float = field(default_factory=time.perf_counter)
     silent: set[int] | None = None  # the devices that have answered no evaluation
     sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
-    snapshot: Callable[[Array], Array] = unchanged
-    chosen_by: str = ""  # the metric that makes a model the best, before the loss
 
     @classmethod
     def begin(
         cls,
         job: Job,
-        federation: Federation,
+        engine: Engine,
         x0: Array,
-        point: Callable[[Array], Array] | None = None,
+        objective: Objective | None = None,
         probed: int = 0,
-        snapshot: Callable[[Array], Array] = unchanged,
-        **settings: Any,
     ) -> Self:
-        """Return the run before its first round."""
-        position = Position(0, job.algorithm.init(x0, federation, job.uplink), probed)
-        if federation.meter is not None:  # after those of the start and the end
-            federation.meter.evaluations = 1 + job.options.evaluates_between
-        best = Best(snapshot(x0), np.inf, 0)
-        settings["snapshot"] = snapshot
-        return cls(job, federation, position, best, fingerprint(x0), point, **settings)
+        """Return the run before its first round; ``probed`` queries were asked before it."""
+        setting = RunSetting(engine, job.uplink)
+        algorithm = compose(job.algorithm, job.uplink, x0)
+        position = Position(0, algorithm.init(x0, setting), probed)
+        if engine.meter is not None:  # after those of the start and the end
+            engine.meter.evaluations = 1 + job.options.evaluates_between
+        start = x0 if objective is None else objective.snapshot(x0)
+        best = Best(start, np.inf, 0)
+        return cls(job, engine, algorithm, setting, position, best, fingerprint(x0), objective)
 
     @property
     def options(self) -> RunOptions:
@@ -87,11 +88,15 @@ class Loop:
     @property
     def x(self) -> Array:
         """The global model."""
-        return self.job.algorithm.model(self.position.state)
+        return self.algorithm.model(self.position.state)
 
     def shown(self, x: Array) -> Array:
         """Return a model as the user knows it."""
-        return x.copy() if self.point is None else self.point(x)
+        return x.copy() if self.objective is None else self.objective.point(x)
+
+    def snapshot(self, x: Array) -> Array:
+        """Return x as it is now: a copy if the problem moves it in place."""
+        return x if self.objective is None else self.objective.snapshot(x)
 
     @property
     def seconds(self) -> float:
@@ -102,9 +107,9 @@ class Loop:
         """Load the checkpoint or make the folder; write nothing if that fails."""
         if self.files is not None:
             self._open_folder(self.files, resume)
-        if self.federation.meter is not None:
+        if self.engine.meter is not None:
             counted = self.position.queries + self._evaluation_queries()
-            self.asked_before = self.federation.meter.queries - counted
+            self.asked_before = self.engine.meter.queries - counted
 
     def _open_folder(self, files: RunFolder, resume: bool) -> None:
         if resume:
@@ -117,13 +122,13 @@ class Loop:
         if not resume:
             self.save()  # what "auto" has measured, and the queries for it, survive a kill
 
-    def go(self) -> tuple[Status, str]:
+    def go(self) -> Running[tuple[Status, str]]:
         """Run until it ends, and return how it ended."""
         try:
-            status, message = self._loop()
-            self.evaluate()  # a callback may have stopped it off the schedule
+            status, message = yield from self._loop()
+            yield from self.evaluate()  # a callback may have stopped it off the schedule
         except Halted as error:
-            status, message = self._halted(error)
+            status, message = yield from self._halted(error)
         except KeyboardInterrupt:
             self.save()
             self._count_unfinished_queries()
@@ -133,18 +138,18 @@ class Loop:
             status, message = Status.NON_FINITE, str(error)
         return status, message
 
-    def _loop(self) -> tuple[Status, str]:
+    def _loop(self) -> Running[tuple[Status, str]]:
         while True:
             t = self.position.round
             at_end = t == self.options.rounds
             if self.options.evaluates(t) or at_end:
-                self.evaluate()
+                yield from self.evaluate()
             if self.options.saves(t):
                 self.save()
             if end := self._end(at_end):
                 self.save()
                 return end
-            self.step()
+            yield from self.step()
 
     def _end(self, at_end: bool) -> tuple[Status, str] | None:
         """Return how the run ends after this round, if it does."""
@@ -162,11 +167,11 @@ class Loop:
         progress = self._progress()
         return True in [bool(watcher(progress)) for watcher in self.job.watchers]  # call each
 
-    def _halted(self, error: Halted) -> tuple[Status, str]:
+    def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
         """Keep the last whole round, evaluated if it can be; count what was asked for after it."""
         if isinstance(error, BudgetSpent):
             with suppress(Halted):  # where nothing is left for that
-                self.evaluate()
+                yield from self.evaluate()
         self._count_unfinished_queries()
         self.save()
         status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
@@ -181,13 +186,13 @@ class Loop:
         asked = self._asked(self.asked_before, counted)
         self.position = self.position._replace(queries=asked - self._evaluation_queries())
 
-    def step(self) -> None:
+    def step(self) -> Running[None]:
         """Do one round."""
         t, state = self.position.round, self.position.state
         before = self._metered()
-        state, info = self.job.algorithm.round(t, state, self.federation, self.job.uplink)
+        state, info = yield from self.algorithm.round(t, state, self.setting)
         self._note_left_out(t + 1)
-        if not all_finite(self.job.algorithm.model(state)):
+        if not all_finite(self.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
         # A round may report anything; only numbers go into the history.
         info = info._replace(
@@ -199,22 +204,23 @@ class Loop:
         """Return whether a round has left the model as it was, though it was to move it."""
         if self._stays_until_better():
             return False
-        x, moved = (self.job.algorithm.model(state) for state in (before, after))
+        x, moved = (self.algorithm.model(state) for state in (before, after))
         # One that is moved in place is not there any more as it was.
         return not np.may_share_memory(x, moved) and np.array_equal(x, moved)
 
     def _stays_until_better(self) -> bool:
         """Return whether to stay is to have found nothing better, rather than to stand still."""
-        return self.job.algorithm.settles or not self.job.algorithm.moves_each_round
+        return self.algorithm.tracks_best or not self.algorithm.moves_each_round
 
-    def evaluate(self) -> None:
+    def evaluate(self) -> Running[None]:
         """Add f(x) over all devices and the problem's metrics to the history, once a round."""
         at = self.position
         if self._recorded():
             return
         before, pending = self._metered(), list(self.left_out)
-        losses = self.federation.losses(self.x)
-        absent = [device.device for device in self.federation.left_out]
+        evaluation: Evaluation = yield Losses(self.x)
+        losses = evaluation.losses
+        absent = [device.device for device in self.engine.dropped]
         self.silent = set(absent) if self.silent is None else self.silent & set(absent)
         self._note_left_out(at.round)
         wrong = ~np.isfinite(losses)
@@ -227,12 +233,12 @@ class Loop:
         record: dict[str, Any] = {
             "round": at.round,
             "train_loss": mean_of(losses),
-            **numbers_of(self.federation.metrics(self.x)),
+            **numbers_of(evaluation.metrics),
             **numbers_of(at.last.metrics),
             "participants": at.last.participants,
             "queries": at.queries,
             "evaluation_queries": self._evaluation_queries()
-            + self._asked(before, self.federation.evaluation_cost),
+            + self._asked(before, self.engine.evaluation_cost),
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
             "channel_uses": at.channel_uses,
@@ -288,7 +294,7 @@ class Loop:
             status=status,
             message=message,
             nit=at.round,
-            algorithm=self.job.algorithm.with_numbers(at.state),
+            algorithm=current(self.algorithm, at.state),
             last=last,
             best=best,
             queries=at.queries,
@@ -307,7 +313,7 @@ class Loop:
         if status <= Status.STOPPED:
             losses = [record["train_loss"] for record in self.history]
             moved = fingerprint(self.x) != self.start
-            if self.job.algorithm.settles:  # noise is no rise
+            if self.algorithm.tracks_best:  # noise is no rise
                 losses, best = losses[-1:], best if moved else best._replace(round=0)
             moved = moved or self._stays_until_better()
             found = shortcoming(
@@ -326,24 +332,29 @@ class Loop:
 
     def _note_left_out(self, t: int) -> None:
         """Note the devices left out in round t, for the next record of the history."""
-        for absent in sorted(self.federation.left_out):
+        for absent in sorted(self.engine.dropped):
             self.left_out.append({"round": t, **absent._asdict()})
-        self.federation.left_out.clear()
+        self.engine.dropped.clear()
 
     def _better(self) -> Best:
         """Return the best evaluated model, the present one included."""
         if self._recorded() and (
-            self.job.algorithm.settles or self._rank(self.history[-1]) < self._best_rank()
+            self.algorithm.tracks_best or self._rank(self.history[-1]) < self._best_rank()
         ):
             return Best(self.snapshot(self.x), self.history[-1]["train_loss"], self.position.round)
         return self.best
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
         """Return the key that orders models, the best first: minus the metric, then the loss."""
-        return -record.get(self.chosen_by, 0.0), record["train_loss"]
+        return -record.get(self._metric, 0.0), record["train_loss"]
+
+    @property
+    def _metric(self) -> str:
+        """The metric that makes a model the best, before the loss; empty: the loss alone."""
+        return "" if self.objective is None else self.objective.chosen_by
 
     def _best_rank(self) -> tuple[float, float]:
-        if not self.chosen_by:
+        if not self._metric:
             return 0.0, self.best.fun
         best = (self.best.round, self.best.fun)
         kept = (r for r in self.history if (r["round"], r["train_loss"]) == best)
@@ -353,11 +364,11 @@ class Loop:
         return self.history[-1].get("evaluation_queries", 0) if self.history else 0
 
     def _metered(self) -> int:
-        return 0 if self.federation.meter is None else self.federation.meter.queries
+        return 0 if self.engine.meter is None else self.engine.meter.queries
 
     def _asked(self, before: int, reported: int) -> int:
         """Return the queries since ``before``: as metered, retries included, or as reported."""
-        return int(reported) if self.federation.meter is None else self._metered() - before
+        return int(reported) if self.engine.meter is None else self._metered() - before
 
     def _reached(self) -> bool:
         """Return whether the model was evaluated and meets the target."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 from fedzo.core.random import check_seed
 from fedzo.errors import check_count, check_counts, check_positive, require
 
-MOST_ROUNDS = (1 << 32) - (1 << 16)  # the rounds above are for measurements before a run
+MOST_ROUNDS = 1 << 26  # a round has so many bits in the address of a draw
 
 
 class RunKeywords(TypedDict, total=False):

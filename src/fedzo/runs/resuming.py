@@ -32,8 +32,8 @@ def reopen(loop: Loop, files: RunFolder) -> None:
     loop.best, loop.left_out = checkpoint.best, checkpoint.left_out
     _read_history(loop, files, checkpoint)
     loop.began -= checkpoint.seconds
-    if loop.federation.meter is not None:
-        loop.federation.meter.queries = checkpoint.spent
+    if loop.engine.meter is not None:
+        loop.engine.meter.queries = checkpoint.spent
 
 
 def _check_same(loop: Loop, files: RunFolder, checkpoint: Checkpoint) -> None:

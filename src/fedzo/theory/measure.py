@@ -30,7 +30,7 @@ from fedzo.errors import InvalidValue
 
 Array = NDArray[Any]
 
-_ROUND = (1 << 32) - 1  # draws are addressed by rounds that no run gets to
+_ROUND, _TASK = (1 << 26) - 1, 63  # an address that no run draws at
 _NUMBERS = 1 << 25  # in all directions of a measurement: memory is a few times that
 _HALVINGS = 10  # of a step that does not lower the loss
 
@@ -79,7 +79,7 @@ class Probe:
 
     def at(self, stream: Stream, point: int = 0, device: int = 0, step: int = 0) -> Draws:
         """Return the draws of one purpose and place."""
-        return Draws(self.seed, stream, _ROUND - point, device, step)
+        return Draws(self.seed, stream, _ROUND - point, device, step, _TASK)
 
     def batch(self, point: int, device: int, repeat: int, size: int | None = None) -> Any:
         """Return a batch of a device, the same whenever it is asked for."""

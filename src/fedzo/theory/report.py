@@ -7,10 +7,10 @@ import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fedzo.algorithms import Algorithm, FedZO
-from fedzo.core.federation import Federation
+from fedzo.core.engine import ReplayEngine
 from fedzo.errors import UsageError, require
 from fedzo.theory.advice import (
     LocalSteps,
@@ -25,6 +25,7 @@ from fedzo.theory.bounds import Bound, Constants, Limit, Setting, bound, limit
 from fedzo.theory.estimate import Estimate
 from fedzo.theory.table import table_one
 from fedzo.uplinks import AirComp, Uplink
+from fedzo.uplinks.base import RunSetting
 
 _WHO = {1: "all devices", 2: "some of the devices", 3: "over the air"}
 _COVERED = ("sphere", "orthogonal")  # both have the moments that the proofs use, or smaller
@@ -252,7 +253,7 @@ def _setting(
     }
     if not isinstance(uplink, AirComp):
         return Setting(devices, dim, rounds, algorithm.participants, **sizes), []
-    who = cast(Federation, _Devices(seed, dim, devices))
+    who = RunSetting(ReplayEngine(seed, dim, devices), uplink)
     counts = [len(uplink.participants(t, None, who)) for t in range(rounds)]
     heard = [count for count in counts if count > 0]
     if not heard:
@@ -267,14 +268,6 @@ def _setting(
             f"{devices * algorithm.local_steps}"
         )
     return setting, warnings
-
-
-class _Devices(NamedTuple):
-    """As much of a federation as it takes to tell who takes part."""
-
-    seed: int
-    dim: int
-    devices: int
 
 
 def _broken(constants: Constants, setting: Setting, steps: Steps) -> list[str]:

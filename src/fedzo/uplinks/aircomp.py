@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies
 from fedzo.core.random import Draws, Stream
+from fedzo.core.tasks import Replies
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of, require
-from fedzo.uplinks.base import Uplink, UplinkInfo
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
 
 Array = NDArray[Any]
 
@@ -112,9 +112,9 @@ class AirComp(Uplink):
         if self.noise == "real" and self.packing:
             raise InvalidValue("noise", "real", "'complex' with packing, which uses both parts")
 
-    def channels(self, t: int, federation: Federation) -> tuple[Array, Array]:
+    def channels(self, t: int, setting: RunSetting) -> tuple[Array, Array]:
         """Return h and what is known of it, ĥ, of all N devices in round t."""
-        n, at = federation.devices, Draws(federation.seed, Stream.CHANNEL, round=t)
+        n, at = setting.devices, Draws(setting.seed, Stream.CHANNEL, round=t)
         h = np.ones(n, np.complex128) if self.channel == "fixed" else _complex_normals(at, n)
         if self.channel == "rician":
             k = 3.0 if self.rician_factor is None else self.rician_factor
@@ -123,22 +123,20 @@ class AirComp(Uplink):
             return h, h
         return h, h + math.sqrt(self.csi_error) * _complex_normals(at._replace(step=1), n)
 
-    def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
+    def participants(self, t: int, wanted: int | None, setting: RunSetting) -> Array:
         """Return {i : |ĥ_i| >= h_min}."""
-        _, known = self.channels(t, federation)
+        _, known = self.channels(t, setting)
         return np.flatnonzero(np.abs(known) >= self.h_min)
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Array, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Array, UplinkInfo]:
         """Return what the server makes of the sum that it hears.
 
         With perfect knowledge of the channel, h_i α_i is the same real number for all, so
         the sum can be formed as the updates come in, before Δ_max is known. Weights other
         than the uniform 1/M multiply what a device sends.
         """
-        dim = federation.dim
-        h, known = self.channels(t, federation)
+        dim = setting.dim
+        h, known = self.channels(t, setting)
         heard, total = np.zeros(self._uses(dim), np.complex128), np.zeros(dim)
         shares, model_bytes, squares = 0.0, 0, {}
         for update in updates:
@@ -154,7 +152,7 @@ class AirComp(Uplink):
             i: (self.h_min / abs(known[i])) ** 2 * square / (largest or 1.0)
             for i, square in squares.items()
         }
-        noise = self._noise(t, federation) * math.sqrt(largest) / self._amplitude(dim)
+        noise = self._noise(t, setting) * math.sqrt(largest) / self._amplitude(dim)
         added = float(np.linalg.norm(self._numbers(noise, dim)))
         signal = float(np.linalg.norm(total))
         metrics = {
@@ -181,12 +179,12 @@ class AirComp(Uplink):
         """h_min sqrt(uses P / σ_w²): what a sum of updates with Δ_max = 1 arrives with."""
         return self.h_min * math.sqrt(self._uses(dim)) * 10 ** (self.snr_db / 20)
 
-    def _noise(self, t: int, federation: Federation) -> Array:
+    def _noise(self, t: int, setting: RunSetting) -> Array:
         """Return n / σ_w, one complex number a channel use."""
-        uses = self._uses(federation.dim)
+        uses = self._uses(setting.dim)
         if self.snr_db == math.inf:
             return np.zeros(uses, np.complex128)
-        at = Draws(federation.seed, Stream.NOISE, round=t)
+        at = Draws(setting.seed, Stream.NOISE, round=t)
         return at.normals(uses) if self.noise == "real" else _complex_normals(at, uses)
 
     def _symbols(self, numbers: Array) -> Array:

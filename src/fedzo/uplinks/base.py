@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies
+from fedzo.core.engine import Engine
 from fedzo.core.fixed import SetMean
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.errors import InvalidValue
 
 Array = NDArray[Any]
@@ -43,6 +44,48 @@ class UplinkInfo(NamedTuple):
     metrics: Mapping[str, Any] = {}
 
 
+class RunSetting:
+    """What the parts of a run may know of each other: the devices, the problem and the uplink.
+
+    Attributes
+    ----------
+    seed, dim, devices : int
+        The run's seed, d and N.
+    engine : Engine
+        What answers the tasks; rounds yield them and do not call it.
+    uplink : Uplink
+        How replies reach the server.
+    scale : array, optional
+        The problem's typical length of each coordinate of x.
+    scratch : dict
+        Memory that is never saved, such as a suspended search. The state of the algorithm must be
+        enough to rebuild it.
+    """
+
+    def __init__(self, engine: Engine, uplink: Uplink) -> None:
+        self.seed, self.dim, self.devices = engine.seed, engine.dim, engine.devices
+        self.engine, self.uplink, self.scale = engine, uplink, engine.scale
+        self.scratch: dict[str, Any] = {}
+
+    def offers(self, method: str) -> bool:
+        """Return whether the problem has one of an objective's optional methods."""
+        return self.engine.offers(method)
+
+    @property
+    def sending_updates(self) -> set[int]:
+        """Devices that send whole updates although the uplink takes coefficients."""
+        return self.engine.sending_updates
+
+    @property
+    def queries_left(self) -> float:
+        """Number of queries left in the budget, after those of the evaluations to come."""
+        meter = self.engine.meter
+        if meter is None or meter.max_queries is None:
+            return math.inf
+        reserved = meter.evaluations * self.engine.evaluation_cost
+        return float(meter.max_queries - meter.queries - reserved)
+
+
 class Uplink:
     """A frozen dataclass: its fields are its settings, and it has no state.
 
@@ -54,15 +97,15 @@ class Uplink:
     wants_coefficients: ClassVar[bool] = False
     wants_updates: ClassVar[bool] = True
 
-    def participants(self, t: int, wanted: int | None, federation: Federation) -> Array:
+    def participants(self, t: int, wanted: int | None, setting: RunSetting) -> Array:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""
-        return sample_uniformly(t, wanted, federation)
+        return sample_uniformly(t, wanted, setting)
 
-    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t, the server's view of the mean update: an array, or what makes one."""
         raise NotImplementedError
 
-    def essence(self, updates: list[Update], work: Work) -> list[Update]:
+    def essence(self, updates: list[Update], task: LocalSteps) -> list[Update]:
         """Return the coefficients that :meth:`aggregate` makes the same of as of these updates.
 
         They are what others must be told to follow the server. Here it is all updates; where
@@ -70,16 +113,18 @@ class Uplink:
         """
         return updates
 
-    def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
-        """Return the mean of the values that devices answered to points, and what was sent."""
+    def aggregate_values(
+        self, t: int, updates: Replies, setting: RunSetting
+    ) -> tuple[Array, UplinkInfo]:
+        """Return the mean of the values that devices replied, and what was sent."""
         kind = type(self).__name__
         raise InvalidValue("kind", kind, "one that can send values, such as 'ideal'")
 
 
-def sample_uniformly(t: int, wanted: int | None, federation: Federation) -> Array:
-    """Return M of the N devices, uniformly, without replacement."""
-    n = federation.devices
-    return Draws(federation.seed, Stream.PARTICIPANTS, round=t).subset(n, wanted or n)
+def sample_uniformly(t: int, wanted: int | None, setting: RunSetting, task: int = 0) -> Array:
+    """Return M of the N devices, uniformly, without replacement; ``task`` is its index."""
+    n = setting.devices
+    return Draws(setting.seed, Stream.PARTICIPANTS, round=t, task=task).subset(n, wanted or n)
 
 
 class Mean:
@@ -116,10 +161,10 @@ class Mean:
         return self._total / self._shares
 
 
-def mean_of(work: Work | None, dim: int) -> Mean | SetMean:
+def mean_of(task: LocalSteps | None, dim: int) -> Mean | SetMean:
     """Return what takes the mean of a round's updates, by what their directions are drawn from."""
-    fixed = work is not None and work.algorithm.fixed_directions is not None
-    return SetMean(work, dim) if fixed and work is not None else Mean(dim)
+    fixed = task is not None and task.algorithm.fixed_directions is not None
+    return SetMean(task, dim) if fixed and task is not None else Mean(dim)
 
 
 def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:
@@ -127,8 +172,7 @@ def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:
 
     Where nobody answered, there is nothing to average: the values are NaN.
     """
-    assert updates.work is not None
-    points = updates.work.x
+    task = updates.task
     total: Array = np.zeros(1)
     shares, sent, count = 0.0, 0, 0
     for update in updates:
@@ -137,6 +181,6 @@ def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:
         shares += update.weight
         sent += update.values.nbytes
         count += update.values.size
-    mean = total / shares if shares else np.full(len(points), np.nan)
-    down = updates.count * points.nbytes
+    mean = total / shares if shares else np.full(task.size, np.nan)
+    down = updates.count * task.nbytes
     return mean, UplinkInfo(uplink_bytes=sent, downlink_bytes=down, channel_uses=count)

@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies
-from fedzo.uplinks.base import Mean, Uplink, UplinkInfo, mean_values
+from fedzo.core.tasks import Replies
+from fedzo.uplinks.base import Mean, RunSetting, Uplink, UplinkInfo, mean_values
 
 Array = NDArray[Any]
 
@@ -24,30 +24,32 @@ class Ideal(Uplink):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.core.federation import LocalFederation, Replies
-    >>> from fedzo.core.work import Update
+    >>> from fedzo.core.engine import LocalEngine
+    >>> from fedzo.core.tasks import Replies, Update
     >>> from fedzo.problems.function import FunctionObjective
-    >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 2, devices=9), seed=1)
-    >>> Ideal().participants(0, 4, federation)
+    >>> from fedzo.uplinks.base import RunSetting
+    >>> engine = LocalEngine(FunctionObjective(lambda x, i: 0.0, 2, devices=9), seed=1)
+    >>> setting = RunSetting(engine, Ideal())
+    >>> Ideal().participants(0, 4, setting)
     array([2, 4, 5, 8])
     >>> updates = [Update(i, np.array([i, 1.0]), weight=1, queries=3) for i in (0, 2)]
-    >>> delta, info = Ideal().aggregate(0, Replies(updates), federation)
+    >>> delta, info = Ideal().aggregate(0, Replies(updates), setting)
     >>> delta, info.uplink_bytes, info.channel_uses
     (array([1., 1.]), 32, 4)
     """
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Array, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Array, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, or the weighted mean where weights differ."""
-        mean, sent = Mean(federation.dim), 0
+        mean, sent = Mean(setting.dim), 0
         for update in updates:
             mean.add(update)
             sent += update.delta.nbytes
-        uses = updates.count * federation.dim
+        uses = updates.count * setting.dim
         info = UplinkInfo(uplink_bytes=sent, downlink_bytes=sent, channel_uses=uses)
         return mean.value(), info
 
-    def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
+    def aggregate_values(
+        self, t: int, updates: Replies, setting: RunSetting
+    ) -> tuple[Array, UplinkInfo]:
         """Return the weighted mean of the values, each a number of eight bytes."""
         return mean_values(updates)

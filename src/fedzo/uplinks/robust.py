@@ -30,10 +30,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
-from fedzo.uplinks.base import Uplink, UplinkInfo, mean_of
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_of
 from fedzo.uplinks.seeds import centred
 
 Array = NDArray[Any]
@@ -60,12 +59,14 @@ class Robust(Uplink):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.core.federation import LocalFederation, Replies
-    >>> from fedzo.core.work import Update
+    >>> from fedzo.core.engine import LocalEngine
+    >>> from fedzo.core.tasks import Replies, Update
     >>> from fedzo.problems.function import FunctionObjective
-    >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 1, devices=3), seed=1)
+    >>> from fedzo.uplinks.base import RunSetting
+    >>> engine = LocalEngine(FunctionObjective(lambda x, i: 0.0, 1, devices=3), seed=1)
+    >>> setting = RunSetting(engine, Robust())
     >>> updates = [Update(i, np.array([v]), 1, 3) for i, v in enumerate([1.0, 2.0, -1e9])]
-    >>> Robust("median").aggregate(0, Replies(updates), federation)[0]
+    >>> Robust("median").aggregate(0, Replies(updates), setting)[0]
     array([1.])
     """
 
@@ -79,30 +80,28 @@ class Robust(Uplink):
         require(0 <= self.trim < 0.5, "trim", self.trim, "a number in [0, 0.5)")
         require(1 <= self.clip < np.inf, "clip", self.clip, "a number >= 1")
 
-    def aggregate(
-        self, t: int, updates: Replies, federation: Federation
-    ) -> tuple[Array, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Array, UplinkInfo]:
         """Return the centre of the round's updates."""
         rows = [update.delta for update in updates]
         if not rows:
-            return np.zeros(federation.dim), UplinkInfo(0, 0, 0)
+            return np.zeros(setting.dim), UplinkInfo(0, 0, 0)
         return self._centre(np.stack(rows)), _info(rows, down=sum(row.nbytes for row in rows))
 
-    def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
+    def aggregate_values(
+        self, t: int, updates: Replies, setting: RunSetting
+    ) -> tuple[Array, UplinkInfo]:
         """Return the centre of the values that devices answered to points.
 
         What only one device was asked for has no centre: of that it is the mean.
         """
-        work = updates.work
-        assert work is not None
+        task = updates.task
         rows = [update.values for update in updates if update.values is not None]
-        down = updates.count * work.x.nbytes
+        down = updates.count * task.nbytes
         if not rows:
-            return np.full(len(work.x), np.nan), UplinkInfo(0, 0, 0)
+            return np.full(task.size, np.nan), UplinkInfo(0, 0, 0)
         told = np.stack(rows)
         centre = told.mean(axis=0)
-        everyone = getattr(work.algorithm, "answered_by_all", lambda x: slice(None))(work.x)
-        centre[everyone] = self._centre(told[:, everyone])
+        centre[task.comparable] = self._centre(told[:, task.comparable])
         return centre, _info(rows, down)
 
     def _centre(self, rows: Array) -> Array:
@@ -141,13 +140,13 @@ class RobustSeeds(Robust):
     wants_coefficients: ClassVar[bool] = True
     wants_updates: ClassVar[bool] = False
 
-    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return what the centre of the round's coefficients makes."""
-        heard, work = list(updates), updates.work
-        mean = mean_of(work, federation.dim)
+        heard, task = list(updates), updates.task
+        mean = mean_of(task, setting.dim)
         if not heard:
             return mean.value(), UplinkInfo(0, 0, 0)
-        if work is None or not work.algorithm.shared_directions:
+        if task is None or not task.algorithm.shared_directions:
             raise UsageError(
                 "uplink.kind = 'robust_seeds': coefficients can only be compared along the same "
                 "directions; set algorithm.shared_directions = true"
@@ -155,17 +154,17 @@ class RobustSeeds(Robust):
         rows = [update.coefficients for update in heard if update.coefficients is not None]
         if len(rows) < len(heard):
             raise UsageError("uplink.kind = 'robust_seeds': an update came without coefficients")
-        (centre,) = self.essence(heard, work)
+        (centre,) = self.essence(heard, task)
         mean.add(centre)
-        return mean.value(), _info(rows, down=len(rows) * work.x.nbytes)
+        return mean.value(), _info(rows, down=len(rows) * task.x.nbytes)
 
-    def essence(self, updates: list[Update], work: Work) -> list[Update]:
+    def essence(self, updates: list[Update], task: LocalSteps) -> list[Update]:
         """Return the centre of the coefficients, as one update."""
         if not updates:
             return []
         rows = np.stack([np.asarray(update.coefficients) for update in updates])
         centre = self._centre(rows.reshape(len(rows), -1)).reshape(rows.shape[1:])
-        return [centred(updates[0], centre.astype(rows.dtype), work)]
+        return [centred(updates[0], centre.astype(rows.dtype), task)]
 
 
 def clipped(rows: Array, clip: float) -> Array:

@@ -3,7 +3,7 @@ r"""Seeds and scalars: the same run, a fraction of the bytes.
 A FedZO update is a combination of directions, :math:`\Delta_i^t = \sum_k \sum_n c_{k,n}\, g_{k,n}`,
 and the directions are named by (seed, round, device, step), which the server knows. So a
 device sends its H x b2 coefficients, and the server draws the directions again
-(:meth:`fedzo.core.work.Work.rebuild`). The coefficients are those that the device itself
+(:meth:`fedzo.core.tasks.LocalSteps.rebuild`). The coefficients are those that the device itself
 used, in the model's precision, and both sum by the same kernel in the same order:
 
 * the rebuilt update is the device's own **to the bit** on machines whose vector units are
@@ -26,13 +26,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.federation import Federation, Replies
 from fedzo.core.fixed import SetSum
 from fedzo.core.rebuilt import Rebuilt
 from fedzo.core.streams import Combination
-from fedzo.core.work import Update, Work
+from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of
-from fedzo.uplinks.base import Uplink, UplinkInfo, mean_of, mean_values
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_of, mean_values
 
 Array = NDArray[Any]
 
@@ -86,20 +85,20 @@ class Seeds(Uplink):
             allowed = one_of(DOWNLINKS) + nearest(self.downlink, DOWNLINKS)
             raise InvalidValue("downlink", self.downlink, allowed)
 
-    def aggregate(self, t: int, updates: Replies, federation: Federation) -> tuple[Any, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
-        work = updates.work
-        shared = work is not None and work.algorithm.shared_directions
-        mean, heard, sent, numbers, model, one = mean_of(work, federation.dim), [], 0, 0, 0, 0
+        task = updates.task
+        shared = task is not None and task.algorithm.shared_directions
+        mean, heard, sent, numbers, model, one = mean_of(task, setting.dim), [], 0, 0, 0, 0
         devices, error = [], 0.0
         for summed in updates:
             update, own = summed, summed.coefficients
             if own is None:
-                if not sends_updates(federation, update.device):
+                if not sends_updates(setting, update.device):
                     raise UsageError(_NO_COEFFICIENTS)
                 own = update.delta
-            elif self.verify and work is not None:
-                update, difference = _verify(t, summed, work)
+            elif self.verify and task is not None:
+                update, difference = _verify(t, summed, task)
                 error = max(error, difference)
             if shared and update.coefficients is not None:
                 heard.append(update)
@@ -112,8 +111,8 @@ class Seeds(Uplink):
             devices.append(update.device)
         log = sent
         if heard:
-            assert work is not None
-            (centre,) = self.essence(heard, work)
+            assert task is not None
+            (centre,) = self.essence(heard, task)
             if len(heard) == len(devices):
                 log = one
             else:  # besides the updates of devices that draw other directions
@@ -122,8 +121,8 @@ class Seeds(Uplink):
         delta = mean.value()
         most = model
         if isinstance(delta, SetSum) and self.downlink == "log" and devices:
-            most = min(model, delta.coefficients.size * (model // federation.dim))
-        down, caught_up = self._downlink(t, devices, log, most, federation)
+            most = min(model, delta.coefficients.size * (model // setting.dim))
+        down, caught_up = self._downlink(t, devices, log, most, setting)
         metrics: dict[str, float] = {"caught_up": caught_up}
         if self.verify:
             metrics["rebuild_error"] = error
@@ -132,25 +131,27 @@ class Seeds(Uplink):
         )
         return delta, info
 
-    def essence(self, updates: list[Update], work: Work) -> list[Update]:
+    def essence(self, updates: list[Update], task: LocalSteps) -> list[Update]:
         """Return the mean coefficients, as one update, where directions are shared."""
-        if not updates or not work.algorithm.shared_directions:
+        if not updates or not task.algorithm.shared_directions:
             return updates
-        total, shares = np.zeros(work.algorithm.coefficients_shape), 0.0
+        total, shares = np.zeros(task.algorithm.coefficients_shape), 0.0
         for update in updates:
             assert update.coefficients is not None
             total += update.weight * update.coefficients.astype(np.float64)
             shares += update.weight
         first = updates[0]
         assert first.coefficients is not None
-        return [centred(first, (total / shares).astype(first.coefficients.dtype), work)]
+        return [centred(first, (total / shares).astype(first.coefficients.dtype), task)]
 
-    def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
+    def aggregate_values(
+        self, t: int, updates: Replies, setting: RunSetting
+    ) -> tuple[Array, UplinkInfo]:
         """Return the mean of the values: they are scalars already."""
         return mean_values(updates)
 
     def _downlink(
-        self, t: int, devices: list[int], log: int, most: int, federation: Federation
+        self, t: int, devices: list[int], log: int, most: int, setting: RunSetting
     ) -> tuple[int, int]:
         """Return the bytes that bring the devices to x^t, and how many came by the log.
 
@@ -162,14 +163,14 @@ class Seeds(Uplink):
         recent = most // log if self.downlink == "log" and log else 0
         missing, total, caught_up = set(devices), 0, 0
         for rounds in range(1, min(recent, t) + 1):
-            there = missing & set(self.participants(t - rounds, len(devices), federation).tolist())
+            there = missing & set(self.participants(t - rounds, len(devices), setting).tolist())
             total += len(there) * rounds * log
             caught_up += len(there)
             missing -= there
         return total + len(missing) * most, caught_up
 
 
-def centred(like: Update, coefficients: Array, work: Work) -> Update:
+def centred(like: Update, coefficients: Array, task: LocalSteps) -> Update:
     """Return one update of all devices, of coefficients along the directions that they share.
 
     It is built as the devices build theirs.
@@ -180,16 +181,16 @@ def centred(like: Update, coefficients: Array, work: Work) -> Update:
     else:
         streamed = isinstance(delta, Rebuilt) and delta.streamed
         whole = like._replace(coefficients=coefficients)
-        delta = work.rebuilt(whole, streamed)
+        delta = task.rebuilt(whole, streamed)
     return like._replace(delta=delta, weight=1, coefficients=coefficients)
 
 
-def sends_updates(federation: Federation, device: int) -> bool:
+def sends_updates(setting: RunSetting, device: int) -> bool:
     """Return whether a device sends whole updates, since its generator draws other directions.
 
-    Only a federation of several machines has such devices.
+    Only a setting of several machines has such devices.
     """
-    return device in getattr(federation, "sending_updates", ())
+    return device in setting.sending_updates
 
 
 _NO_COEFFICIENTS = (
@@ -198,14 +199,14 @@ _NO_COEFFICIENTS = (
 )
 
 
-def _verify(t: int, summed: Update, work: Work) -> tuple[Update, float]:
+def _verify(t: int, summed: Update, task: LocalSteps) -> tuple[Update, float]:
     """Return the update as its coefficients make it, and how far that is from the device's sum.
 
     More than rounding means that the algorithm's updates are not combinations of its directions.
     """
     if not isinstance(summed.delta, np.ndarray):  # nothing but its coefficients
         return summed, 0.0
-    update = summed._replace(delta=work.rebuild(summed))
+    update = summed._replace(delta=task.rebuild(summed))
     difference = float(np.abs(update.delta - summed.delta).max())
     if difference > 1e-3 * float(np.abs(summed.delta).max()):
         raise UsageError(

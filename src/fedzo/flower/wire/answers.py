@@ -16,7 +16,7 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedzo.core.work import Update
+from fedzo.core.tasks import Update
 from fedzo.flower.schema import Malformed, array_record, config, numpy_of, take
 
 Array = NDArray[Any]

@@ -8,6 +8,7 @@ algorithms that it knows, and checks every field against its signature.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.signature import arguments_of
-from fedzo.core.work import Work
+from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Slopes, Task
 from fedzo.errors import FedzoError
 from fedzo.flower.following import Following
 from fedzo.flower.reasons import Reason, Refused
@@ -37,19 +38,29 @@ class Packed(NamedTuple):
     arrays: ArrayRecord
 
 
-def pack(work: Work) -> Packed:
-    """Return work as it travels, with the model."""
+def pack(task: Task) -> Packed:
+    """Return a task as it travels, with the model."""
     plain: dict[str, Any] = {
-        "algorithm": describe_algorithm(work.algorithm),
-        "round": work.round,
-        "seed": str(work.seed),  # up to 64 bits without a sign, which a record has no integer for
+        "round": task.round,
+        "seed": str(task.seed),  # up to 64 bits without a sign, which a record has no integer for
     }
-    if work.rows is not None:
-        plain["rows"] = list(work.rows)
-    arrays = {"x": work.x}
-    if work.stretch is not None:
-        arrays["stretch"] = work.stretch
-    return Packed(plain, _arrays(arrays))
+    if task.index:
+        plain["index"] = task.index
+    if isinstance(task, LocalSteps):
+        plain |= {
+            "algorithm": describe_algorithm(task.algorithm),
+            "learning_rate": task.learning_rate,
+        }
+        arrays = {"x": task.x, **{f"row {name}": rows for name, rows in task.rows.items()}}
+        if task.direction_scale is not None:
+            arrays["direction_scale"] = task.direction_scale
+        return Packed(plain, _arrays(arrays))
+    assert isinstance(task, Evaluate | Slopes)
+    plain |= {"batch_size": task.batch_size, "weighting": task.weighting}
+    if isinstance(task, Evaluate):
+        return Packed(plain, _arrays({"points": task.points}))
+    plain |= {"everyone": task.everyone, "central": task.central, "turn": task.turn}
+    return Packed(plain, _arrays({"x": task.x, "steps": task.steps}))
 
 
 def describe_algorithm(algorithm: Algorithm) -> str:
@@ -67,10 +78,10 @@ def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -
     --------
     >>> from fedzo import FedZO
     >>> from fedzo.algorithms import ALGORITHMS
-    >>> work = Work(FedZO(directions=2, local_steps=1), np.zeros(3), round=7, seed=1)
-    >>> content = task(pack(work), [2, 4], coefficients=True)
+    >>> steps = LocalSteps(FedZO(directions=2, local_steps=1), np.zeros(3), round=7, seed=1)
+    >>> content = task(pack(steps), [2, 4], coefficients=True)
     >>> same, devices, coefficients = read_task(content, ALGORITHMS)
-    >>> same.round, same.algorithm == work.algorithm, devices, coefficients
+    >>> same.round, same.algorithm == steps.algorithm, devices, coefficients
     (7, True, [2, 4], True)
     """
     return _addressed(work, devices, coefficients=coefficients)
@@ -78,8 +89,8 @@ def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -
 
 def read_task(
     content: RecordDict, known: Mapping[str, Any]
-) -> tuple[Work | Following, list[int], bool]:
-    """Return the work, the devices that shall do it, and whether to answer by coefficients.
+) -> tuple[Task | Following, list[int], bool]:
+    """Return the task, the devices that shall do it, and whether to answer by coefficients.
 
     ``known`` are the algorithms that this node is willing to run, by name.
     """
@@ -90,19 +101,62 @@ def read_task(
     if following is not None:
         _require_empty(plain)
         return following, devices, coefficients
-    rows = take(plain, "rows", list[int] | None)
     arrays = dict(array_record(content))
-    x = _points(numpy_of(arrays, "x"), rows, devices)
-    work = Work(
-        algorithm=_algorithm(take(plain, "algorithm", str), known),
-        x=x,
-        round=_whole_number("round", take(plain, "round", int), bits=32),
-        seed=_seed(take(plain, "seed", str)),
-        rows=None if rows is None else tuple(rows),
-        stretch=_stretch(numpy_of(arrays, "stretch"), x) if "stretch" in arrays else None,
-    )
+    common: dict[str, Any] = {
+        "round": _whole_number("round", take(plain, "round", int), bits=26),
+        "seed": _seed(take(plain, "seed", str)),
+        "index": _whole_number("index", take(plain, "index", int | None) or 0, bits=6),
+        "devices": devices,
+    }
+    if "algorithm" in plain:
+        read: Task = _local_steps(plain, arrays, known, common)
+    else:
+        common["batch_size"] = _count(take(plain, "batch_size", int))
+        common["weighting"] = _weighting(take(plain, "weighting", str))
+        if "points" in arrays:
+            read = Evaluate(_matrix(numpy_of(arrays, "points")), **common)
+        else:
+            read = _slopes(plain, arrays, common)
     _require_empty({**plain, **arrays})
-    return work, devices, coefficients
+    return read, devices, coefficients
+
+
+def _local_steps(
+    plain: dict[str, Any], arrays: dict[str, Any], known: Mapping[str, Any], common: dict[str, Any]
+) -> LocalSteps:
+    devices, x = common["devices"], numpy_of(arrays, "x")
+    if x.ndim not in (1, 2) or (x.ndim == 2 and len(x) != len(devices)):
+        raise Malformed(f"the model's shape {x.shape} is not that of {len(devices)} devices")
+    scale = numpy_of(arrays, "direction_scale") if "direction_scale" in arrays else None
+    names = [name for name in arrays if name.startswith("row ")]
+    rows = {name.removeprefix("row "): _matrix(numpy_of(arrays, name)) for name in names}
+    if any(len(own) != len(devices) for own in rows.values()):
+        raise Malformed(f"the rows are not those of {len(devices)} devices")
+    rate = take(plain, "learning_rate", float)
+    if not 0 < rate < math.inf:
+        raise Malformed("the learning rate is not a number > 0")
+    return LocalSteps(
+        _algorithm(take(plain, "algorithm", str), known),
+        _finite(x),
+        rate,
+        rows,
+        None if scale is None else _scale(scale, x),
+        **common,
+    )
+
+
+def _slopes(plain: dict[str, Any], arrays: dict[str, Any], common: dict[str, Any]) -> Slopes:
+    x, steps = (_finite(numpy_of(arrays, name)) for name in ("x", "steps"))
+    if x.ndim != 1 or x.shape != steps.shape or not steps.all():
+        raise Malformed("the steps of a stencil are not one for each number of x")
+    return Slopes(
+        x,
+        steps,
+        take(plain, "everyone", bool),
+        take(plain, "central", bool),
+        _whole_number("turn", take(plain, "turn", int), bits=32),
+        **common,
+    )
 
 
 def model(x: Array | Following, devices: Sequence[int], metrics: bool = False) -> RecordDict:
@@ -151,20 +205,35 @@ def _arrays(arrays: Mapping[str, Array]) -> ArrayRecord:
     return ArrayRecord({k: FlowerArray(np.ascontiguousarray(a)) for k, a in arrays.items()})
 
 
-def _points(x: Array, rows: list[int] | None, devices: list[int]) -> Array:
-    """Return where devices start, all at one point, at one each, or at all of several."""
-    if rows is not None and (x.ndim != 2 or rows != devices or len(rows) != len(x)):
-        raise Malformed(f"{len(rows)} rows are not those of the {len(devices)} devices asked")
-    if x.ndim not in (1, 2) or x.size == 0 or not np.isfinite(x).all():
+def _finite(array: Array) -> Array:
+    if array.size == 0 or not np.isfinite(array).all():
         raise Malformed("the model is not one of finite numbers")
-    return x
+    return array
 
 
-def _stretch(factors: Array, x: Array) -> Array:
-    """Return what directions are multiplied by, a positive factor for each number of x."""
+def _matrix(array: Array) -> Array:
+    if array.ndim != 2:
+        raise Malformed(f"an array of shape {array.shape} is not one of rows")
+    return _finite(array)
+
+
+def _scale(factors: Array, x: Array) -> Array:
+    """Return the factors of directions, a positive one for each number of x."""
     if factors.shape != x.shape or x.ndim != 1 or not np.all((factors > 0) & np.isfinite(factors)):
-        raise Malformed("directions cannot be stretched by these factors")
+        raise Malformed("directions cannot be scaled by these factors")
     return factors
+
+
+def _count(value: int) -> int:
+    if not 1 <= value < 1 << 32:
+        raise Malformed("a batch has at least one sample")
+    return value
+
+
+def _weighting(name: str) -> str:
+    if name not in WEIGHTINGS:
+        raise Malformed(f"there is no weighting {name[:40]!r}")
+    return name
 
 
 def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.algorithms.account import Account
-from fedzo.algorithms.adaptive import turns
-from fedzo.algorithms.descent import curvature, two_loops, typical_scale
-from fedzo.algorithms.questions import Points, Stencil, owners, unpack
-from fedzo.algorithms.searching import Live
-from fedzo.algorithms.separable import is_separable, search_lines
+from fedzo.algorithms.search.adaptive import is_separable, search_lines, turns
+from fedzo.algorithms.search.base import SearchContext, Suspended
+from fedzo.algorithms.search.descent import curvature, two_loops, typical_scale
 from fedzo.core.random import Draws, Stream
+from fedzo.core.tasks import Evaluate, Slopes, owners
 from fedzo.problems.function import FunctionObjective
 
 SEARCHES = {
@@ -29,38 +27,38 @@ def linear(x, device):
     return float(SLOPES[device] @ x) + device
 
 
-def ask(question, fun, dim, devices):
+def ask(task, fun, dim, devices):
     """Return the mean answer of a federation, and how many values it took."""
     objective = FunctionObjective(fun, dim, devices)
-    answers = [question.answer(objective, i, i) for i in range(devices)]
-    assert all(len(values) == question.size for values, _ in answers)
-    return np.mean([values for values, _ in answers], axis=0), sum(n for _, n in answers)
+    replies = [task.reply(objective, i) for i in range(devices)]
+    assert all(len(reply.values) == task.size for reply in replies)
+    return np.mean([reply.values for reply in replies], axis=0), sum(r.queries for r in replies)
 
 
 def finish(search, fun, x0, devices, left=np.inf):
-    """Run a search without a run around it; return its account."""
-    account = Account(x0, devices, left, Draws(0, Stream.SEARCH))
-    live = Live(search.search(account, None), account)
-    while live.question is not None:
-        answer, asked = ask(live.question, fun, x0.size, devices)
-        assert asked == live.question.queries(devices)
+    """Run a search without a run around it; return its context."""
+    context = SearchContext(x0, devices, left, Draws(0, Stream.SEARCH))
+    live = Suspended(search.search(context, None), context)
+    while live.task is not None:
+        answer, asked = ask(live.task, fun, x0.size, devices)
+        assert asked == live.task.queries(devices)
         left -= asked
         assert left >= 0
         live.tell(left, answer)
-    return account, live.reason
+    return context, live.reason
 
 
 @pytest.mark.parametrize("central", [False, True])
 def test_slopes_that_everyone_measures_are_the_means(central):
-    question = Stencil(np.ones(3), np.array([0.1, 0.2, 0.3]), everyone=True, central=central)
-    answer, asked = ask(unpack(question.pack()), linear, 3, 2)
+    question = Slopes(np.ones(3), np.array([0.1, 0.2, 0.3]), everyone=True, central=central)
+    answer, asked = ask(question, linear, 3, 2)
     assert asked == question.queries(2) == 2 * (1 + 3 * (1 + central))
     assert answer[0] == pytest.approx((6 + 24) / 2)
     assert answer[-3:] == pytest.approx([3.0, 4.5, 7.0])
 
 
 def test_slopes_that_are_shared_out_are_their_owners():
-    question = Stencil(np.ones(3), np.full(3, 0.1), everyone=False, central=False)
+    question = Slopes(np.ones(3), np.full(3, 0.1), everyone=False, central=False)
     answer, asked = ask(question, linear, 3, 2)
     assert asked == question.queries(2) == 2 + 3
     measured = answer[1:4] / answer[4:7]
@@ -80,13 +78,8 @@ def test_in_as_many_turns_as_devices_everybody_has_every_coordinate():
     assert (shares.sum(axis=0) == 1).all()
 
 
-def test_a_turn_survives_packing():
-    question = Stencil(np.ones(2), np.full(2, 0.1), everyone=False, central=True, turn=5)
-    assert unpack(question.pack()).turn == 5
-
-
 def test_points_are_answered_in_order():
-    answer, asked = ask(Points(np.eye(3)), linear, 3, 2)
+    answer, asked = ask(Evaluate(np.eye(3)), linear, 3, 2)
     assert answer == pytest.approx([3.5, 5.0, 7.5])
     assert asked == 6
 
@@ -101,15 +94,15 @@ def test_two_loops_are_the_inverse_on_a_quadratic_once_all_directions_are_known(
 
 def test_curvature_of_a_quadratic_is_its_mean_second_derivative():
     diagonal, scale = np.array([1.0, 4.0, 10.0]), np.array([1.0, 1.0, 2.0])
-    account = Account(np.zeros(3), 1, np.inf, Draws(0, Stream.SEARCH))
+    context = SearchContext(np.zeros(3), 1, np.inf, Draws(0, Stream.SEARCH))
 
     def search():
-        yield from account.start()
-        return (yield from curvature(account, scale)).second
+        yield from context.start()
+        return (yield from curvature(context, scale)).second
 
-    live = Live(search(), account)
-    while live.question is not None:
-        answer, _ = ask(live.question, lambda x, i: 0.5 * float(diagonal @ x**2) + 1, 3, 1)
+    live = Suspended(search(), context)
+    while live.task is not None:
+        answer, _ = ask(live.task, lambda x, i: 0.5 * float(diagonal @ x**2) + 1, 3, 1)
         live.tell(np.inf, answer)
     # Rounding is below a hundredth of the second difference where it is read.
     assert live.reason == pytest.approx((1 + 4 + 40) / 3, rel=0.02)
@@ -133,14 +126,14 @@ def test_lbfgs_finds_the_minimum_of_devices_that_differ(devices):
     """The mean of f_i = (x - c_i)' A (x - c_i) is lowest at the mean c; A has the condition 1e4."""
     scales = 10.0 ** np.linspace(0, 4, 5)
     centres = np.random.default_rng(1).normal(size=(devices, 5))
-    account, reason = finish(
+    context, reason = finish(
         fedzo.LBFGS(),
         lambda x, i: float(scales @ (x - centres[i]) ** 2),
         np.zeros(5),
         devices,
     )
     assert reason == "no step improves on x any more"
-    assert account.x == pytest.approx(centres.mean(axis=0), abs=1e-4)
+    assert context.x == pytest.approx(centres.mean(axis=0), abs=1e-4)
 
 
 @pytest.mark.parametrize("units", [1e-6, 1.0, 1e6])
@@ -148,8 +141,8 @@ def test_units_of_f_do_not_matter(units):
     def valley(x, i):
         return units * float(100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2)
 
-    account, _ = finish(fedzo.Adaptive(), valley, np.array([-1.2, 1.0]), 1, left=400)
-    assert account.fun / units < 1e-6
+    context, _ = finish(fedzo.Adaptive(), valley, np.array([-1.2, 1.0]), 1, left=400)
+    assert context.fun / units < 1e-6
 
 
 @pytest.mark.parametrize("units", [1e-6, 1e-3, 1e3, 1e6])
@@ -160,8 +153,8 @@ def test_units_of_x_do_not_matter(units, start):
     def bowl(x, i):
         return float(np.array([1.0, 10.0, 100.0]) @ ((x - centre) / units) ** 2)
 
-    account, _ = finish(fedzo.Adaptive(), bowl, np.full(3, start * units), 1, left=600)
-    assert account.fun < 1e-6
+    context, _ = finish(fedzo.Adaptive(), bowl, np.full(3, start * units), 1, left=600)
+    assert context.fun < 1e-6
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -212,7 +205,7 @@ def test_resumed_is_the_same_as_at_once(name, tmp_path):
 
 def test_noise_is_measured_and_the_start_is_not_lost_to_luck():
     noise = np.random.default_rng(3)
-    account, _ = finish(
+    context, _ = finish(
         fedzo.Adaptive(),
         lambda x, i: float(x @ x) + noise.normal(),
         np.full(4, 3.0),
@@ -220,17 +213,17 @@ def test_noise_is_measured_and_the_start_is_not_lost_to_luck():
         left=3000,
     )
     # Of 8 repeats a standard deviation is within a factor 2 with probability 0.99.
-    assert 0.5 < account.noise * np.sqrt(2) < 2
-    assert account.x @ account.x < 36 / 4
+    assert 0.5 < context.noise * np.sqrt(2) < 2
+    assert context.x @ context.x < 36 / 4
 
 
 def test_values_that_are_not_numbers_are_the_worst():
     def hole(x, device):
         return float("nan") if x[0] > 0.5 else float((x[0] - 1) ** 2 + x[1] ** 2)
 
-    account, _ = finish(fedzo.Adaptive(), hole, np.zeros(2), 1, left=500)
-    assert np.isfinite(account.fun)
-    assert account.x[0] == pytest.approx(0.5, abs=0.01)
+    context, _ = finish(fedzo.Adaptive(), hole, np.zeros(2), 1, left=500)
+    assert np.isfinite(context.fun)
+    assert context.x[0] == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_plateau_ends_without_an_error():
@@ -263,17 +256,17 @@ def test_some_devices_are_enough():
     assert {record["participants"] for record in result.history[1:]} == {2}
 
 
-def told(generator, account, fun, devices=1):
+def told(generator, context, fun, devices=1):
     """Return what a part of a search comes to."""
 
     def whole():
-        yield from account.start()
+        yield from context.start()
         return (yield from generator())
 
-    live = Live(whole(), account)
-    while live.question is not None:
-        answer, _ = ask(live.question, fun, account.dim, devices)
-        live.tell(account.left, answer)
+    live = Suspended(whole(), context)
+    while live.task is not None:
+        answer, _ = ask(live.task, fun, context.dim, devices)
+        live.tell(context.left, answer)
     return live.reason
 
 
@@ -286,8 +279,8 @@ def told(generator, account, fun, devices=1):
     ],
 )
 def test_a_sum_of_functions_of_single_numbers_is_told_from_others(fun, separable):
-    account = Account(np.full(4, 0.5), 1, np.inf, Draws(0, Stream.SEARCH))
-    assert told(lambda: is_separable(account, np.ones(4)), account, fun) == separable
+    context = SearchContext(np.full(4, 0.5), 1, np.inf, Draws(0, Stream.SEARCH))
+    assert told(lambda: is_separable(context, np.ones(4)), context, fun) == separable
 
 
 def test_lines_are_searched_everywhere():
@@ -297,9 +290,9 @@ def test_lines_are_searched_everywhere():
         z = x - 0.7
         return float(np.sum(z**2 + 10 - 10 * np.cos(2 * np.pi * z)))
 
-    account = Account(np.full(10, 3.0), 1, 2000.0, Draws(0, Stream.SEARCH))
-    assert told(lambda: search_lines(account, np.ones(10), 1900), account, rastrigin)
-    assert account.x == pytest.approx(np.full(10, 0.7), abs=1e-3)
+    context = SearchContext(np.full(10, 3.0), 1, 2000.0, Draws(0, Stream.SEARCH))
+    assert told(lambda: search_lines(context, np.ones(10), 1900), context, rastrigin)
+    assert context.x == pytest.approx(np.full(10, 0.7), abs=1e-3)
 
 
 def test_the_first_candidate_is_given_up_beyond_the_noise_only():
@@ -309,10 +302,10 @@ def test_the_first_candidate_is_given_up_beyond_the_noise_only():
         return float(x @ x) + noise.normal()
 
     for far, kept in ((0.1, True), (2.0, False)):
-        account = Account(np.full(2, far), 1, np.inf, Draws(0, Stream.SEARCH))
-        pair = [account.x, np.zeros(2)]
-        told(lambda a=account, c=pair: a.compare(c, repeats=50), account, bowl)
-        assert np.array_equal(account.x, pair[0]) == kept
+        context = SearchContext(np.full(2, far), 1, np.inf, Draws(0, Stream.SEARCH))
+        pair = [context.x, np.zeros(2)]
+        told(lambda a=context, c=pair: a.compare(c, repeats=50), context, bowl)
+        assert np.array_equal(context.x, pair[0]) == kept
 
 
 def random_problem(seed, dims=(0, 1.6)):

@@ -2,13 +2,15 @@
 
 import threading
 import warnings
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fedzo.core.federation import LocalFederation, Replies
-from fedzo.core.work import Update
+from fedzo.core.engine import LocalEngine
+from fedzo.core.tasks import Replies, Task, Update
 from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
@@ -17,8 +19,18 @@ from fedzo.problems.softmax import softmax
 ANSWER = 10.0  # seconds; only a test that fails waits so long
 
 
+@dataclass(frozen=True, eq=False)
+class Doing(Task):
+    """A task whose reply is any function's."""
+
+    work: Any
+
+    def reply(self, objective, device):
+        return self.work(objective, device)
+
+
 def federation(workers, devices=40):
-    return LocalFederation(FunctionObjective(lambda x, i: float(i), 1, devices), 0, workers)
+    return LocalEngine(FunctionObjective(lambda x, i: float(i), 1, devices), 0, workers)
 
 
 def update(device):
@@ -37,7 +49,7 @@ def test_replies_come_in_the_order_asked_for(workers):
         return update(device)
 
     with federation(workers) as local:
-        replies = local.map(work, range(40))
+        replies = local.ask(Doing(work, devices=range(40)))
         assert [reply.device for reply in replies] == list(range(40))
     assert (replies.count, replies.queries) == (40, 80)
 
@@ -51,7 +63,7 @@ def test_work_gets_the_objective_and_whole_numbers(workers):
         return update(device)
 
     with federation(workers) as local:
-        list(local.map(work, np.array([3, 7, 5])))
+        list(local.ask(Doing(work, devices=np.array([3, 7, 5]))))
         assert sorted(d for _, d, _ in seen) == [3, 5, 7]
         assert {(o, kind) for o, _, kind in seen} == {(local.objective, int)}
 
@@ -59,14 +71,6 @@ def test_work_gets_the_objective_and_whole_numbers(workers):
 @pytest.mark.parametrize("workers", [2, 4])
 def test_looks_ahead_by_two_a_worker_and_one(workers):
     """However quick the workers are, no more is begun than will soon be taken."""
-    taken = 0
-
-    def devices():
-        nonlocal taken
-        for device in range(40):
-            taken += 1
-            yield device
-
     begun = set()
 
     def work(_objective, device):
@@ -74,9 +78,8 @@ def test_looks_ahead_by_two_a_worker_and_one(workers):
         return update(device)
 
     with federation(workers) as local:
-        for read, _ in enumerate(local.map(work, devices()), start=1):
-            assert taken == min(40, read + 2 * workers)
-            assert len(begun) <= taken
+        for read, _ in enumerate(local.ask(Doing(work, devices=range(40))), start=1):
+            assert len(begun) <= min(40, read + 2 * workers)
     assert begun == set(range(40))
 
 
@@ -88,7 +91,7 @@ def test_one_worker_does_nothing_ahead():
         return update(device)
 
     with federation(1) as local:
-        for read, _ in enumerate(local.map(work, range(5)), start=1):
+        for read, _ in enumerate(local.ask(Doing(work, devices=range(5))), start=1):
             assert len(begun) == read
     assert {thread for _, thread in begun} == {threading.current_thread()}
 
@@ -101,7 +104,7 @@ def test_workers_work_at_the_same_time():
         return update(device)
 
     with federation(4) as local:
-        assert len(list(local.map(work, range(8)))) == 8
+        assert len(list(local.ask(Doing(work, devices=range(8))))) == 8
 
 
 def test_an_error_reaches_the_caller_and_cancels_the_rest():
@@ -116,12 +119,14 @@ def test_an_error_reaches_the_caller_and_cancels_the_rest():
         return update(device)
 
     with federation(2) as local:
-        replies = local.map(work, range(40))
+        replies = local.ask(Doing(work, devices=range(40)))
         assert [next(replies).device for _ in range(3)] == [0, 1, 2]
         with pytest.raises(RuntimeError, match="device 3 broke"):
             next(replies)
         release.set()
-        assert list(local.map(work, [0])) != []  # has waited for all that was still to be done
+        assert (
+            list(local.ask(Doing(work, devices=[0]))) != []
+        )  # has waited for all that was still to be done
     # Both workers were held in a device each; all that waited behind them was called off.
     assert set(begun) <= {0, 1, 2, 3, 4, 5}
     assert list(replies) == []
@@ -137,11 +142,11 @@ def test_a_stream_that_nobody_reads_on_is_called_off():
         return update(device)
 
     with federation(2) as local:
-        replies = local.map(work, range(40))
+        replies = local.ask(Doing(work, devices=range(40)))
         next(replies)
         del replies
         release.set()
-        assert list(local.map(work, [0])) != []
+        assert list(local.ask(Doing(work, devices=[0]))) != []
     assert set(begun) <= {0, 1, 2}
 
 
@@ -153,8 +158,8 @@ def test_federation_goes_on_after_an_error():
 
     with federation(2) as local:
         with pytest.raises(ValueError):  # noqa: PT011 - the very one
-            list(local.map(work, range(5)))
-        assert [r.device for r in local.map(work, [0, 2, 3])] == [0, 2, 3]
+            list(local.ask(Doing(work, devices=range(5))))
+        assert [r.device for r in local.ask(Doing(work, devices=[0, 2, 3]))] == [0, 2, 3]
 
 
 def blas_threads():
@@ -174,7 +179,7 @@ def test_blas_has_one_thread_inside_and_what_it_had_after(workers):
         assert set(before) == {3}
         for _ in range(2):  # it may be opened again
             with local:
-                assert {n for r in local.map(work, range(6)) for n in r.delta} == {1}
+                assert {n for r in local.ask(Doing(work, devices=range(6))) for n in r.delta} == {1}
             assert blas_threads() == before
         with pytest.raises(KeyError), local:
             raise KeyError
@@ -184,7 +189,7 @@ def test_blas_has_one_thread_inside_and_what_it_had_after(workers):
 def test_threads_are_gone_after():
     before = set(threading.enumerate())
     with federation(3) as local:
-        list(local.map(lambda _, i: update(i), range(9)))
+        list(local.ask(Doing(lambda _, i: update(i), devices=range(9))))
         assert len(set(threading.enumerate()) - before) == 3
     assert set(threading.enumerate()) == before
 
@@ -196,7 +201,9 @@ def test_numpy_does_not_warn_of_what_the_loop_will_catch(workers):
             return Update(device, np.array([1e308]) * 10 - np.inf, 1, 0)  # inf - inf
 
     with federation(workers) as local:
-        assert all(np.isnan(reply.delta[0]) for reply in local.map(overflow, range(3)))
+        assert all(
+            np.isnan(reply.delta[0]) for reply in local.ask(Doing(overflow, devices=range(3)))
+        )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         overflow(None, 0)
@@ -216,7 +223,7 @@ def test_losses_have_the_same_bits_with_any_number_of_workers(problem):
     x = np.linspace(-1, 1, problem.dim, dtype=problem.initial().dtype)
     bits = set()
     for workers in (1, 2, 4):
-        with LocalFederation(problem, 0, workers) as local:
+        with LocalEngine(problem, 0, workers) as local:
             losses = local.losses(x)
             bits.add(losses.tobytes())
     assert len(bits) == 1
@@ -225,7 +232,7 @@ def test_losses_have_the_same_bits_with_any_number_of_workers(problem):
 
 
 def test_tells_what_the_problem_tells():
-    local = LocalFederation(softmax(devices=10), seed=4)
+    local = LocalEngine(softmax(devices=10), seed=4)
     assert (local.dim, local.devices, local.seed) == (7850, 10, 4)
     assert local.offers("size")
     assert local.offers("gradient")

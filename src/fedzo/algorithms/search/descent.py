@@ -19,14 +19,14 @@ noise ε of the values: :math:`f(x + \alpha p) \le f(x) + c_1 \alpha\, p^T g + 2
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.account import EPS, Account, Pace
-from fedzo.algorithms.questions import Question
+from fedzo.algorithms.search.base import EPS, Asking, ProgressMonitor, Search, SearchContext
+from fedzo.errors import check_counts
 
 Array = NDArray[Any]
 
@@ -74,26 +74,26 @@ class Curvature(NamedTuple):
     length: float  # of the steps, in units of the scale, by which it was seen
 
 
-def curvature(account: Account, scale: Array) -> Generator[Question, Array, Curvature | None]:
+def curvature(context: SearchContext, scale: Array) -> Asking[Curvature | None]:
     r"""Return the mean second derivative at the best x, or None where there is none to be seen.
 
     Along a line v of random signs it is :math:`(f(x + tv) + f(x - tv) - 2 f(x)) / t^2 d`, at a t at
     which the difference stands out of the noise, and not by far: longer steps may have left the
     neighbourhood of x.
     """
-    signs = np.where(account.draw().uniform(account.dim) < 0.5, -1.0, 1.0)
-    x, fun, noisy = account.x, account.fun, account.noise > 0
-    visible = (20 if noisy else 100) * account.error(fun)
+    signs = np.where(context.draw().uniform(context.dim) < 0.5, -1.0, 1.0)
+    x, fun, noisy = context.x, context.fun, context.noise > 0
+    visible = (20 if noisy else 100) * context.error(fun)
     far, length = (10.0, 0.1) if noisy else (1e6, 1e-5)
     short, long, found = 0.0, math.inf, None  # steps that show nothing, and that show too much
     for _ in range(12):
         move = length * signs * scale
-        values = yield from account.values(np.array([x + move, x - move]))
+        values = yield from context.values(np.array([x + move, x - move]))
         second = abs(float(values.sum()) - 2 * fun)
         if second >= visible:
             long = length
             if math.isfinite(second):
-                found = Curvature(second / length**2 / account.dim, length)
+                found = Curvature(second / length**2 / context.dim, length)
             # Where f is a parabola, this is as far as one can see well.
             length *= max(math.sqrt(math.sqrt(far) * visible / second), 1e-4)
         else:
@@ -107,15 +107,15 @@ def curvature(account: Account, scale: Array) -> Generator[Question, Array, Curv
     return found
 
 
-def difference_step(account: Account, fun: float, curved: float, central: bool) -> float:
+def difference_step(context: SearchContext, fun: float, curved: float, central: bool) -> float:
     r"""Return h, in units of the scale: :math:`2\sqrt{ε / c}`, and more for central differences.
 
     Those are wrong by the third derivative only. However large the noise, h is kept where f may
     still be what it is at x.
     """
-    h = 2 * math.sqrt(account.device_error(fun) / curved)
+    h = 2 * math.sqrt(context.device_error(fun) / curved)
     if central:
-        h *= 2 if account.noise else 20
+        h *= 2 if context.noise else 20
     return min(h, LARGEST_STEP)
 
 
@@ -140,15 +140,15 @@ class Descent:
 
     def __init__(
         self,
-        account: Account,
+        context: SearchContext,
         scale: Array,
         curved: float,
         memory: int,
         at: tuple[Array, float] | None = None,
     ) -> None:
-        self.account, self.scale, self.curved, self.memory = account, scale, curved, memory
-        self.x: Array = account.x if at is None else at[0]
-        self.fun = account.fun if at is None else at[1]
+        self.context, self.scale, self.curved, self.memory = context, scale, curved, memory
+        self.x: Array = context.x if at is None else at[0]
+        self.fun = context.fun if at is None else at[1]
         self.pairs: list[tuple[Array, Array]] = []
         self.first = 1 / curved  # H_0
         self.gradient: Array | None = None
@@ -167,25 +167,25 @@ class Descent:
     @property
     def few(self) -> bool:
         """Whether the slopes of all devices cost little more than shares of them."""
-        return self.account.devices == 1 or self.account.dim <= MEASURED_BY_ALL
+        return self.context.devices == 1 or self.context.dim <= MEASURED_BY_ALL
 
     def run(
         self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0, tol: float = 0.0
-    ) -> Generator[Question, Array, bool]:
+    ) -> Asking[bool]:
         """Descend; return True when no step improves on x any more.
 
         That is also where the last ten steps have brought less than a share ``tol`` of all of them.
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
         at most a share ``slow`` of the descent so far, and there is more to come.
         """
-        begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
+        begun, pace = self.context.asked, ProgressMonitor(self.context.asked, self.fun)
         if self.gradient is None:
-            account = self.account
-            if account.devices > 1 and self._share() <= CHEAP:
+            context = self.context
+            if context.devices > 1 and self._share() <= CHEAP:
                 self.stage = CORRECTED
             everyone = self.stage == CORRECTED
             self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone)
-        while self.account.asked - begun <= limit:
+        while self.context.asked - begun <= limit:
             moved = yield from self._step()
             stalled = not moved or self._is_misled()
             if stalled and not (yield from self._measure_better()):
@@ -193,11 +193,11 @@ class Descent:
             self.trail.append(self.fun)
             if tol and self.trail[-STEPS:][0] - self.fun < tol * (self.trail[0] - self.fun):
                 return True
-            if pace.is_slow(self.account.asked, self.fun, window, slow):
+            if pace.is_slow(self.context.asked, self.fun, window, slow):
                 if self.exact or self._share() > AFFORDABLE:
                     return self._has_converged()
                 yield from self._enter(EVERYONE)
-                pace = Pace(self.account.asked, self.fun)
+                pace = ProgressMonitor(self.context.asked, self.fun)
         return False
 
     def _is_misled(self) -> bool:
@@ -210,7 +210,7 @@ class Descent:
         ahead = float(self.gradient @ two_loops(self.gradient, self.pairs, self.first)) / 2
         return ahead <= NEXT_TO_NOTHING * (self.trail[0] - self.fun)
 
-    def _step(self) -> Generator[Question, Array, bool]:
+    def _step(self) -> Asking[bool]:
         """Take one step; return whether there was any."""
         gradient = self.gradient
         assert gradient is not None
@@ -229,7 +229,7 @@ class Descent:
         ahead, fun = yield from self._slopes(x, fun)
         y = ahead - gradient
         sy = float(s @ y)
-        noise = self.gradient_error if self.account.noise else 0.0
+        noise = self.gradient_error if self.context.noise else 0.0
         stands_out = max(1e-10 * float(np.linalg.norm(y)), noise) * float(np.linalg.norm(s))
         if np.isfinite(y).all() and sy > stands_out:
             self.pairs = [*self.pairs, (s, y)][-self.memory :]
@@ -240,7 +240,7 @@ class Descent:
         self.steps_in_stage += 1
         return True
 
-    def _measure_better(self) -> Generator[Question, Array, bool]:
+    def _measure_better(self) -> Asking[bool]:
         """Forget the pairs, or measure the slopes by a better rule; False if there is none."""
         misled, self.poor_steps = self._is_misled(), 0
         if self.pairs and not misled:
@@ -252,15 +252,15 @@ class Descent:
         yield from self._enter(stage)
         return True
 
-    def _enter(self, stage: int) -> Generator[Question, Array, None]:
+    def _enter(self, stage: int) -> Asking[None]:
         """Measure slopes in another way from here on, or the correction anew."""
         self.stage, self.steps_in_stage, self.pairs = stage, 0, []
         self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone=True)
 
     def _share(self) -> float:
         """Return what share of the queries that are left the slopes of all devices take."""
-        account = self.account
-        return account.devices * account.dim / account.left if account.left > 0 else math.inf
+        context = self.context
+        return context.devices * context.dim / context.left if context.left > 0 else math.inf
 
     def _next_stage(self, misled: bool) -> int | None:
         """Return how to measure slopes from here on; None where that is too dear, or no better."""
@@ -275,34 +275,30 @@ class Descent:
             return EVERYONE
         return None if misled and self.steps_in_stage < LASTING else CORRECTED  # anew at this x
 
-    def _slopes(
-        self, x: Array, fun: float, everyone: bool = False
-    ) -> Generator[Question, Array, tuple[Array, float]]:
+    def _slopes(self, x: Array, fun: float, everyone: bool = False) -> Asking[tuple[Array, float]]:
         """Return the gradient at x, for steps of ``scale``, and f(x) as far as it is known now."""
-        account, central = self.account, self.stage == CENTRAL
-        error = account.device_error(fun)
-        h = difference_step(account, fun, self.curved, central)
+        context, central = self.context, self.stage == CENTRAL
+        error = context.device_error(fun)
+        h = difference_step(context, fun, self.curved, central)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
         everyone = everyone or self.exact
-        slopes = yield from account.slopes(x, steps, everyone=everyone, central=central)
+        slopes = yield from context.slopes(x, steps, everyone=everyone, central=central)
         own, every = slopes.own * self.scale, slopes.every * self.scale
         if everyone:
             self.correction = every - own
-        heard = account.devices if everyone else 1
-        self.gradient_error = math.sqrt(account.dim * (0.5 if central else 2) / heard) * error / h
-        return own + self.correction, (fun + slopes.fun) / 2 if account.noise else fun
+        heard = context.devices if everyone else 1
+        self.gradient_error = math.sqrt(context.dim * (0.5 if central else 2) / heard) * error / h
+        return own + self.correction, (fun + slopes.fun) / 2 if context.noise else fun
 
-    def _line_search(
-        self, p: Array, slope: float
-    ) -> Generator[Question, Array, tuple[float, float] | None]:
+    def _line_search(self, p: Array, slope: float) -> Asking[tuple[float, float] | None]:
         """Return a length along p that is good enough, and f there."""
-        account, error = self.account, self.account.error(self.fun)
+        context, error = self.context, self.context.error(self.fun)
         length = 1.0
         for _ in range(20 if self.exact else 8):  # slopes that mislead are no reason to go on
             fun = yield from self._along(length, p)
             rise = fun - self.fun
             enough = 1e-4 * length * slope
-            if rise <= enough + error / 2 if account.noise else rise < min(0.0, enough + 2 * error):
+            if rise <= enough + error / 2 if context.noise else rise < min(0.0, enough + 2 * error):
                 break
             if not math.isfinite(fun):
                 length *= 0.1
@@ -323,6 +319,64 @@ class Descent:
             length, fun = farther, there
         return length, fun
 
-    def _along(self, length: float, p: Array) -> Generator[Question, Array, float]:
-        values = yield from self.account.values(self.x + length * p * self.scale)
+    def _along(self, length: float, p: Array) -> Asking[float]:
+        values = yield from self.context.values(self.x + length * p * self.scale)
         return float(values[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LBFGS(Search):
+    r"""L-BFGS at the server, from differences that the devices share out among them.
+
+    .. math:: x^{k+1} = x^k - \alpha_k H_k g^k
+
+    as :mod:`fedzo.algorithms.search.descent` describes it. For smooth functions of up to a few
+    thousand numbers, whose noise is small; it ends where no step improves on x any more.
+
+    Parameters
+    ----------
+    memory : int
+        How many pairs (s, y) make H_k.
+    batch_size, participants, weighting
+        See :class:`~fedzo.algorithms.search.base.Search`.
+
+    References
+    ----------
+    J. Nocedal, "Updating quasi-Newton matrices with limited storage", Mathematics of Computation
+    35, 1980. A. S. Berahas, R. H. Byrd and J. Nocedal, "Derivative-Free Optimization of Noisy
+    Functions via Quasi-Newton Methods", SIAM Journal on Optimization 29, 2019. H.-J. M. Shi,
+    Y. Xie, R. Byrd and J. Nocedal, "A Noise-Tolerant Quasi-Newton Algorithm for Unconstrained
+    Optimization", SIAM Journal on Optimization 32, 2022.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> import numpy as np
+    >>> def valley(x, device):
+    ...     return 100 * (x[1] - x[0] ** 2) ** 2 + (1 + 0.1 * device - x[0]) ** 2
+    >>> result = fedzo.minimize(valley, np.zeros(2), devices=3, algorithm=LBFGS(), rounds=300)
+    >>> result.x.round(3)  # the mean of 1, 1.1 and 1.2, and its square
+    array([1.1 , 1.21])
+    """
+
+    tracks_best: ClassVar[bool] = True
+
+    memory: int = 30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "memory")
+
+    def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
+        """Descend until nothing improves."""
+        scale = typical_scale(context.x, scale)
+        yield from context.start()
+        curved = yield from curvature(context, scale)
+        if curved is None:
+            return "no slope stands out of the noise"
+        descent = Descent(context, scale, curved.second, self.memory)
+        x0, f0 = context.x, context.fun
+        yield from descent.run()
+        if context.noise:
+            context.x, context.fun = (descent.x, descent.fun) if descent.fun < f0 else (x0, f0)
+        return "no step improves on x any more"

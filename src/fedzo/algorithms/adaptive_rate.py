@@ -1,4 +1,4 @@
-r"""FedZO whose learning rate is adapted while it runs: what ``learning_rate = "auto"`` makes."""
+r"""FedZO with a learning rate that adapts during the run: ``learning_rate = "auto"``."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.base import Algorithm, RoundInfo
+from fedzo.algorithms.base import Algorithm, Round, RoundInfo
+from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.fedzo import FedZO, State
-from fedzo.algorithms.population import CMA
 from fedzo.algorithms.server import Kept
-from fedzo.core.federation import Federation
-from fedzo.core.work import Work
+from fedzo.core.tasks import Evaluate
 from fedzo.errors import NonFinite
-from fedzo.uplinks.base import Uplink, sample_uniformly
+from fedzo.uplinks.base import RunSetting, sample_uniformly
 
 Array = NDArray[Any]
 
-LOOKS_FROM = 1 << 31  # looks are addressed by rounds from here on: runs do not get there
-SHARE = 16  # looks take a sixteenth of the queries, or less
-DEVICES = 5  # at least so many are looked at, if there are
-PATIENCE = 4  # looks that may see a rise
+SHARE = 16  # probes take a sixteenth of the queries, or less
+DEVICES = 5  # at least so many devices per probe, if there are
+PATIENCE = 4  # probes that may see a rise
 MUCH = 0.1  # of all that was gained: a rise that is not waited for
-FURTHEST = 4.0  # a look does not tell more than that the best rate is so many times this one
+FURTHEST = 4.0  # the largest factor of the rate that a probe suggests
 EPS = float(np.finfo(np.float64).eps)
 
 
-class AutomaticState(NamedTuple):
+class AdaptiveState(NamedTuple):
     """What is carried from round to round."""
 
     x: Array  # x^t
     server: Kept  # what the server step keeps
-    good_x: Array  # the best model that a look has seen: where a rise leads back to
+    good_x: Array  # the best model that a probe has seen, to return to after a rise
     good_server: Kept
     numbers: Array  # see Numbers
 
@@ -44,31 +42,31 @@ class Numbers(NamedTuple):
 
     rate: float  # η
     smoothing: float  # μ
-    variance: float = math.nan  # of the difference that a look sees
+    variance: float = math.nan  # of the difference that a probe sees
     ceiling: float = math.inf  # the rate that failed last
     usual: float = math.nan  # how far rounds go
     gained: float = 0.0  # by how much f has fallen, from one best model to the next
-    rises: float = 0.0  # looks since the best model that saw a rise
+    rises: float = 0.0  # probes since the best model that saw a rise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Automatic(Algorithm):
+class AdaptiveRate(Algorithm):
     r"""FedZO's rounds, and a look at f now and then that says how long their steps should be.
 
-    A look compares f at the present model x with f at the best model y so far, and at a point as
+    A probe compares f at the present model x with f at the best model y so far, and at a point as
     far beyond, :math:`2x - y`: on the same devices and samples, twice, so that the difference of
     the two tells how much of them is noise.
 
-    * Where f has risen in both by more than three times the noise, and does so in four looks
+    * Where f has risen in both by more than three times the noise, and does so in four probes
       without being lower than at y in between, or has risen by a tenth of all that was gained, or
       is not finite, the run goes back to y, and η is halved; the rate that failed is a ceiling,
-      which rises by a tenth a look. A single rise is what other devices make of a round: to allow
+      which rises by a tenth per probe. A single rise may come from the choice of devices: to allow
       none would take much shorter steps.
     * Where f has fallen by more than twice the noise, the parabola through the three is lowest at v
       of the way from y to x, and η is multiplied by :math:`\sqrt{v}` where v > 1. It is not
       shortened where v < 1: what is best for one round is less than what is best for many.
 
-    Looks take about a sixteenth of the queries, a device's share of each being small; a round that
+    Probes take about a sixteenth of the queries, a device's share of each being small; a round that
     goes four times as far as usual is looked at at once.
 
     Other units of f and of η are the same run: nothing here has a unit.
@@ -85,95 +83,95 @@ class Automatic(Algorithm):
     adapts: bool = True
 
     @property
-    def coefficients_shape(self) -> tuple[int, int]:
-        """(H, b2): how many coefficients an update has."""
+    def coefficients_shape(self) -> tuple[int, int] | None:
+        """(H, b2)."""
         return self.fedzo.coefficients_shape
 
-    def init(self, x0: Array, federation: Federation, uplink: Uplink) -> AutomaticState:
+    def init(self, x0: Array, setting: RunSetting) -> AdaptiveState:
         """Return the state before round 0."""
-        start = self.fedzo.init(x0, federation, uplink)
+        start = Candidates(fedzo=self.fedzo).init(x0, setting)
         numbers = Numbers(float(self.fedzo.learning_rate), float(self.fedzo.smoothing))
-        kept = start.server
-        return AutomaticState(start.x, kept, start.x.copy(), kept, np.array(numbers))
+        return AdaptiveState(start.x, start.server, start.x.copy(), start.server, np.array(numbers))
 
-    def with_numbers(self, state: AutomaticState) -> FedZO:
+    def current(self, state: AdaptiveState) -> FedZO:
         """Return FedZO with the numbers of this state."""
         rate, smoothing, *_ = numbers_of(state)
         return replace(self.fedzo, learning_rate=rate, smoothing=smoothing)
 
-    def round(
-        self, t: int, state: AutomaticState, federation: Federation, uplink: Uplink
-    ) -> tuple[AutomaticState, RoundInfo]:
-        """Return the state after round t: FedZO's, and what a look has to say about it."""
-        if not self.adapts:
-            after, info = self.with_numbers(state).round(t, State(*state[:2]), federation, uplink)
-            return state._replace(x=after.x, server=after.server), info
+    def round(self, t: int, state: AdaptiveState, setting: RunSetting) -> Round[AdaptiveState]:
+        """Yield the tasks of FedZO's round, and those of a probe if it is time for one."""
         try:
-            after, info = self.with_numbers(state).round(t, State(*state[:2]), federation, uplink)
+            fedzo = Candidates(fedzo=self.current(state))
+            after, info = yield from fedzo.round(t, State(*state[:2]), setting)
+        except NonFinite:
+            if not self.adapts:
+                raise
+            moved, info, finite = state, self._spoilt(setting), False
+        else:
             moved = state._replace(x=after.x, server=after.server)
             finite = bool(np.isfinite(after.x).all())
-        except NonFinite:
-            moved, info, finite = state, self._spoilt(federation), False
+        if not self.adapts:
+            return moved, info
         if finite:
             far, moved = went_far(state, moved)
-            if far or (t + 1) % self.interval(federation) == 0:
-                moved, info = self._looked(t, moved, federation, info)
+            if far or (t + 1) % self.interval(setting) == 0:
+                moved, info = yield from self._probe(t, moved, setting, info)
         else:
             moved = gone_back(moved)
         metrics = {**info.metrics, "learning_rate": numbers_of(moved).rate}
         return moved, info._replace(metrics=metrics)
 
-    def interval(self, federation: Federation) -> int:
-        """Return how many rounds there are between two looks."""
-        count, size = self._look(federation)
-        return max(1, math.ceil(SHARE * 6 * count * size / self._cost(federation)))
+    def interval(self, setting: RunSetting) -> int:
+        """Return the number of rounds between two probes."""
+        count, size = self._probe_size(setting)
+        return max(1, math.ceil(SHARE * 6 * count * size / self._cost(setting)))
 
-    def _cost(self, federation: Federation) -> int:
-        """Return how many values a round takes."""
+    def _cost(self, setting: RunSetting) -> int:
+        """Return the number of values in a round."""
         points = self.fedzo.estimator.stencil[0].size
-        devices = self.fedzo.participants or federation.devices
+        devices = self.fedzo.participants or setting.devices
         return devices * self.fedzo.local_steps * points * self.fedzo.batch_size
 
-    def _look(self, federation: Federation) -> tuple[int, int]:
-        """Return how many devices, and how many samples of each, half of a look takes."""
-        enough = self._cost(federation) // (6 * SHARE)
-        count = min(federation.devices, max(enough, DEVICES))
+    def _probe_size(self, setting: RunSetting) -> tuple[int, int]:
+        """Return the devices, and the samples per device, of half a probe."""
+        enough = self._cost(setting) // (6 * SHARE)
+        count = min(setting.devices, max(enough, DEVICES))
         return count, max(1, min(self.fedzo.batch_size, enough // count))
 
-    def _spoilt(self, federation: Federation) -> RoundInfo:
-        """Return the account of a round that was not finite: all that may have been asked for."""
-        devices = self.fedzo.participants or federation.devices
-        return RoundInfo(participants=devices, queries=self._cost(federation))
+    def _spoilt(self, setting: RunSetting) -> RoundInfo:
+        """Return the costs of a round that was not finite: the most that it may have taken."""
+        devices = self.fedzo.participants or setting.devices
+        return RoundInfo(participants=devices, queries=self._cost(setting))
 
-    def _looked(
-        self, t: int, state: AutomaticState, federation: Federation, info: RoundInfo
-    ) -> tuple[AutomaticState, RoundInfo]:
-        """Return the state as a look leaves it, and the round's account with the look's."""
+    def _probe(
+        self, t: int, state: AdaptiveState, setting: RunSetting, info: RoundInfo
+    ) -> Round[AdaptiveState]:
+        """Return the state after a probe, and the costs of the round with those of the probe."""
         x, good = state.x, state.good_x
         points = np.stack([good, x, x + (x - good)])
-        count, size = self._look(federation)
+        count, size = self._probe_size(setting)
         halves = []
-        for half in (0, 1):
-            at = LOOKS_FROM + (2 * t + half) % (1 << 30)
-            devices = sample_uniformly(at, count, federation)
-            work = Work(CMA(batch_size=size), points, at, federation.seed)
-            updates = federation.map(work, devices)
-            values = np.array([update.values for update in updates])
+        for index in (1, 2):
+            devices = sample_uniformly(t, count, setting, task=index)
+            replies = yield Evaluate(
+                points, size, seed=setting.seed, round=t, index=index, devices=devices
+            )
+            values = np.array([update.values for update in replies])
             halves.append(values.mean(axis=0) if len(values) else np.full(3, np.nan))
             info = info._replace(
-                queries=info.queries + updates.queries,
+                queries=info.queries + replies.queries,
                 uplink_bytes=info.uplink_bytes + values.nbytes,
                 downlink_bytes=info.downlink_bytes + len(values) * points.nbytes,
             )
         return judged(state, np.array(halves)), info
 
 
-def numbers_of(state: AutomaticState) -> Numbers:
+def numbers_of(state: AdaptiveState) -> Numbers:
     """Return the numbers of a state by their names."""
     return Numbers(*state.numbers.tolist())
 
 
-def went_far(before: AutomaticState, after: AutomaticState) -> tuple[bool, AutomaticState]:
+def went_far(before: AdaptiveState, after: AdaptiveState) -> tuple[bool, AdaptiveState]:
     """Return whether a round went much further than rounds do, and note how far they do."""
     numbers = numbers_of(after)
     length, usual = float(np.linalg.norm(after.x - before.x)), numbers.usual
@@ -184,10 +182,10 @@ def went_far(before: AutomaticState, after: AutomaticState) -> tuple[bool, Autom
     return far, after._replace(numbers=np.array(numbers._replace(usual=usual)))
 
 
-def judged(state: AutomaticState, values: Array) -> AutomaticState:
-    """Return the state after a look, whose two halves have a value at each of its three points.
+def judged(state: AdaptiveState, values: Array) -> AdaptiveState:
+    """Return the state after a probe, whose two halves have a value at each of its three points.
 
-    >>> state = AutomaticState(np.ones(1), (), np.zeros(1), (), np.array(Numbers(0.1, 1e-3, 0.0)))
+    >>> state = AdaptiveState(np.ones(1), (), np.zeros(1), (), np.array(Numbers(0.1, 1e-3, 0.0)))
     >>> parabola = np.array([[4.0, 1.0, 0.0]] * 2)  # (2 - v)^2: twice the way would be best
     >>> round(numbers_of(judged(state, parabola)).rate, 6), judged(state, parabola).good_x
     (0.141421, array([1.]))
@@ -202,7 +200,7 @@ def judged(state: AutomaticState, values: Array) -> AutomaticState:
         return gone_back(state)
     numbers = numbers_of(state)
     apart, before = float(np.ptp(values[:, 1] - values[:, 0]) / 2) ** 2, numbers.variance
-    # What soars does so unevenly: one look must not pass for much more noise than there was.
+    # What soars does so unevenly: one probe must not pass for much more noise than there was.
     variance = apart if math.isnan(before) else 0.7 * before + 0.3 * min(apart, 4 * before)
     risen = (values[:, 1] > values[:, 0]).all()
     if risen and down > 3 * math.sqrt(variance) + 8 * EPS * abs(values[:, 0]).max():
@@ -220,8 +218,8 @@ def judged(state: AutomaticState, values: Array) -> AutomaticState:
     return state._replace(numbers=np.array(numbers))
 
 
-def gone_back(state: AutomaticState) -> AutomaticState:
-    """Return the best state that a look has seen, to go on from with half the rate."""
+def gone_back(state: AdaptiveState) -> AdaptiveState:
+    """Return the best state that a probe has seen, with half the rate."""
     rate = numbers_of(state).rate
     numbers = np.array(numbers_of(state)._replace(rate=rate / 2, ceiling=rate, rises=0.0))
     return state._replace(x=state.good_x.copy(), server=state.good_server, numbers=numbers)

@@ -1,6 +1,6 @@
 r"""Averaged descent: for slopes that noise, or devices which differ, make uncertain.
 
-The coordinates are shared out as in :mod:`~fedzo.algorithms.descent`, but the shares are
+The coordinates are shared out as in :mod:`~fedzo.algorithms.search.descent`, but the shares are
 passed on from round to round, so that in N rounds every device has measured every slope. Each
 number in x moves by the mean of its past slopes over the root of their mean square (Adam with
 Nesterov's momentum: Kingma & Ba 2015, Dozat 2016),
@@ -17,15 +17,13 @@ rounds, it is halved.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.account import EPS, Account, Pace
-from fedzo.algorithms.descent import difference_step
-from fedzo.algorithms.questions import Question
+from fedzo.algorithms.search.base import EPS, Asking, ProgressMonitor, SearchContext
+from fedzo.algorithms.search.descent import difference_step
 
 Array = NDArray[Any]
 
@@ -39,41 +37,41 @@ PATIENCE = 8  # rounds in which f must fall
 class AveragedDescent:
     """A descent along averaged slopes that can be paused and resumed, in units of ``scale``."""
 
-    def __init__(self, account: Account, scale: Array, curved: float) -> None:
-        self.account, self.scale, self.curved = account, scale, curved
-        self.x, self.fun = account.x, account.fun
-        self.mean = np.zeros(account.dim)  # m
-        self.square = np.zeros(account.dim)  # v
+    def __init__(self, context: SearchContext, scale: Array, curved: float) -> None:
+        self.context, self.scale, self.curved = context, scale, curved
+        self.x, self.fun = context.x, context.fun
+        self.mean = np.zeros(context.dim)  # m
+        self.square = np.zeros(context.dim)  # v
         self.rounds, self.rate = 0, 0.0  # t, and r
-        ahead = account.left / ((1 + (account.noise > 0)) * max(account.dim, account.devices))
+        ahead = context.left / ((1 + (context.noise > 0)) * max(context.dim, context.devices))
         self.beta = min(max(1 - 20 / ahead, BETA_1[0]), BETA_1[1]) if ahead > 0 else BETA_1[0]
         self.luckiest: list[Array] = []  # it trusts no single value
         self.seen: list[float] = []  # f(x) of the last rounds, as it was measured
 
     def run(
         self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0
-    ) -> Generator[Question, Array, bool]:
+    ) -> Asking[bool]:
         """Descend; return True when the steps have become as nothing.
 
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
         at most a share ``slow`` of the descent so far.
         """
-        begun, pace = self.account.asked, Pace(self.account.asked, self.fun)
-        while self.account.asked - begun + self.cost <= limit:
+        begun, pace = self.context.asked, ProgressMonitor(self.context.asked, self.fun)
+        while self.context.asked - begun + self.cost <= limit:
             yield from self._step()
             if self.rate < EPS:
                 return True
-            if pace.is_slow(self.account.asked, self.fun, window, slow):
+            if pace.is_slow(self.context.asked, self.fun, window, slow):
                 return False
         return False
 
-    def _step(self) -> Generator[Question, Array, None]:
+    def _step(self) -> Asking[None]:
         """Measure the slopes, and go along their average as far as f falls."""
         p = yield from self._direction()
         first = not self.rate
         lengths = FIRST_LENGTHS if first else self.rate * LENGTHS
         here, there = yield from self._look(p, lengths)
-        error = self._error() if self.account.noise else 0.0
+        error = self._error() if self.context.noise else 0.0
         best = int(np.argmin(there))
         if not there[best] <= here + 2 * error:  # a rise beyond noise
             self.rate = lengths[0] if first else self.rate / 4
@@ -85,15 +83,15 @@ class AveragedDescent:
             best = 1
         self.rate = float(lengths[best])
         self.x = self.x + self.rate * p * self.scale
-        self._keep(here if self.account.noise else float(there[best]))
+        self._keep(here if self.context.noise else float(there[best]))
 
-    def _direction(self) -> Generator[Question, Array, Array]:
+    def _direction(self) -> Asking[Array]:
         """Return the direction of the averages, with the slopes at x in them."""
-        account = self.account
-        noisy = account.noise > 0
-        h = difference_step(account, self.fun, self.curved, central=noisy)
+        context = self.context
+        noisy = context.noise > 0
+        h = difference_step(context, self.fun, self.curved, central=noisy)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(self.x))
-        measured = yield from account.slopes(
+        measured = yield from context.slopes(
             self.x, steps, everyone=False, central=noisy, turn=self.rounds
         )
         slopes = measured.own * self.scale
@@ -107,37 +105,37 @@ class AveragedDescent:
         size = np.sqrt(self.square / (1 - BETA_2**self.rounds))
         return -np.divide(ahead, size, out=np.zeros_like(ahead), where=size > 0)
 
-    def _look(self, p: Array, lengths: Array) -> Generator[Question, Array, tuple[float, Array]]:
+    def _look(self, p: Array, lengths: Array) -> Asking[tuple[float, Array]]:
         """Return f(x), and f at some lengths along p; under noise the means of repeats."""
         points = self.x + lengths[:, None] * p * self.scale
-        if not self.account.noise:
-            values = yield from self.account.values(points)
+        if not self.context.noise:
+            values = yield from self.context.values(points)
             return self.fun, values
         points = np.concatenate([self.x[None], points])
-        values = yield from self.account.values(np.repeat(points, self.repeats, axis=0))
+        values = yield from self.context.values(np.repeat(points, self.repeats, axis=0))
         means = values.reshape(len(points), -1).mean(axis=1)
         return float(means[0]), means[1:]
 
     @property
     def cost(self) -> int:
         """How many queries a step takes."""
-        account, noisy = self.account, self.account.noise > 0
+        context, noisy = self.context, self.context.noise > 0
         looks = len(LENGTHS if self.rate else FIRST_LENGTHS) + noisy
-        gradient = account.devices + (1 + noisy) * max(account.dim, account.devices)
-        return gradient + looks * (self.repeats if noisy else 1) * account.devices
+        gradient = context.devices + (1 + noisy) * max(context.dim, context.devices)
+        return gradient + looks * (self.repeats if noisy else 1) * context.devices
 
     @property
     def repeats(self) -> int:
         """How often a point is asked under noise: looks shall cost little beside a gradient."""
-        return max(1, min(4, round(self.account.dim / (16 * self.account.devices))))
+        return max(1, min(4, round(self.context.dim / (16 * self.context.devices))))
 
     def _error(self) -> float:
-        return self.account.noise / math.sqrt(self.repeats)
+        return self.context.noise / math.sqrt(self.repeats)
 
     def _keep(self, fun: float) -> None:
         """Keep f(x), and halve the rate where noise hides that f falls."""
         self.fun = fun
-        if not self.account.noise:
+        if not self.context.noise:
             return
         self.seen.append(fun)
         recent, before = self.seen[-PATIENCE:], self.seen[-2 * PATIENCE : -PATIENCE]

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.account import Account
-from fedzo.algorithms.descent import typical_scale
-from fedzo.algorithms.questions import Asking, Question
-from fedzo.algorithms.searching import Search
+from fedzo.algorithms.search.base import Asking, Search, SearchContext
+from fedzo.algorithms.search.descent import typical_scale
 from fedzo.errors import MissingExtra, check_counts, check_positive, require
 
 Array = NDArray[Any]
@@ -32,15 +29,20 @@ class Evolution:
     """A CMA-ES run of ``cmaes``, in units of ``scale``: generations, and the mean they lead to."""
 
     def __init__(
-        self, account: Account, mean: Array, sigma: float, scale: Array, population: int | None
+        self,
+        context: SearchContext,
+        mean: Array,
+        sigma: float,
+        scale: Array,
+        population: int | None,
     ) -> None:
         import cmaes
 
-        self.account, self.scale = account, scale
-        kind: Any = cmaes.SepCMA if account.dim > SEPARABLE else cmaes.CMA
+        self.context, self.scale = context, scale
+        kind: Any = cmaes.SepCMA if context.dim > SEPARABLE else cmaes.CMA
         # The library knows no single number: a second one is added, and not looked at.
-        start = np.append(mean / scale, [0.0] * (account.dim == 1))
-        seed = int(account.draw().words(1)[0])
+        start = np.append(mean / scale, [0.0] * (context.dim == 1))
+        seed = int(context.draw().words(1)[0])
         self.luckiest: list[Array] = []  # the point of the lowest value so far
         self.lowest = math.inf
         self.strategy = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
@@ -53,21 +55,21 @@ class Evolution:
     @property
     def x(self) -> Array:
         """The mean of the distribution."""
-        return np.asarray(self.strategy.mean[: self.account.dim] * self.scale)
+        return np.asarray(self.strategy.mean[: self.context.dim] * self.scale)
 
-    def run(self, limit: float) -> Generator[Question, Array, bool]:
+    def run(self, limit: float) -> Asking[bool]:
         """Ask for generations; return True when it has converged, False after ``limit`` queries."""
-        begun = self.account.asked
-        while self.account.asked - begun < limit:
+        begun = self.context.asked
+        while self.context.asked - begun < limit:
             if not (yield from self.generation()):
                 return True
         return False
 
-    def generation(self) -> Generator[Question, Array, bool]:
+    def generation(self) -> Asking[bool]:
         """Ask for one generation; return False when the run has converged."""
         asked = [self.strategy.ask() for _ in range(self.size)]
-        points = np.array(asked)[:, : self.account.dim] * self.scale
-        values = yield from self.account.values(points)
+        points = np.array(asked)[:, : self.context.dim] * self.scale
+        values = yield from self.context.values(points)
         lowest = int(np.argmin(values))
         if values[lowest] < self.lowest:
             self.luckiest, self.lowest = [points[lowest]], float(values[lowest])
@@ -76,15 +78,15 @@ class Evolution:
         return not self.strategy.should_stop()
 
 
-def population_for(account: Account) -> int | None:
+def population_for(context: SearchContext) -> int | None:
     """Return how many points a generation should have, for some generations at least; None: any."""
-    usual, enough = 4 + int(3 * math.log(account.dim)), account.left / (6 * account.devices)
+    usual, enough = 4 + int(3 * math.log(context.dim)), context.left / (6 * context.devices)
     return max(4, int(enough)) if enough < usual else None
 
 
-def repeats_for(account: Account, budget: float) -> int:
+def repeats_for(context: SearchContext, budget: float) -> int:
     """Return how often each candidate is asked to be compared with others under noise."""
-    share = 0.008 * budget / account.devices
+    share = 0.008 * budget / context.devices
     return max(2, min(100, int(share))) if math.isfinite(share) else 100
 
 
@@ -105,7 +107,7 @@ class CMA(Search):
     population : int, optional
         λ, points in a round; 4 + 3 log d by default.
     batch_size, participants, weighting
-        See :class:`~fedzo.algorithms.searching.Search`.
+        See :class:`~fedzo.algorithms.search.base.Search`.
 
     References
     ----------
@@ -117,7 +119,7 @@ class CMA(Search):
     --------
     >>> import fedzo
     >>> import numpy as np
-    >>> from fedzo.algorithms.population import CMA
+    >>> from fedzo.algorithms.search.population import CMA
     >>> def bowl(x, device):
     ...     return float(np.sum((x - device) ** 2))
     >>> result = fedzo.minimize(bowl, np.zeros(2), devices=3, algorithm=CMA(), rounds=60)
@@ -125,7 +127,7 @@ class CMA(Search):
     array([1., 1.])
     """
 
-    settles: ClassVar[bool] = True
+    tracks_best: ClassVar[bool] = True
 
     sigma: float = 0.5
     population: int | None = None
@@ -136,20 +138,20 @@ class CMA(Search):
         if self.population is not None:
             check_counts(self, "population")
 
-    def search(self, account: Account, scale: Array | None) -> Asking:
+    def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
         """Run CMA-ES, again with twice the population when it has converged, to the end."""
-        x0, budget = account.x, account.left
+        x0, budget = context.x, context.left
         scale = typical_scale(x0, scale)
-        yield from account.start()
-        repeats, population = repeats_for(account, budget), self.population
+        yield from context.start()
+        repeats, population = repeats_for(context, budget), self.population
         while True:
-            run = Evolution(account, x0, self.sigma, scale, population)
+            run = Evolution(context, x0, self.sigma, scale, population)
             # Under noise the mean is what a run has found, and the last queries compare it.
-            reserved = (3 * repeats + run.size) * account.devices if account.noise else 0
-            while account.left >= reserved and (yield from run.generation()):
+            reserved = (3 * repeats + run.size) * context.devices if context.noise else 0
+            while context.left >= reserved and (yield from run.generation()):
                 pass
-            if account.noise:
-                yield from account.compare([account.x, run.x, *run.luckiest], repeats)
+            if context.noise:
+                yield from context.compare([context.x, run.x, *run.luckiest], repeats)
             population = 2 * run.size
 
 
@@ -175,7 +177,7 @@ class TPE(Search):
     conditions : sequence of pairs
         Which number's option each of them depends on, (number, option), or () if on none.
     batch_size, participants, weighting
-        See :class:`~fedzo.algorithms.searching.Search`.
+        See :class:`~fedzo.algorithms.search.base.Search`.
 
     References
     ----------
@@ -186,7 +188,7 @@ class TPE(Search):
     --------
     >>> import fedzo
     >>> import numpy as np
-    >>> from fedzo.algorithms.population import TPE
+    >>> from fedzo.algorithms.search.population import TPE
     >>> def bowl(x, device):
     ...     return float(np.sum((x - 0.2 * device) ** 2))
     >>> result = fedzo.minimize(bowl, np.zeros(2), devices=3, algorithm=TPE(), rounds=60)
@@ -204,7 +206,7 @@ class TPE(Search):
         check_positive(self, "sigma")
         check_counts(self, "population")
 
-    def search(self, account: Account, scale: Array | None) -> Asking:
+    def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
         """Ask Optuna for points, and tell it their values, to the end."""
         try:
             import optuna
@@ -213,15 +215,15 @@ class TPE(Search):
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        box = self._box(account.x, typical_scale(account.x, scale))
-        seed = int(account.draw().words(1)[0])
+        box = self._box(context.x, typical_scale(context.x, scale))
+        seed = int(context.draw().words(1)[0])
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
         study = optuna.create_study(sampler=sampler)
-        study.enqueue_trial({f"x{j}": side.share(account.x[j]) for j, side in enumerate(box)})
+        study.enqueue_trial({f"x{j}": side.share(context.x[j]) for j, side in enumerate(box)})
         while True:
             trials = [study.ask() for _ in range(self.population)]
             points = np.array([suggested(trial, box) for trial in trials])
-            values = yield from account.values(points)
+            values = yield from context.values(points)
             for trial, value in zip(trials, np.minimum(values, _WORST), strict=True):
                 study.tell(trial, float(value))
 

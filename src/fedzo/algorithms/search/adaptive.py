@@ -7,7 +7,7 @@ flat or noisy. So the search first looks at f, and then gives each what it is go
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,13 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms.account import EPS, Account, Spent
-from fedzo.algorithms.averaging import AveragedDescent
-from fedzo.algorithms.descent import Curvature, Descent, curvature, typical_scale
-from fedzo.algorithms.population import SEPARABLE, Evolution, population_for, repeats_for
-from fedzo.algorithms.questions import Asking, Question
-from fedzo.algorithms.searching import Search
-from fedzo.algorithms.separable import is_separable, search_lines
+from fedzo.algorithms.search.averaging import AveragedDescent
+from fedzo.algorithms.search.base import EPS, Asking, BudgetExhausted, Search, SearchContext
+from fedzo.algorithms.search.descent import Curvature, Descent, curvature, typical_scale
+from fedzo.algorithms.search.population import SEPARABLE, Evolution, population_for, repeats_for
 from fedzo.errors import require
 
 Array = NDArray[Any]
@@ -35,18 +32,21 @@ LEAST_GAIN = 1e-8  # of a run of CMA-ES, as a share of all, for another one to b
 BEGINNINGS = 3  # random points, of which the best is where another descent begins
 RETURNS = 4  # descents to the same minimum, after which no other one is looked for
 LOOKS = 0.1  # share of the queries that looking at f may take
+LEAST = 80  # values on a line, for it to be searched
+REACH = 5.0  # how far a line goes, in units of the scale
+_VALLEYS, _ZOOMS, _NEAR = 3, 2, 12  # of a grid that are looked into; finer grids; their values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Search):
     r"""Minimise a function of which nothing is known, with nothing set but the budget.
 
-    Its parts are a quasi-Newton descent (:mod:`~fedzo.algorithms.descent`),
+    Its parts are a quasi-Newton descent (:mod:`~fedzo.algorithms.search.descent`),
 
     .. math:: x^{k+1} = x^k - \alpha_k H_k g^k,
 
-    an averaged descent (:mod:`~fedzo.algorithms.averaging`), a search along single lines
-    (:mod:`~fedzo.algorithms.separable`) and CMA-ES.
+    an averaged descent (:mod:`~fedzo.algorithms.search.averaging`), a search along single lines
+    (:func:`search_lines`) and CMA-ES.
 
     1. The noise of the values is measured by repeats at x0, and the curvature along a random line.
     2. Without noise the descent has an eighth of the queries. Then f is looked at along two lines:
@@ -71,7 +71,7 @@ class Adaptive(Search):
         smooth is the end; where one is, other minima are looked for. Values with noise have their
         own end.
     batch_size, participants, weighting
-        See :class:`~fedzo.algorithms.searching.Search`.
+        See :class:`~fedzo.algorithms.search.base.Search`.
 
     References
     ----------
@@ -83,7 +83,7 @@ class Adaptive(Search):
     --------
     >>> import fedzo
     >>> import numpy as np
-    >>> from fedzo.algorithms.adaptive import Adaptive
+    >>> from fedzo.algorithms.search.adaptive import Adaptive
     >>> def distance(x, device):
     ...     return float(np.sum((x - device) ** 2))
     >>> result = fedzo.minimize(distance, np.zeros(3), devices=3, algorithm=Adaptive())
@@ -91,7 +91,7 @@ class Adaptive(Search):
     (array([1., 1., 1.]), 2.0)
     """
 
-    settles: ClassVar[bool] = True
+    tracks_best: ClassVar[bool] = True
 
     tol: float = 0.0
 
@@ -100,152 +100,154 @@ class Adaptive(Search):
         real = isinstance(self.tol, float | int) and not isinstance(self.tol, bool)
         require(real and 0 <= self.tol < 1, "tol", self.tol, "a number in [0, 1)")
 
-    def search(self, account: Account, scale: Array | None) -> Asking:
+    def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
         """Look at f, and give the queries to what it is good for."""
-        x0, limited = account.x, math.isfinite(account.left)
+        x0, limited = context.x, math.isfinite(context.left)
         guessed = scale is None and not x0.any()  # nothing tells how long steps should be
         scale = typical_scale(x0, scale)
-        budget = account.left if limited else 200.0 * (account.dim + 1) * account.devices
-        yield from account.start()
-        start = account.fun
-        if account.noise:
-            return (yield from self._noisy(account, scale, budget, guessed))
-        curved = yield from curvature(account, scale)
+        budget = context.left if limited else 200.0 * (context.dim + 1) * context.devices
+        yield from context.start()
+        start = context.fun
+        if context.noise:
+            return (yield from self._noisy(context, scale, budget, guessed))
+        curved = yield from curvature(context, scale)
         descent, slow, rugged = None, False, True
         if curved is not None:
-            descent = Descent(account, scale, curved.second, MEMORY)
+            descent = Descent(context, scale, curved.second, MEMORY)
             rugged, ended = False, False
-            if 2 * LINE * account.devices <= LOOKS * budget:
+            if 2 * LINE * context.devices <= LOOKS * budget:
                 ended = yield from descent.run(limit=0.12 * budget, tol=self.tol)
-                went = distance(account.x, x0, scale)
+                went = distance(context.x, x0, scale)
                 if guessed and went > 100:  # x has larger units than 1
                     scale = went * scale
                     curved = Curvature(went**2 * curved.second, curved.length / went)
-                rugged = yield from is_rugged(account, scale)
+                rugged = yield from is_rugged(context, scale)
             if not rugged:
-                window = max(0.15 * budget, 3.0 * account.dim)
+                window = max(0.15 * budget, 3.0 * context.dim)
                 if not ended:
                     ended = yield from descent.run(window=window, slow=0.002, tol=self.tol)
                 if ended and not limited:
                     return "no step improves on x any more"
-                if account.devices > 1 and not descent.exact:
-                    averaged = AveragedDescent(account, scale, curved.second)
+                if context.devices > 1 and not descent.exact:
+                    averaged = AveragedDescent(context, scale, curved.second)
                     yield from averaged.run(window=window, slow=0.002)
                 slow = not ended
                 if ended:
-                    sigma = yield from width_of(account, scale, x0, start)
-                    yield from from_elsewhere(account, scale, curved.second, (x0, start), sigma)
-        if rugged and (yield from is_separable(account, scale)):
-            yield from search_lines(account, scale, 0.8 * min(account.left, budget))
-        sigma = yield from width_of(account, scale, x0, start)
-        return (yield from self._share(account, scale, budget, start, sigma, descent, slow))
+                    sigma = yield from width_of(context, scale, x0, start)
+                    yield from from_elsewhere(context, scale, curved.second, (x0, start), sigma)
+        if rugged and (yield from is_separable(context, scale)):
+            yield from search_lines(context, scale, 0.8 * min(context.left, budget))
+        sigma = yield from width_of(context, scale, x0, start)
+        return (yield from self._share(context, scale, budget, start, sigma, descent, slow))
 
     def _share(
         self,
-        account: Account,
+        context: SearchContext,
         scale: Array,
         budget: float,
         start: float,
         sigma: float,
         descent: Descent | None,
         slow: bool,
-    ) -> Asking:
+    ) -> Asking[str]:
         """Give the rest to CMA-ES, and what it finds to a second descent; then again."""
-        reserved, before, population = 0.12 * budget, account.fun, None
-        while account.left > 0:
-            run = Evolution(account, account.x, sigma, scale, population)
+        reserved, before, population = 0.12 * budget, context.fun, None
+        while context.left > 0:
+            run = Evolution(context, context.x, sigma, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
             until = reserved
-            if slow and math.isfinite(account.left):
-                until = max(reserved, account.left / 2)
+            if slow and math.isfinite(context.left):
+                until = max(reserved, context.left / 2)
             going = True
-            while going and account.left > until:
+            while going and context.left > until:
                 going = yield from run.generation()
-            gained = before - account.fun
+            gained = before - context.fun
             if going:
                 if gained > 0 or descent is None:
-                    curved = yield from curvature(account, 0.1 * scale)
+                    curved = yield from curvature(context, 0.1 * scale)
                     if curved is not None:
-                        descent = Descent(account, scale, 100 * curved.second, MEMORY)
+                        descent = Descent(context, scale, 100 * curved.second, MEMORY)
                 if descent is not None and (gained > 0 or slow):
                     yield from descent.run()
                 reserved, slow = 0.0, False
-            elif gained <= max(self.tol, LEAST_GAIN) * (start - account.fun):
+            elif gained <= max(self.tol, LEAST_GAIN) * (start - context.fun):
                 return "nothing improves any more"
-            before, population = account.fun, 2 * run.size
+            before, population = context.fun, 2 * run.size
         return "the budget is spent"
 
-    def _noisy(self, account: Account, scale: Array, budget: float, guessed: bool) -> Asking:
+    def _noisy(
+        self, context: SearchContext, scale: Array, budget: float, guessed: bool
+    ) -> Asking[str]:
         """Race two descents and CMA-ES from the start, and let the winner have the rest.
 
         What is found is compared with the start by repeats, at last and before the next method
         goes on from there.
         """
-        x0, repeats, curved = account.x, repeats_for(account, budget), None
-        if guessed or account.dim > FEW_NUMBERS or 8 * account.devices <= LOOKS * budget:
-            curved = yield from curvature(account, scale)
+        x0, repeats, curved = context.x, repeats_for(context, budget), None
+        if guessed or context.dim > FEW_NUMBERS or 8 * context.devices <= LOOKS * budget:
+            curved = yield from curvature(context, scale)
         if curved is not None and (guessed or curved.length >= 100):  # f does not change over less
             scale, curved = curved.length * scale, Curvature(curved.length**2 * curved.second, 1.0)
         # With many numbers there is no time for it to shrink.
-        sigma = 1.0 if account.dim <= SEPARABLE else 0.3
+        sigma = 1.0 if context.dim <= SEPARABLE else 0.3
         methods: list[Callable[[], Descent | AveragedDescent | Evolution]] = [
-            lambda: Evolution(account, account.x, sigma, scale, population_for(account))
+            lambda: Evolution(context, context.x, sigma, scale, population_for(context))
         ]
         if curved is not None:
             second = curved.second
-            methods.append(lambda: AveragedDescent(account, scale, second))
-            methods.append(lambda: Descent(account, scale, second, MEMORY))
-            step = AveragedDescent(account, scale, second).cost
+            methods.append(lambda: AveragedDescent(context, scale, second))
+            methods.append(lambda: Descent(context, scale, second, MEMORY))
+            step = AveragedDescent(context, scale, second).cost
             if 4 * step > RACE * budget:  # there is no time for a race
-                few = account.dim * account.devices < step / 4 or account.left < 1.5 * step
+                few = context.dim * context.devices < step / 4 or context.left < 1.5 * step
                 methods = methods[:1] if few else methods[1:2]
 
-        def spend(run: Descent | AveragedDescent | Evolution, limit: float) -> Asking:
-            candidates = 2 + len(methods) * (limit < math.inf) + (account.x is not x0)
-            account.reserved = candidates * repeats * account.devices
-            with suppress(Spent):
-                yield from run.run(limit=min(limit, budget - account.asked))
-            account.reserved = 0.0
+        def spend(run: Descent | AveragedDescent | Evolution, limit: float) -> Asking[None]:
+            candidates = 2 + len(methods) * (limit < math.inf) + (context.x is not x0)
+            context.reserved = candidates * repeats * context.devices
+            with suppress(BudgetExhausted):
+                yield from run.run(limit=min(limit, budget - context.asked))
+            context.reserved = 0.0
 
         first = methods[0]()
         if len(methods) > 1:
             runs = [method() for method in methods]
             for run in runs:
                 yield from spend(run, RACE * budget)
-            means = yield from account.compare([x0, *(run.x for run in runs)], repeats)
+            means = yield from context.compare([x0, *(run.x for run in runs)], repeats)
             ranks = np.argsort(means[1:])
             first, methods = runs[ranks[0]], [methods[rank] for rank in ranks]
         going: Descent | AveragedDescent | Evolution = first
         for method in [*methods[1:], None]:
             yield from spend(going, math.inf)
-            found = [x for x in (going.x, *going.luckiest) if not np.array_equal(x, account.x)]
+            found = [x for x in (going.x, *going.luckiest) if not np.array_equal(x, context.x)]
             if found:
-                yield from account.compare([account.x, *found], repeats)
-            if method is None or account.asked >= budget:
+                yield from context.compare([context.x, *found], repeats)
+            if method is None or context.asked >= budget:
                 break
             going = method()  # the winner has converged: another one goes on from there
         return "nothing improves beyond the noise"
 
 
 def from_elsewhere(
-    account: Account, scale: Array, curved: float, begun: tuple[Array, float], sigma: float
-) -> Asking:
+    context: SearchContext, scale: Array, curved: float, begun: tuple[Array, float], sigma: float
+) -> Asking[None]:
     """Descend from other points to other minima, with half of the queries at most.
 
     A descent begins at the best of some points, and is left where it hardly falls any more; in the
     end the lowest goes on. A few that come back to the minimum that is known say that it is alone.
     """
-    (x0, start), kept, returns, lowest = begun, account.left / 2, 0, None
-    budget, step = account.left - kept, account.devices * (account.dim + 2)
-    while account.left > kept and returns < RETURNS:
-        points = x0 + sigma * scale * account.draw().normals(BEGINNINGS, account.dim)
-        known = account.fun
-        values = yield from account.values(points)
+    (x0, start), kept, returns, lowest = begun, context.left / 2, 0, None
+    budget, step = context.left - kept, context.devices * (context.dim + 2)
+    while context.left > kept and returns < RETURNS:
+        points = x0 + sigma * scale * context.draw().normals(BEGINNINGS, context.dim)
+        known = context.fun
+        values = yield from context.values(points)
         first = int(np.argmin(values))
         if not math.isfinite(values[first]):
             continue
         at = points[first], float(values[first])
-        descent = Descent(account, scale, curved, MEMORY, at=at)
+        descent = Descent(context, scale, curved, MEMORY, at=at)
         yield from descent.run(limit=budget / 3, window=2 * step, slow=0.05)
         if abs(descent.fun - known) < 1e-3 * abs(start - known):
             returns += 1
@@ -255,17 +257,17 @@ def from_elsewhere(
         yield from lowest.run(window=4 * step, slow=0.002)
 
 
-def is_rugged(account: Account, scale: Array) -> Generator[Question, Array, bool]:
+def is_rugged(context: SearchContext, scale: Array) -> Asking[bool]:
     """Return whether f turns more than three times along a random line through the best x.
 
     At a local minimum that a descent has found, waves are not hidden by a slope; a wide and a
     narrow line show long and short ones.
     """
-    x, count = account.x, LINE
+    x, count = context.x, LINE
     for width in (0.5, 0.25):
-        line = width * scale * account.draw().normals(account.dim)
+        line = width * scale * context.draw().normals(context.dim)
         lengths = (np.arange(count) + 0.5) / count * 2 - 1
-        values = yield from account.values(x + lengths[:, None] * line)
+        values = yield from context.values(x + lengths[:, None] * line)
         values = values[np.isfinite(values)]
         visible = 16 * EPS * float(np.median(np.abs(values))) if values.size else 0.0
         if turns(values, visible) > 3:
@@ -292,17 +294,75 @@ def distance(x: Array, y: Array, scale: Array) -> float:
     return math.sqrt(float(np.mean(((x - y) / scale) ** 2)))
 
 
-def width_of(
-    account: Account, scale: Array, x0: Array, start: float
-) -> Generator[Question, Array, float]:
+def width_of(context: SearchContext, scale: Array, x0: Array, start: float) -> Asking[float]:
     """Return σ for CMA-ES: as far as the descent went, 1 at least, less where f soars there."""
-    sigma, fall = max(1.0, distance(account.x, x0, scale)), start - account.fun
+    sigma, fall = max(1.0, distance(context.x, x0, scale)), start - context.fun
     if fall > 0:
         for _ in range(14):
-            move = sigma * scale * account.draw().normals(account.dim)
-            best = account.fun
-            values = yield from account.values(account.x + move)
+            move = sigma * scale * context.draw().normals(context.dim)
+            best = context.fun
+            values = yield from context.values(context.x + move)
             if values[0] - best < 1000 * fall:
                 break
             sigma /= 4
     return sigma
+
+
+def is_separable(context: SearchContext, scale: Array) -> Asking[bool]:
+    r"""Return whether f is a sum of functions of single numbers, to rounding, around the best x.
+
+    Where :math:`f(x) = \sum_j f_j(x_j)`, moves split into two parts, a and b, have
+    :math:`f(x + a + b) - f(x + a) = f(x + b) - f(x)`.
+    """
+    x, fun = context.x, context.fun
+    for _ in range(3):
+        draws = context.draw().uniform(2 * context.dim)
+        move = 2 * scale * (2 * draws[: context.dim] - 1)
+        part = np.where(draws[context.dim :] < 0.5, move, 0.0)
+        values = yield from context.values(np.array([x + move, x + part, x + move - part]))
+        both, one, other = values
+        rounding = 1000 * EPS * float(np.max(np.abs([*values, fun])))
+        visible = max(rounding, 1e-9 * float(np.ptp([*values, fun])))
+        if not abs(both - one - other + fun) <= visible:
+            return False
+    return True
+
+
+def search_lines(context: SearchContext, scale: Array, queries: float) -> Asking[bool]:
+    """Search the line of each coordinate in turn; return whether the queries were enough for it.
+
+    All that a sum of functions of single numbers knows of a coordinate is seen on one line, and a
+    line can be searched everywhere, however many minima it has.
+    """
+    each = int(queries / (context.dim * context.devices))
+    if each < LEAST:
+        return False
+    for j in range(context.dim):
+
+        def look(grid: Array, j: int = j) -> Asking[Array]:
+            points = np.repeat(context.x[None], len(grid), axis=0)
+            points[:, j] = grid
+            return (yield from context.values(points))
+
+        reach, count = REACH * scale[j], each - (_VALLEYS + _ZOOMS) * _NEAR
+        grid = np.linspace(context.x[j] - reach, context.x[j] + reach, count)
+        width = grid[1] - grid[0]
+        lowest = valleys((yield from look(grid)), _VALLEYS)
+        near = np.linspace(-width, width, _NEAR)
+        grid = (grid[lowest][:, None] + near).ravel()
+        for _ in range(1 + _ZOOMS):
+            values = yield from look(grid)
+            near = near * 2 / _NEAR
+            grid = grid[int(np.argmin(values))] + near
+    return True
+
+
+def valleys(values: Array, most: int) -> Array:
+    """Return where values are lower than beside them, the lowest first.
+
+    >>> valleys(np.array([3.0, 1.0, 2.0, 0.0, 5.0, 4.0]), most=2)
+    array([3, 1])
+    """
+    padded = np.concatenate([[np.inf], values, [np.inf]])
+    found = np.flatnonzero((values <= padded[:-2]) & (values <= padded[2:]))
+    return found[np.argsort(values[found], kind="stable")][:most]

@@ -1,0 +1,58 @@
+"""Rounds in which candidate points are compared before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedzo.algorithms.base import Algorithm, Round, RoundInfo
+from fedzo.algorithms.fedzo import FedZO, State
+from fedzo.algorithms.server.contest import shared_out
+from fedzo.core.tasks import Evaluate
+from fedzo.errors import InvalidValue
+from fedzo.uplinks.base import RunSetting
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates(Algorithm):
+    """FedZO that begins at the best of some points, found by successive halving.
+
+    While the server optimizer has candidates, a round evaluates them. A device is asked for one
+    sample at least, so with few samples not all devices are asked.
+
+    Parameters
+    ----------
+    fedzo : FedZO
+        With a server optimizer that has candidates.
+    """
+
+    fedzo: FedZO
+
+    @property
+    def coefficients_shape(self) -> tuple[int, int] | None:
+        """(H, b2)."""
+        return self.fedzo.coefficients_shape
+
+    def init(self, x0: Array, setting: RunSetting) -> State:
+        """Return the state before round 0."""
+        state = self.fedzo.init(x0, setting)
+        if setting.uplink.wants_coefficients and self.fedzo.server.trial(state.server) is not None:
+            allowed = "a server optimizer without candidates: this uplink carries coefficients"
+            raise InvalidValue("server", type(self.fedzo.server).__name__, allowed)
+        return state
+
+    def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
+        """Yield the evaluation of the candidates; without candidates, FedZO's round."""
+        server = self.fedzo.server
+        trial = server.trial(state.server)
+        if trial is None:
+            return (yield from self.fedzo.round(t, state, setting))
+        count, samples = shared_out(trial.samples, setting.devices)
+        devices = setting.uplink.participants(t, count, setting)
+        replies = yield Evaluate(trial.points, samples, seed=setting.seed, round=t, devices=devices)
+        values, sent = setting.uplink.aggregate_values(t, replies, setting)
+        return State(*server.tried(state.server, state.x, values)), RoundInfo.of(replies, sent)

@@ -1,0 +1,41 @@
+"""Variants of FedZO as wrappers: which of them a run needs, and what is inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedzo.algorithms.adaptive_rate import AdaptiveRate
+from fedzo.algorithms.base import Algorithm
+from fedzo.algorithms.candidates import Candidates
+from fedzo.algorithms.fedzo import FedZO
+from fedzo.algorithms.fixed_directions import FixedDirections
+from fedzo.uplinks.base import Uplink
+
+Array = NDArray[Any]
+
+
+def compose(algorithm: Algorithm, uplink: Uplink, x0: Array) -> Algorithm:
+    """Return the algorithm with the wrappers that its settings and the uplink ask for.
+
+    >>> import fedzo, numpy as np
+    >>> fixed = fedzo.FedZO(directions=2, fixed_directions=8)
+    >>> type(compose(fixed, fedzo.Seeds(), np.zeros(3))).__name__
+    'FixedDirections'
+    >>> compose(fixed, fedzo.Ideal(), np.zeros(3)) is fixed
+    True
+    """
+    if isinstance(algorithm, FedZO):
+        if algorithm.fixed_directions is not None and uplink.wants_coefficients:
+            return FixedDirections(fedzo=algorithm)
+        if algorithm.server.trial(algorithm.server.init(x0)) is not None:
+            return Candidates(fedzo=algorithm)
+    return algorithm
+
+
+def current(algorithm: Algorithm, state: Any) -> Algorithm:
+    """Return the algorithm without wrappers, with the numbers that it has come to."""
+    if isinstance(algorithm, AdaptiveRate):
+        return algorithm.current(state)
+    return algorithm.fedzo if isinstance(algorithm, FixedDirections | Candidates) else algorithm

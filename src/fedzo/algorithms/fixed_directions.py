@@ -1,0 +1,84 @@
+r"""FedZO over a fixed set of directions: all rounds so far are K numbers.
+
+FedKSeed (Qin et al., ICML 2024) draws the directions of all steps from a fixed set of K. The server
+adds up the coefficients of each direction, and the model is
+
+.. math:: a^{t+1} = a^t + \Delta a^t, \qquad x^{t+1} = x^0 + \sum_{j=1}^{K} a_j^{t+1} g_j.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms.base import Algorithm, Round, RoundInfo
+from fedzo.algorithms.fedzo import FedZO, State
+from fedzo.algorithms.server import Mean
+from fedzo.core.fixed import SetSum
+from fedzo.errors import InvalidValue
+from fedzo.uplinks.base import RunSetting
+
+Array = NDArray[Any]
+
+
+class SumsState(NamedTuple):
+    """What is carried from round to round."""
+
+    x: Array  # x^t
+    start: Array  # x^0, and the updates of devices that draw other directions
+    sums: Array  # (K / b2, b2) a^t, in the model's precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedDirections(Algorithm):
+    """FedZO's rounds over an uplink of coefficients, with a model that is a sum over a fixed set.
+
+    Parameters
+    ----------
+    fedzo : FedZO
+        With ``fixed_directions`` and the server optimizer :class:`~fedzo.server.Mean`.
+    """
+
+    fedzo: FedZO
+
+    @property
+    def coefficients_shape(self) -> tuple[int, int] | None:
+        """(H, b2)."""
+        return self.fedzo.coefficients_shape
+
+    def init(self, x0: Array, setting: RunSetting) -> SumsState:
+        """Return the state before round 0: all sums are zero."""
+        if not isinstance(self.fedzo.server, Mean):
+            kind, allowed = type(self.fedzo.server).__name__, "'mean' with fixed_directions"
+            raise InvalidValue("server", kind, f"{allowed}, so that the model is a sum of those")
+        x = self.fedzo.init(x0, setting).x
+        return SumsState(x, x0.copy(), np.zeros(self.fedzo.estimator.set_shape, x0.dtype))
+
+    def round(self, t: int, state: SumsState, setting: RunSetting) -> Round[SumsState]:
+        """Yield FedZO's local steps; add the mean coefficients to the sums."""
+        devices = setting.uplink.participants(t, self.fedzo.participants, setting)
+        task = self.fedzo.task(t, State(state.x), devices, setting)
+        updates = yield replace(task, state=state)
+        delta, sent = setting.uplink.aggregate(t, updates, setting)
+        return self._moved(state, delta), RoundInfo.of(updates, sent)
+
+    def _moved(self, state: SumsState, delta: Any) -> SumsState:
+        """Return the state after the mean update of a round."""
+        start = state.start
+        if delta.whole is not None:  # updates that are not sums over the set move the start
+            start = (start + delta.whole).astype(start.dtype)
+        elif not delta.coefficients.any():  # no device replied
+            return state
+        sums = delta.added_to(state.sums)
+        built = replace(delta, coefficients=sums)
+        x = built.moved(start, state.x if delta.in_place else None)
+        return SumsState(x, start, sums)
+
+    def from_sums(self, state: SumsState, sums: Array, seed: int) -> SumsState:
+        """Return the state with other sums, and the same start."""
+        estimator = self.fedzo.estimator
+        x = SetSum(estimator, seed, state.start.size, sums).moved(state.start)
+        return SumsState(x, state.start, sums)

@@ -1,0 +1,346 @@
+"""Engines answer tasks: here, by threads of this process.
+
+An algorithm yields tasks and reads the replies as a stream in device order. It cannot tell how many
+workers there were, or where. :func:`drive` connects the two.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property, lru_cache
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from fedzo.core.budget import Meter
+from fedzo.core.gathering import Gathering
+from fedzo.core.memory import cores
+from fedzo.core.objective import Objective
+from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
+from fedzo.errors import BudgetSpent, NoAnswer, UsageError, check_count
+
+Array = NDArray[Any]
+A = TypeVar("A")
+B = TypeVar("B")
+T = TypeVar("T")
+
+_WORTH_A_THREAD = 0.8e-3  # seconds of work per device
+_SILENT: Any = {"over": "ignore", "invalid": "ignore"}
+
+
+class DroppedDevice(NamedTuple):
+    """A device that did not reply, and the reason."""
+
+    device: int
+    reason: str
+
+
+class Engine(Protocol):
+    """What answers the tasks of a run.
+
+    An engine is a context manager around a run. ``dropped`` collects the devices that did not
+    reply; the reader empties it. ``meter`` counts the queries of a problem that counts them itself.
+    ``scale`` is the problem's typical length of each coordinate of x, if it has one.
+    """
+
+    seed: int
+    dim: int
+    devices: int
+    dropped: list[DroppedDevice]
+    meter: Meter | None
+    scale: Array | None
+
+    @property
+    def evaluation_cost(self) -> int:
+        """Number of values F_i(x, ξ) per evaluation."""
+        ...
+
+    @property
+    def sending_updates(self) -> set[int]:
+        """Devices that send whole updates although the uplink takes coefficients."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None: ...
+
+    def offers(self, method: str) -> bool:
+        """Return whether the devices' problem has one of an objective's optional methods."""
+        ...
+
+    def ask(self, task: Task | Losses) -> Any:
+        """Return the :class:`Replies` to a task, or the :class:`Evaluation` of all devices."""
+        ...
+
+
+def drive(run: Generator[Any, Any, T], engine: Engine) -> T:
+    """Answer the tasks that a generator yields, and return what it returns.
+
+    Errors of the engine are raised in the generator, where it waits for the answer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo.core.tasks import Evaluate
+    >>> from fedzo.problems.function import FunctionObjective
+    >>> def double():
+    ...     replies = yield Evaluate(np.array([[1.0], [3.0]]), devices=(0, 2))
+    ...     return [2 * update.values for update in replies]
+    >>> objective = FunctionObjective(lambda x, device: x[0] + device, dim=1, devices=3)
+    >>> with LocalEngine(objective, seed=0) as engine:
+    ...     drive(double(), engine)
+    [array([2., 6.]), array([ 6., 10.])]
+    """
+    resume, answer = run.send, None
+    while True:
+        try:
+            task = resume(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            if isinstance(answer, Replies):
+                answer.close()
+        try:
+            resume, answer = run.send, engine.ask(task)
+        except BaseException as error:
+            resume, answer = run.throw, error
+
+
+class LocalEngine:
+    """All devices simulated by threads of this process.
+
+    The kernels release the GIL, BLAS is limited to one thread per worker, and a worker takes one
+    device through all its local steps, so its directions stay in its own cache. At most two updates
+    per worker are under way at any time: memory does not grow with M or N.
+
+    ``workers=None`` means all cores, if that pays: threads wait for each other's GIL, so work that
+    takes less than about a millisecond per device is quicker on one. The first two devices show
+    which it is. The result does not depend on it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedzo.problems.function import FunctionObjective
+    >>> objective = FunctionObjective(lambda x, device: device, dim=1, devices=3)
+    >>> with LocalEngine(objective, seed=0, workers=2) as engine:
+    ...     engine.ask(Losses(np.zeros(1))).losses
+    array([0., 1., 2.])
+    """
+
+    sending_updates: set[int] = set()  # noqa: RUF012 - always empty: one process draws alike
+
+    def __init__(self, objective: Objective, seed: int, workers: int | None = None) -> None:
+        if workers is not None:
+            check_count("workers", workers)
+        self.objective, self.seed = objective, seed
+        self.dim, self.devices = objective.dim, objective.devices
+        self.meter, self.scale = objective.meter, objective.scale
+        self.dropped: list[DroppedDevice] = []
+        self.workers = 1 if objective.own_threads else workers or cores()
+        self._timings: list[float] | None = [] if workers is None and self.workers > 1 else None
+        self._threads: ThreadPoolExecutor | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        if not self.objective.own_threads:
+            blas = _libraries(len(sys.modules))
+            self._open.enter_context(blas.limit(limits=1, user_api="blas"))
+        # The run's loop catches values that are not finite, and names round and device.
+        self._open.enter_context(np.errstate(**_SILENT))
+        if self.workers > 1:
+            self._threads = ThreadPoolExecutor(
+                self.workers, "fedzo", initializer=lambda: np.seterr(**_SILENT)
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        if self.objective.gathering is not None:
+            self.objective.gathering.close()
+        self._open.close()
+
+    def offers(self, method: str) -> bool:
+        """Return whether the problem has one of an objective's optional methods."""
+        return self.objective.offers(method)
+
+    @cached_property
+    def evaluation_cost(self) -> int:
+        """Number of values F_i(x, ξ) per evaluation."""
+        return self.objective.evaluation_cost
+
+    def ask(self, task: Task | Losses) -> Any:
+        """Return the replies as a stream in device order, or the losses of all devices."""
+        if isinstance(task, Losses):
+            return Evaluation(self.losses(task.x), self.objective.metrics(task.x))
+        return Replies(self._updates(task), task)
+
+    def losses(self, x: Array) -> Array:
+        """Return f_i(x) of all N devices.
+
+        They are computed in at most 64 parts, whatever the number of workers, so that the sums in
+        them have the same order, and the same bits, with any number of workers.
+        """
+        parts = np.array_split(np.arange(self.devices), min(64, self.devices))
+        gathering = self.objective.gathering
+        stream = self._ordered if gathering is None else gathering.map
+        return np.concatenate(list(stream(lambda part: self._losses(x, part), parts)))
+
+    def _updates(self, task: Task) -> Iterator[Update]:
+        if self.objective.gathering is not None:
+            yield from self._gathered(self.objective.gathering, task)
+            return
+        stream = self._ordered if self._timings is None else self._timed
+        for update in stream(lambda device: self._reply(task, device), task.devices):
+            if update is not None:
+                yield update
+
+    def _gathered(self, gathering: Gathering, task: Task) -> Iterator[Update]:
+        """Yield the updates; if a budget ends, those of the devices that were done by then."""
+        any_reply = False
+        try:
+            for update in gathering.map(lambda device: self._reply(task, device), task.devices):
+                if update is not None:
+                    yield update
+                    any_reply = True
+        except BudgetSpent:
+            if not any_reply:
+                raise
+
+    def _reply(self, task: Task, device: int) -> Update | None:
+        try:
+            return task.reply(self.objective, device)
+        except NoAnswer as error:
+            self.dropped.append(DroppedDevice(device, str(error)))
+            return None
+
+    def _losses(self, x: Array, devices: Array) -> Array:
+        try:
+            losses = np.asarray(self.objective.losses(x, devices))
+        except NoAnswer as error:
+            if len(devices) > 1:  # one at a time, to find out which
+                return np.concatenate([self._losses(x, one) for one in devices[:, None]])
+            self.dropped.append(DroppedDevice(int(devices[0]), str(error)))
+            return np.array([np.nan])
+        if losses.shape != devices.shape:
+            name, right = type(self.objective).__name__, devices.shape
+            raise UsageError(
+                f"{name}.losses returned the shape {losses.shape}, not {right}", code="shape"
+            )
+        return losses
+
+    def _timed(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        """Map on this thread until two items have shown whether more threads would pay."""
+        items = iter(items)
+        while self._timings is not None and (item := next(items, None)) is not None:
+            began = time.perf_counter()
+            result = function(item)
+            self._timings.append(time.perf_counter() - began)
+            if len(self._timings) == 2:  # the first may have had to compile something
+                if min(self._timings) < _WORTH_A_THREAD and self._threads is not None:
+                    self._threads.shutdown()
+                    self._threads = None
+                self._timings = None
+            yield result
+        yield from self._ordered(function, items)
+
+    def _ordered(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        """Map over the threads, a few items ahead, in the order of the items."""
+        if self._threads is None:
+            yield from map(function, items)
+            return
+        under_way: deque[Future[B]] = deque()
+        try:
+            for item in items:
+                under_way.append(self._threads.submit(function, item))
+                if len(under_way) > 2 * self.workers:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:  # a failed or abandoned stream must not leave work behind
+            for future in under_way:
+                future.cancel()
+
+
+class ReplayEngine:
+    """Answers tasks from a log: what a round is done again with.
+
+    Parameters
+    ----------
+    seed, dim, devices : int
+        The run's seed, d and N.
+    log : iterable of list of Update
+        The replies to the tasks to come, in their order; an update's ``delta`` is rebuilt from its
+        coefficients.
+    streamed : bool
+        Whether devices draw their directions number by number.
+
+    Examples
+    --------
+    >>> from fedzo.core.tasks import Evaluate
+    >>> engine = ReplayEngine(0, 2, 3, [[Update(1, np.empty(0), 1, 1, values=np.array([4.0]))]])
+    >>> [update.values for update in engine.ask(Evaluate(np.zeros((1, 2))))]
+    [array([4.])]
+    """
+
+    meter: Meter | None = None
+    scale: Array | None = None
+    evaluation_cost = 0
+    sending_updates: set[int] = set()  # noqa: RUF012 - always empty
+
+    def __init__(
+        self,
+        seed: int,
+        dim: int,
+        devices: int,
+        log: Iterable[list[Update]] = (),
+        streamed: bool = False,
+    ) -> None:
+        self.seed, self.dim, self.devices = seed, dim, devices
+        self.dropped: list[DroppedDevice] = []
+        self._log, self._streamed = iter(log), streamed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def offers(self, method: str) -> bool:
+        """Return True: what a log has was offered."""
+        return True
+
+    def ask(self, task: Task | Losses) -> Replies:
+        """Return the next entry of the log."""
+        assert isinstance(task, Task)
+        return Replies((self._whole(task, update) for update in next(self._log)), task)
+
+    def _whole(self, task: Task, update: Update) -> Update:
+        if update.coefficients is None or not isinstance(task, LocalSteps):
+            return update
+        return update._replace(delta=task.rebuilt(update, self._streamed))
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """Find the BLAS libraries; that takes a millisecond, and new ones come with new modules."""
+    return ThreadpoolController()

@@ -1,0 +1,351 @@
+"""What a server asks devices for, and what they reply.
+
+A round of an algorithm is a generator: it yields a task and is sent the :class:`Replies`. There are
+three tasks: :class:`LocalSteps`, :class:`Evaluate` and :class:`Slopes`. A task is plain data, the
+same in a thread and on the wire. What a device replies is a pure function of the task, the problem
+and the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.objective import Objective
+from fedzo.core.random import Draws, Stream
+from fedzo.core.rebuilt import Rebuilt, Term
+from fedzo.core.stretched import Stretched
+
+Array = NDArray[Any]
+
+WEIGHTINGS = ("uniform", "size")
+
+
+class Update(NamedTuple):
+    """What one device replies to a task.
+
+    Attributes
+    ----------
+    device : int
+        The device that replies.
+    delta : array or Combination
+        Δ_i^t, how far the device's model moved; a :class:`~fedzo.core.streams.Combination` where
+        the model is too large for another vector of its size. Empty if the task asked for values.
+    weight : float
+        Its weight in the average. Weights need not sum to one.
+    queries : int
+        Number of values F_i(x, ξ) that were evaluated.
+    coefficients : array, optional
+        Shape (H, b2): Δ_i^t as a sum of the round's directions.
+    values : array, optional
+        Float64, the numbers that :class:`Evaluate` or :class:`Slopes` asked for.
+    eps : float
+        Relative precision of the values, as their type tells it; 0 if unknown.
+    contributors : int
+        Number of devices that the update stands for.
+    started : int, optional
+        The round whose model the update starts from; the task's own round by default.
+    """
+
+    device: int
+    delta: Any
+    weight: float
+    queries: int
+    coefficients: Array | None = None
+    values: Array | None = None
+    eps: float = 0.0
+    contributors: int = 1
+    started: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What all tasks have in common: who is asked, and where their random numbers are drawn.
+
+    Attributes
+    ----------
+    seed, round, index : int
+        The run's seed, the round t, and the number of the task within the round. All three are part
+        of the address of every random number that a reply needs.
+    devices : sequence of int
+        The devices that are asked, sorted.
+    """
+
+    seed: int = 0
+    round: int = 0
+    index: int = 0
+    devices: Any = ()  # stored as a tuple
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", tuple(map(int, self.devices)))
+
+    def draws(self, device: int) -> Draws:
+        """Return the address of a device's random numbers."""
+        return Draws(self.seed, Stream.DIRECTIONS, self.round, device, task=self.index)
+
+    def only(self, devices: Sequence[int]) -> Self:
+        """Return the task for some of its devices."""
+        return replace(self, devices=tuple(devices))
+
+    def reply(self, objective: Objective, device: int) -> Update:
+        """Return what a device replies."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class LocalSteps(Task):
+    """Ask each device for its local steps: the algorithm's ``local``.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        The algorithm whose ``local`` is run.
+    x : array
+        Where devices start, shape (d,); shape (n_devices, d) if each device has its own model.
+    learning_rate : float
+        η in this round.
+    rows : mapping of str to array
+        Further arrays with one row per device, such as control variates.
+    direction_scale : array, optional
+        Factor of each coordinate of all directions. The moves in a reply are along the directions
+        as drawn.
+    state : optional
+        The algorithm's state before the round, for engines whose nodes replay the rounds.
+    """
+
+    algorithm: Any
+    x: Array
+    learning_rate: float = 1.0
+    rows: Mapping[str, Array] = field(default_factory=dict)
+    direction_scale: Array | None = None
+    state: Any = None
+
+    def reply(self, objective: Objective, device: int) -> Update:
+        """Return the device's update."""
+        task = self
+        if self.direction_scale is not None:
+            objective = Stretched(objective, self.x, self.direction_scale)
+            task = replace(self, x=np.zeros_like(self.x), direction_scale=None)
+        update: Update = self.algorithm.local(objective, device, task, self.draws(device))
+        return update
+
+    def start(self, device: int) -> Array:
+        """Return the model that a device starts from, shape (d,)."""
+        return self.x if self.x.ndim == 1 else np.asarray(self.x[self.devices.index(device)])
+
+    def row(self, name: str, device: int) -> Array:
+        """Return a device's row of one of the further arrays."""
+        return np.asarray(self.rows[name][self.devices.index(device)])
+
+    def only(self, devices: Sequence[int]) -> LocalSteps:
+        """Return the task for some of its devices, with their rows."""
+        if self.x.ndim == 1 and not self.rows:
+            return replace(self, devices=devices)
+        places = [self.devices.index(device) for device in devices]
+        x = self.x if self.x.ndim == 1 else self.x[places]
+        rows = {name: array[places] for name, array in self.rows.items()}
+        return replace(self, devices=devices, x=x, rows=rows)
+
+    def rebuild(self, update: Update) -> Array:
+        """Return the Δ_i^t that an update's coefficients make, as the device itself summed it.
+
+        The directions are drawn again and go through the same kernel in the same order.
+        """
+        assert update.coefficients is not None
+        return np.asarray(self.rebuilt(update), update.coefficients.dtype)
+
+    def rebuilt(self, update: Update, streamed: bool = False) -> Rebuilt:
+        """Return the same without building it yet: see :class:`fedzo.core.rebuilt.Rebuilt`."""
+        assert update.coefficients is not None
+        term = Term(self.draws(update.device), update.coefficients)
+        return Rebuilt(self.algorithm.estimator, self.x.size, (term,), streamed=streamed)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate(Task):
+    """Ask each device for its mean loss at some points, all on the same samples of the device.
+
+    Attributes
+    ----------
+    points : array
+        Shape (k, d). A reply has k values.
+    batch_size : int
+        Number of samples per device.
+    weighting : str
+        ``uniform``, or ``size``: devices count by the number of their samples.
+    """
+
+    points: Array
+    batch_size: int = 1
+    weighting: str = "uniform"
+
+    @property
+    def size(self) -> int:
+        """Number of values in a reply."""
+        return len(self.points)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the question, as sent to one device."""
+        return int(self.points.nbytes)
+
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """Which values of a reply all devices measure, shape (size,)."""
+        return np.ones(self.size, bool)
+
+    def queries(self, devices: int) -> int:
+        """Return the number of points that this many devices evaluate."""
+        return self.size * devices
+
+    def reply(self, objective: Objective, device: int) -> Update:
+        """Return the device's values at the points."""
+        batch = objective.batch(device, self.batch_size, self.draws(device).on(Stream.BATCHES))
+        values, asked, eps = mean_values(objective, self.points, batch)
+        weight = weight_of(self.weighting, objective, device)
+        return Update(device, np.empty(0), weight, asked, values=values, eps=eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Slopes(Task):
+    r"""Ask for the slopes :math:`(F_i(x + h_j e_j) - F_i(x)) / h_j` along the coordinates at x.
+
+    By default each device measures only its own share of the coordinates, so a gradient takes d + N
+    values of the whole federation in place of N (d + 1). A reply holds F_i(x), the slopes of the
+    device's own coordinates (others zero), which coordinates these are, and, with ``everyone``, the
+    slopes of all coordinates. Means of such replies are the federation's: a mean slope is divided
+    by the mean of the third part.
+
+    Attributes
+    ----------
+    x, steps : array
+        The point and h, shape (d,).
+    everyone : bool
+        Every device measures every coordinate.
+    central : bool
+        Measure :math:`(F_i(x + h_j e_j) - F_i(x - h_j e_j)) / 2 h_j` instead.
+    turn : int
+        By how many places the shares are passed on. In N turns every device has every coordinate.
+    batch_size, weighting
+        See :class:`Evaluate`.
+
+    Examples
+    --------
+    >>> owners(device=1, devices=2, dim=5)
+    array([False,  True, False,  True, False])
+    >>> owners(device=1, devices=2, dim=5, turn=1)
+    array([ True, False,  True, False,  True])
+    >>> owners(device=4, devices=6, dim=3)  # more devices than coordinates
+    array([False,  True, False])
+    """
+
+    x: Array
+    steps: Array
+    everyone: bool = False
+    central: bool = False
+    turn: int = 0
+    batch_size: int = 1
+    weighting: str = "uniform"
+
+    @property
+    def size(self) -> int:
+        """Number of values in a reply."""
+        return 1 + (2 + self.everyone) * self.x.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the question, as sent to one device: x, h and three numbers."""
+        return int(self.x.nbytes + self.steps.nbytes + 3 * self.x.itemsize)
+
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """Which values of a reply all devices measure: not the slopes of a device's own share."""
+        numbers = np.arange(self.size)
+        return np.asarray((numbers == 0) | (numbers > 2 * self.x.size))
+
+    def queries(self, devices: int) -> int:
+        """Return the number of points that this many devices evaluate."""
+        dim, sides = self.x.size, 1 + self.central
+        each = devices * dim if self.everyone else max(dim, devices)
+        return devices + sides * each
+
+    def reply(self, objective: Objective, device: int) -> Update:
+        """Return the device's loss and slopes."""
+        batch = objective.batch(device, self.batch_size, self.draws(device).on(Stream.BATCHES))
+        own = owners(device, objective.devices, self.x.size, self.turn)
+        asked = np.arange(self.x.size) if self.everyone else np.flatnonzero(own)
+        moves = np.zeros((len(asked), self.x.size))
+        moves[np.arange(len(asked)), asked] = self.steps[asked]
+        sides = [self.x + moves, self.x - moves] if self.central else [self.x + moves]
+        points = np.concatenate([self.x[None], *sides])
+        values, queries, eps = mean_values(objective, points, batch)
+        ahead, behind = values[1 : 1 + len(asked)], values[1 + len(asked) :]
+        rise = (ahead - behind) / 2 if self.central else ahead - values[0]
+        slopes = np.zeros(self.x.size)
+        slopes[asked] = rise / self.steps[asked]
+        every = [slopes] if self.everyone else []
+        numbers = [values[:1], np.where(own, slopes, 0.0), own.astype(float), *every]
+        weight = weight_of(self.weighting, objective, device)
+        return Update(device, np.empty(0), weight, queries, values=np.concatenate(numbers), eps=eps)
+
+
+class Losses(NamedTuple):
+    """Ask all devices for their loss over all of their data, for an evaluation of the run."""
+
+    x: Array
+
+
+class Evaluation(NamedTuple):
+    """What an engine replies to :class:`Losses`."""
+
+    losses: Array  # (N,) f_i(x), anything for dropped devices
+    metrics: Mapping[str, float]
+
+
+class Replies(Iterator[Update]):
+    """A stream of updates in device order that counts them; ``task`` is what was asked.
+
+    >>> replies = Replies([Update(0, np.zeros(2), 1, queries=3), Update(4, np.ones(2), 1, 5)])
+    >>> [update.device for update in replies], replies.count, replies.queries
+    ([0, 4], 2, 8)
+    """
+
+    def __init__(self, updates: Iterable[Update], task: Any = None) -> None:
+        self._updates, self.task = iter(updates), task
+        self.count = 0
+        self.queries = 0
+
+    def __next__(self) -> Update:
+        update = next(self._updates)
+        self.count += update.contributors
+        self.queries += update.queries
+        return update
+
+    def close(self) -> None:
+        """Stop the work on replies that were not read."""
+        if isinstance(self._updates, Generator):
+            self._updates.close()
+
+
+def owners(device: int, devices: int, dim: int, turn: int = 0) -> NDArray[np.bool_]:
+    """Return which coordinates a device measures, shape (dim,): every N-th, or one if N > d."""
+    coordinates = np.arange(dim)
+    if devices > dim:
+        return np.asarray(coordinates == (device + turn) % dim)
+    return np.asarray((coordinates + turn) % devices == device)
+
+
+def weight_of(weighting: str, objective: Objective, device: int) -> float:
+    """Return a device's weight in the average: 1, or the number of its samples."""
+    return 1 if weighting == "uniform" else objective.size(device)
+
+
+def mean_values(objective: Objective, points: Array, batch: Any) -> tuple[Array, int, float]:
+    """Return the mean loss over a batch at each point, the number of values and their precision."""
+    values = np.asarray(objective.values(points, batch))
+    eps = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
+    return np.asarray(np.asarray(values, np.float64).mean(axis=1)), values.size, eps
