@@ -187,7 +187,7 @@ def soak(folder: Path, minutes: int, every: float, seconds: float, seed: int) ->
             "problem.devices": "",
             "algorithm.participants": "",
             **{f"algorithm.{key.replace('_', '-')}": value for key, value in ALGORITHM.items()},
-            "uplink.kind": "seeds",
+            "uplink.name": "seeds",
             "run.rounds": 10**6,
             "flower.bindings": str(nodes.bindings),
             "flower.patience": 3600.0,  # on a busy machine a node may be killed before it answers

@@ -330,7 +330,7 @@ def test_resume_by_the_folders_own_config(here):
             Exit.NO_SUCCESS,
             r", but the loss rose from 16\.13 to 4\.\d+e\+17",
         ),
-        ("uplink.kind=aircomp uplink.h_min=100", Exit.HALTED, ", in which no device took part"),
+        ("uplink.name=aircomp uplink.h_min=100", Exit.HALTED, ", in which no device took part"),
         ("algorithm.learning_rate=0.01", Exit.DONE, ""),
     ],
 )

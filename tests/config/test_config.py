@@ -177,7 +177,7 @@ ANY_UPLINK = f"{one_of(UPLINKS)}, or 'module:Class' for your own"
         ("problem.name=3", f"problem.name = 3: must be {ANY_PROBLEM}"),
         ("problem.name=['a']", f"problem.name = ['a']: must be {ANY_PROBLEM}"),
         ("algorithm.name=[]", f"algorithm.name = []: must be {ANY_ALGORITHM}"),
-        ("uplink.kind={}", f"uplink.kind = {{}}: must be {ANY_UPLINK}"),
+        ("uplink.name={}", f"uplink.name = {{}}: must be {ANY_UPLINK}"),
         # impossible values
         ("run.rounds=-1", "run.rounds = -1: must be a whole number >= 0"),
         ("run.evaluate_every=0", "run.evaluate_every = 0: must be a whole number >= 1"),
@@ -225,7 +225,7 @@ ANY_UPLINK = f"{one_of(UPLINKS)}, or 'module:Class' for your own"
         ),
         ("run.target=nan", "run.target = nan: must be a number"),
         (
-            "uplink.kind=aircomp uplink.snr_db=1e9",
+            "uplink.name=aircomp uplink.snr_db=1e9",
             "uplink.snr_db = 1000000000.0: must be a number from -1000 to 1000, "
             "or inf for no noise",
         ),
@@ -242,8 +242,8 @@ ANY_UPLINK = f"{one_of(UPLINKS)}, or 'module:Class' for your own"
             f"algorithm.name = 'fedzoo': must be {ANY_ALGORITHM} (did you mean 'fedzo'?)",
         ),
         (
-            "uplink.kind=ideel",
-            f"uplink.kind = 'ideel': must be {ANY_UPLINK} (did you mean 'ideal'?)",
+            "uplink.name=ideel",
+            f"uplink.name = 'ideel': must be {ANY_UPLINK} (did you mean 'ideal'?)",
         ),
     ],
 )
@@ -443,7 +443,7 @@ def test_config_toml_holds_everything(base, factory, here):
     assert config["server"] == {"name": "mean"}
     assert config["algorithm"] == {**algorithm, "participants": 5, "learning_rate": 1.0}
     assert type(config["algorithm"]["learning_rate"]) is float
-    assert config["uplink"] == {"kind": "ideal"}
+    assert config["uplink"] == {"name": "ideal"}
     assert config["run"] == {**expected(RunOptions), **file["run"], "rounds": 0}
 
 
@@ -520,7 +520,7 @@ def test_later_set_wins_over_earlier_and_over_the_file():
 
 
 def test_set_of_another_algorithm_leaves_the_files_keys_of_the_old_one(refused):
-    experiment = Experiment.load("quadratic", ["algorithm.name=fedavg", "uplink.kind=ideal"])
+    experiment = Experiment.load("quadratic", ["algorithm.name=fedavg", "uplink.name=ideal"])
     algorithm = experiment.tables["algorithm"]
     assert type(experiment.algorithm) is fedzo.FedAvg
     assert (algorithm["learning_rate"], algorithm["local_steps"]) == (0.01, 5)  # both have these

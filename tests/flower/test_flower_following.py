@@ -322,7 +322,7 @@ COURSE = json.loads(following()[1].course)
         ({"since": -1}, "malformed"),
         ({"run": "../../x"}, "malformed"),
         ({"course": "[" * 9_999}, "unknown-algorithm"),
-        ({"course": json.dumps({**COURSE, "uplink": {"kind": "os:abort"}})}, "unknown-algorithm"),
+        ({"course": json.dumps({**COURSE, "uplink": {"name": "os:abort"}})}, "unknown-algorithm"),
         ({"course": json.dumps({**COURSE, "server": {"name": "a:b"}})}, "unknown-algorithm"),
         ({"course": json.dumps({**COURSE, "seed": -1})}, "unknown-algorithm"),
         ({"course": json.dumps({**COURSE, "dtype": "object"})}, "unknown-algorithm"),

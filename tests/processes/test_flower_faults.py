@@ -32,7 +32,7 @@ def kept(federation, name):
 
 def test_killed_server_and_a_new_node_come_to_the_same_model(federation, tmp_path):
     """Nodes follow the run by its coefficients; one of them is killed and comes with nothing."""
-    changes = {"uplink.kind": "seeds", "algorithm.local-steps": 1, "run.rounds": 4}
+    changes = {"uplink.name": "seeds", "algorithm.local-steps": 1, "run.rounds": 4}
     settings = {**changes, **PATIENT, "run-dir": str(tmp_path / "run")}
     first = federation.run(APP, settings)
     until(lambda: rounds_done(tmp_path / "run") >= 1)

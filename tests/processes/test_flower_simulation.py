@@ -30,7 +30,7 @@ def fedzo_run(*arguments):
 
 @pytest.mark.parametrize(
     "changes",
-    [["uplink.kind=seeds"], ["algorithm.learning_rate=auto"]],
+    [["uplink.name=seeds"], ["algorithm.learning_rate=auto"]],
     ids=["seeds", "auto"],
 )
 def test_simulation_is_the_same_run(tmp_path, changes):

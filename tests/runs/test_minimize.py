@@ -966,7 +966,7 @@ def test_config_of_a_function_tells_what_was_run(tmp_path):
     assert config["algorithm"]["name"] == "fedzo"
     assert config["algorithm"]["directions"] == 3
     assert "participants" not in config["algorithm"]  # None: all
-    assert config["uplink"] == {"kind": "ideal"}
+    assert config["uplink"] == {"name": "ideal"}
     every = {"evaluate_every": 10, "checkpoint_every": 10}
     assert config["run"] == {"rounds": 2, "seed": 0, "data_seed": 0, **every}
 

@@ -74,7 +74,7 @@ pull = 1.0
 [server]
 name = "MODULE:Momentum"
 [uplink]
-kind = "MODULE:Louder"
+name = "MODULE:Louder"
 gain = 3.0
 [run]
 rounds = 4
@@ -124,7 +124,7 @@ def test_a_file_names_parts_that_lie_beside_it(own):
     assert tables["algorithm"]["name"] == f"{own}:Proximal"
     assert tables["algorithm"]["pull"] == 1.0
     assert tables["server"] == {"name": f"{own}:Momentum", "keep": 0.5}
-    assert tables["uplink"] == {"kind": f"{own}:Louder", "gain": 3.0}
+    assert tables["uplink"] == {"name": f"{own}:Louder", "gain": 3.0}
 
 
 def test_settings_of_own_parts_can_be_set(own):
@@ -134,9 +134,9 @@ def test_settings_of_own_parts_can_be_set(own):
 
 
 def test_another_part_leaves_behind_the_keys_of_the_old_one(own):
-    experiment = Experiment.load(FILE, ["uplink.kind=ideal", "server.name=mean"])
+    experiment = Experiment.load(FILE, ["uplink.name=ideal", "server.name=mean"])
     assert (experiment.tables["uplink"], experiment.tables["server"]) == (
-        {"kind": "ideal"},
+        {"name": "ideal"},
         {"name": "mean"},
     )
     back = Experiment.load("quadratic", [f"server.name={own}:Momentum", "server.keep=0.1"])
@@ -169,7 +169,7 @@ def test_resume_refuses_another_part(own, capsys):
     [
         ("server.kep=1", "server.kep = 1: unknown key (did you mean 'keep'?); [server] takes keep"),
         ("server.keep=high", "server.keep = 'high': must be a number"),
-        ("uplink.kind=no_module:X", "uplink.kind = 'no_module:X': must be importable: No module"),
+        ("uplink.name=no_module:X", "uplink.name = 'no_module:X': must be importable: No module"),
         ("server.name=OWN:Gone", "server.name = 'OWN:Gone': must be importable: module 'OWN' has"),
         (
             "algorithm.name=OWN:number",
@@ -182,15 +182,15 @@ def test_resume_refuses_another_part(own, capsys):
             "fedzo.Algorithm",
         ),
         (
-            "uplink.kind=OWN:Proximal",
-            "uplink.kind = 'OWN:Proximal': must be a dataclass that is a subclass of fedzo.Uplink",
+            "uplink.name=OWN:Proximal",
+            "uplink.name = 'OWN:Proximal': must be a dataclass that is a subclass of fedzo.Uplink",
         ),
         ("server.name=meen", "server.name = 'meen': must be one of 'mean'"),
         (
             "algorithm.name=zo_sgd",
             "server.name = 'OWN:Momentum': must be 'mean': the algorithm zo_sgd has no server step",
         ),
-        ("uplink.kind=seeds", "algorithm.name = 'Proximal': must be one whose updates are comb"),
+        ("uplink.name=seeds", "algorithm.name = 'Proximal': must be one whose updates are comb"),
         ("problem.centre=3", "problem.centre = 3: unknown key; [problem] takes nothing else"),
     ],
 )
@@ -215,7 +215,7 @@ def test_what_is_described_is_made_again(table, known):
         algorithm = fedzo.FedZO(server=part) if table == "server" else algorithm
         uplink = part if table == "uplink" else fedzo.Ideal()
         tables = describe_parts(algorithm, uplink)
-        assert tables[table][{"uplink": "kind"}.get(table, "name")] == name
+        assert tables[table]["name"] == name
         again = make_parts(tables)
         assert again[:2] == (algorithm, uplink)
         assert again[2] == tables
@@ -257,9 +257,9 @@ def test_ask_and_tell_finds_own_parts_again(own, tmp_path):
     whole = fedzo.minimize(lambda x, device: float(SLOPE @ x), np.zeros(2), **given)
     assert opt.result().last.tobytes() == whole.last.tobytes()
     saved = json.loads((tmp_path / "run.json").read_text())
-    saved["tables"]["uplink"]["kind"] = "gone:Louder"
+    saved["tables"]["uplink"]["name"] = "gone:Louder"
     (tmp_path / "run.json").write_text(json.dumps(saved))
-    with pytest.raises(UsageError, match=r"run\.json .*uplink.kind = 'gone:Louder': must be impo"):
+    with pytest.raises(UsageError, match=r"run\.json .*uplink.name = 'gone:Louder': must be impo"):
         fedzo.AskTell.load(tmp_path / "run.json")
 
 

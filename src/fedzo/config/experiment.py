@@ -1,7 +1,7 @@
 """Configurations: TOML in, a checked experiment out; nothing runs before all of it is right.
 
 A table's keys are the parameters of what it makes: ``[algorithm]`` those of the algorithm
-that ``name`` names, ``[uplink]`` those of its ``kind``, ``[problem]`` those of the problem's
+that ``name`` names, ``[uplink]`` and ``[server]`` likewise, ``[problem]`` those of the problem's
 factory, ``[server]`` those of its step, and ``[run]`` those of :class:`RunOptions`. There is no
 second list of keys.
 """
@@ -162,7 +162,7 @@ class Experiment:
 def _names_modules(tables: Mapping[str, Any]) -> bool:
     """Return whether a configuration names parts of the user's own, as ``module:name``."""
     named = [keys for keys in tables.values() if isinstance(keys, dict)]
-    return any(":" in str(keys.get(key, "")) for keys in named for key in ("name", "kind"))
+    return any(":" in str(keys.get("name", "")) for keys in named)
 
 
 def shipped() -> list[str]:
@@ -197,9 +197,9 @@ def put_override(tables: dict[str, Any], override: str) -> None:
     """Put what ``--set`` is given, like ``run.rounds=300``, into tables.
 
     >>> tables = {}
-    >>> put_override(tables, "uplink.kind=seeds")
+    >>> put_override(tables, "uplink.name=seeds")
     >>> tables
-    {'uplink': {'kind': 'seeds'}}
+    {'uplink': {'name': 'seeds'}}
     """
     name, equals, text = override.partition("=")
     table, dot, key = name.strip().partition(".")

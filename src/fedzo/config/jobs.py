@@ -55,7 +55,7 @@ class Run:
         steps = algorithm.get("local_steps", 1) * (algorithm.get("participants") or devices)
         if algorithm["name"] == "zone_s":
             steps = 1  # one device a round
-        if tables["uplink"]["kind"] == "aircomp":  # who has |h| >= h_min, of variance one
+        if tables["uplink"]["name"] == "aircomp":  # who has |h| >= h_min, of variance one
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
         value = _VALUE.get(tables["problem"]["name"], _ELSE)

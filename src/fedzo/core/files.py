@@ -98,7 +98,7 @@ def typed(toml: str, said: str) -> dict[str, Any] | None:
 
     ``said`` names it in the message about what nobody can have meant.
 
-    >>> typed("value = 0.1", "--set run.seed"), typed("value = ideal", "--set uplink.kind")
+    >>> typed("value = 0.1", "--set run.seed"), typed("value = ideal", "--set uplink.name")
     ({'value': 0.1}, None)
     >>> typed("value = " + "1" * 5000, "--set run.seed")
     Traceback (most recent call last):

@@ -52,7 +52,7 @@ class Course:
     def can_be_told(self) -> bool:
         """Whether it is made of parts that every node knows by name."""
         parts = describe_parts(self.algorithm, self.uplink)
-        names = (parts["uplink"]["kind"], parts.get("server", {}).get("name", "mean"))
+        names = (parts["uplink"]["name"], parts.get("server", {}).get("name", "mean"))
         return ":" not in "".join(names) and len(self.text) <= LONGEST_TEXT
 
     @classmethod
@@ -61,7 +61,7 @@ class Course:
         try:
             plain = json.loads(text) if len(text) <= LONGEST_TEXT else {}
             server = _made("server", SERVER_STEPS, "name", plain.pop("server", {"name": "mean"}))
-            uplink = _made("uplink", UPLINKS, "kind", plain.pop("uplink"))
+            uplink = _made("uplink", UPLINKS, "name", plain.pop("uplink"))
             own = plain.pop("algorithm")
             kind = known[own.pop("name")]
             arguments = arguments_of("algorithm", kind, own, hidden=("server",))

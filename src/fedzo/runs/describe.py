@@ -48,7 +48,7 @@ def describe_job(
     reason = _why_not_again("algorithm", algorithm) or _why_not_again("uplink", uplink)
     if reason and "python_only" not in problem:
         described["python_only"] = reason
-    names = [str(keys.get("name", keys.get("kind"))) for keys in (described, *parts.values())]
+    names = [str(keys.get("name")) for keys in (described, *parts.values())]
     folders = {own_folder(name.partition(":")[0]) for name in names if ":" in name} - {None}
     if len(folders) == 1:
         table["modules"] = str(folders.pop())

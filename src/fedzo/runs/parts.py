@@ -34,7 +34,7 @@ class Part(NamedTuple):
 PARTS = {
     "algorithm": Part("name", ALGORITHMS, "fedzo", Algorithm),
     "server": Part("name", SERVER_STEPS, "mean", ServerStep),
-    "uplink": Part("kind", UPLINKS, "ideal", Uplink),
+    "uplink": Part("name", UPLINKS, "ideal", Uplink),
 }
 
 
@@ -45,7 +45,7 @@ def class_of(table: str, name: object) -> type:
     'FedZO'
     >>> class_of("uplink", "ideel")
     Traceback (most recent call last):
-    fedzo.errors.InvalidValue: uplink.kind = 'ideel': must be one of 'ideal', 'aircomp', 'seeds',
+    fedzo.errors.InvalidValue: uplink.name = 'ideel': must be one of 'ideal', 'aircomp', 'seeds',
     'robust', 'robust_seeds', or 'module:Class' for your own (did you mean 'ideal'?)
     """
     key, known, _, base = PARTS[table]
@@ -80,7 +80,7 @@ def make_parts(tables: Mapping[str, Any]) -> tuple[Algorithm, Uplink, dict[str, 
     kinds = {table: choice_of(table, keys[table]) for table in PARTS}
     server, server_keys = made_by("server", kinds["server"], keys["server"])
     uplink, uplink_keys = made_by("uplink", kinds["uplink"], keys["uplink"])
-    resolved = {"uplink": {"kind": names["uplink"], **uplink_keys}}
+    resolved = {"uplink": {"name": names["uplink"], **uplink_keys}}
     kind, own = kinds["algorithm"], keys["algorithm"]
     if has_server(kind):
         arguments = arguments_of("algorithm", kind, own, hidden=("server",))
@@ -108,7 +108,7 @@ def describe_parts(algorithm: Algorithm, uplink: Uplink) -> dict[str, Table]:
     >>> from fedzo import FedZO, Ideal
     >>> tables = describe_parts(FedZO(local_steps=2), Ideal())
     >>> tables["algorithm"]["local_steps"], tables["server"], tables["uplink"]
-    (2, {'name': 'mean'}, {'kind': 'ideal'})
+    (2, {'name': 'mean'}, {'name': 'ideal'})
     """
     described = {"algorithm": _describe("algorithm", algorithm)}
     if described["algorithm"].pop("server", None) is not None:

@@ -73,7 +73,7 @@ class Uplink:
     def average_values(self, updates: Replies) -> tuple[Array, UplinkInfo]:
         """Return the mean of the values that devices answered to points, and what was sent."""
         kind = type(self).__name__
-        raise InvalidValue("kind", kind, "one that can send values, such as 'ideal'")
+        raise InvalidValue("name", kind, "one that can send values, such as 'ideal'")
 
 
 def sample_uniformly(t: int, wanted: int | None, federation: Federation) -> Array:

@@ -193,7 +193,7 @@ def sends_updates(federation: Federation, device: int) -> bool:
 
 
 _NO_COEFFICIENTS = (
-    "uplink.kind = 'seeds': the algorithm's updates have no coefficients; "
+    "uplink.name = 'seeds': the algorithm's updates have no coefficients; "
     "they must be combinations of its directions"
 )
 
