@@ -22,8 +22,7 @@ from fedzo.core.work import Update, Work
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.job import Job, drive
-from fedzo.runs.options import RunOptions
+from fedzo.runs import Job, RunOptions, drive
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import Mean
 

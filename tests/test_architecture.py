@@ -158,13 +158,13 @@ def test_the_tests_see_what_they_look_for():
         "if TYPE_CHECKING:\n    from fedzo.cli import main\n"
         "class A:\n    import torch\n"
         "try:\n    import scipy.stats\nexcept ImportError:\n    import optuna\n"
-        "def f():\n    import fedzo.paper.report\n    from ..runs import job\n"
+        "def f():\n    import fedzo.paper.report\n    from ..runs import loop\n"
     )
     MODULES["fedzo.core.offence"] = PACKAGE / "core" / "offence.py"
     TREES["fedzo.core.offence"] = ast.parse(offence)
     try:
         found = everywhere("fedzo.core.offence")
-        assert {"fedzo.cli", "fedzo.paper.report", "fedzo.runs.job", "torch"} <= set(found)
+        assert {"fedzo.cli", "fedzo.paper.report", "fedzo.runs.loop", "torch"} <= set(found)
         early = set(imported("fedzo.core.offence", at_import(TREES["fedzo.core.offence"])))
         assert early == {"torch", "scipy.stats", "optuna"}
         with pytest.raises(AssertionError, match=r"offence imports fedzo.cli"):

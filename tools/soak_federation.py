@@ -37,10 +37,7 @@ import fedzo
 from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.work import Work
 from fedzo.problems.function import FunctionObjective
-from fedzo.runs.folder import RunFolder
-from fedzo.runs.history import read_history
-from fedzo.runs.job import Job, drive
-from fedzo.runs.options import RunOptions
+from fedzo.runs import Job, RunFolder, RunOptions, drive, read_history
 from fedzo.uplinks import Seeds
 
 NODES, DEVICES, DIM = 4, 8, 50
@@ -77,7 +74,7 @@ def replay(history: Sequence[Mapping[str, Any]], rounds: int) -> Any:
     """Return the model that a run in one process comes to without the same devices."""
     absent: dict[int, set[int]] = {}
     for record in history:
-        named = record.get("left_out", ())
+        named = record.get("dropped", ())
         here = [one["device"] for one in named if one["round"] == record["round"]]
         for one in named:
             if one["round"] < record["round"]:
@@ -204,7 +201,7 @@ def soak(folder: Path, minutes: int, every: float, seconds: float, seed: int) ->
         if status != "finished:completed":
             raise SystemExit(f"{status}: {federation.log(run)[-2000:]}")
     history = list(read_history(out / "history.jsonl"))
-    absent = sum(len(record.get("left_out", ())) for record in history)
+    absent = sum(len(record.get("dropped", ())) for record in history)
     print(f"{minutes} minutes, {rounds} rounds, {nodes.kills} kills, {absent} times left out")
     if not np.array_equal(np.load(out / "model.npy"), replay(history, rounds)):
         raise SystemExit("the model is another one than without the same devices in one process")

@@ -30,8 +30,7 @@ from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.parts import describe_parts, make_parts
-from fedzo.runs.states import flatten, unflatten
+from fedzo.runs import describe_parts, flatten, make_parts, unflatten
 from fedzo.uplinks import UPLINKS
 from fedzo.uplinks.base import Mean as MeanOfUpdates
 from fedzo.uplinks.seeds import decode, encode

@@ -18,7 +18,7 @@ from fedzo import __version__
 from fedzo.cli import main
 from fedzo.cli.common import Exit
 from fedzo.config.experiment import Experiment
-from fedzo.runs.folder import RunFolder
+from fedzo.runs import RunFolder
 
 FEDZO = str(Path(sys.executable).with_name("fedzo"))
 ENVIRONMENT = os.environ | {
@@ -555,11 +555,11 @@ def make():
 """
 
 
-def test_says_who_was_left_out(here, capsys):
+def test_names_dropped_devices(here, capsys):
     (here / "mine.py").write_text(LEAVES_OUT)
     (here / "mine.toml").write_text('[problem]\nname = "mine:make"\n[run]\nrounds = 2\n')
     assert main(["run", "mine.toml", "--quiet", "--out", "run"]) == Exit.HALTED
     # Once in each of two rounds and of two evaluations.
     out = capsys.readouterr().out.splitlines()
-    assert "left out      4 times, device 2: see history.jsonl for the reasons" in out
-    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 never answered"
+    assert "dropped       4 times, device 2: see history.jsonl for the reasons" in out
+    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 never replied"

@@ -23,8 +23,7 @@ from fedzo.errors import InvalidValue, UsageError, one_of
 from fedzo.problems import PROBLEMS
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.minimize import minimize
-from fedzo.runs.options import RunOptions
+from fedzo.runs import RunOptions, minimize
 from fedzo.uplinks import UPLINKS
 
 CONFIGS = Path(fedzo.__file__).parent / "config" / "shipped"
@@ -610,7 +609,7 @@ def test_own_problem_gone_wrong(here, own, refused):
     assert said("no_such_module:make") == (
         "problem.name = 'no_such_module:make': must be importable: "
         "No module named 'no_such_module'; "
-        "it is looked for here, beside the configuration and on Python's path"
+        "searched: this folder, the configuration's folder and Python's path"
     )
     assert said(name) == (
         f"problem.name = '{name}': must be importable: module '{own}' has no attribute 'none'"

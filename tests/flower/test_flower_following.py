@@ -26,8 +26,7 @@ from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import sizes
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.job import Job, drive
-from fedzo.runs.options import RunOptions
+from fedzo.runs import Job, RunOptions, drive
 
 SETTINGS = FlowerSettings(quorum=0.1, grace=0.01, clip=False)
 ALGORITHM = {"learning_rate": 0.01, "directions": 3, "local_steps": 2, "batch_size": 2}

@@ -12,8 +12,8 @@ from fedzo.core.work import Work
 from fedzo.errors import InvalidValue, ModelError
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.problem import Attack
+from fedzo.runs import Status
 from fedzo.runs.auto import _Probe, choose
-from fedzo.runs.result import Status
 from fedzo.variables.perturbation import Perturbation
 
 RNG = np.random.default_rng(11)

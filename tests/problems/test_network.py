@@ -11,7 +11,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.streams import KINDS, Combination
 from fedzo.errors import InvalidValue, UsageError
-from fedzo.runs.folder import RunFolder
+from fedzo.runs import RunFolder
 
 torch = pytest.importorskip("torch")
 TorchProblem = fedzo.TorchProblem

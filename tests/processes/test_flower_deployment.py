@@ -5,7 +5,7 @@ import pytest
 from loopback import APP, LIMIT, PATIENT, here, settings_of, without
 
 from fedzo.flower.ledger import Ledger
-from fedzo.runs.history import read_history
+from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
 

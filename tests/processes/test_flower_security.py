@@ -12,7 +12,7 @@ import pytest
 from flower_federation import NAME, Federation, make_node_key
 from loopback import APP, LIMIT, PATIENT, here, settings_of, until
 
-from fedzo.runs.history import read_history
+from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
 

@@ -13,9 +13,10 @@ import fedzo
 from fedzo.algorithms import ALGORITHMS, SERVER_STEPS
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
-from fedzo.errors import InvalidValue, UsageError
-from fedzo.runs.parts import check_part, class_of, describe_parts, make_parts
+from fedzo.errors import UsageError
+from fedzo.runs.registry import check_part, describe_parts, make_parts, maker
 from fedzo.uplinks import UPLINKS
+from raising import rejects
 
 OWN = '''
 from dataclasses import dataclass
@@ -208,7 +209,7 @@ def test_what_is_wrong_is_told_in_a_line(own, override, told, capsys):
 )
 def test_what_is_described_is_made_again(table, known):
     for name, kind in known.items():
-        assert class_of(table, name) is kind
+        assert maker(table, name) is kind
         part = kind()
         check_part(table, part)
         algorithm = part if table == "algorithm" else fedzo.FedZO()
@@ -259,8 +260,9 @@ def test_ask_and_tell_finds_own_parts_again(own, tmp_path):
     saved = json.loads((tmp_path / "run.json").read_text())
     saved["tables"]["uplink"]["name"] = "gone:Louder"
     (tmp_path / "run.json").write_text(json.dumps(saved))
-    with pytest.raises(UsageError, match=r"run\.json .*uplink.name = 'gone:Louder': must be impo"):
+    with pytest.raises(UsageError) as caught:
         fedzo.AskTell.load(tmp_path / "run.json")
+    assert caught.value.__cause__.key == "uplink.name"
 
 
 @dataclass(frozen=True)
@@ -272,21 +274,13 @@ class Stranger:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
-    [
-        ({"uplink": Stranger()}, r"uplink = Stranger\(\): must be a dataclass that is a subclass"),
-        (
-            {"uplink": fedzo.Ideal},
-            r"uplink = <class .*>: must be an object, such as Ideal\(\), not",
-        ),
-        ({"algorithm": fedzo.Ideal()}, r"algorithm = Ideal\(\): must be .* of fedzo.Algorithm"),
-    ],
+    "part", [{"uplink": Stranger()}, {"uplink": fedzo.Ideal}, {"algorithm": fedzo.Ideal()}]
 )
-def test_what_is_no_part_is_refused(part, told):
-    with pytest.raises((InvalidValue, UsageError), match=told):
+def test_other_objects_are_not_parts(part):
+    with rejects(*part):
         fedzo.minimize(lambda x, i: 0.0, np.zeros(2), devices=2, rounds=1, **part)
 
 
 def test_a_server_step_is_one():
-    with pytest.raises(InvalidValue, match=r"server = 3: must be a server step such as"):
+    with rejects("server"):
         fedzo.FedZO(server=3)

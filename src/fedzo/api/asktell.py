@@ -13,7 +13,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
@@ -24,17 +24,15 @@ from numpy.typing import ArrayLike, NDArray
 from fedzo.algorithms import Adaptive, Algorithm, FedZO
 from fedzo.core.federation import LocalFederation, Replies, Task
 from fedzo.core.files import write_atomic
+from fedzo.core.objective import Objective
 from fedzo.core.work import Update
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.auto import automatic, choose, stand_in
-from fedzo.runs.describe import describe_job
-from fedzo.runs.inputs import checked_start
-from fedzo.runs.job import Job
-from fedzo.runs.loop import Loop
-from fedzo.runs.minimize import UNLIMITED, split_options
+from fedzo.runs.loop import Job, Loop
+from fedzo.runs.minimize import UNLIMITED, checked_start, split_options
 from fedzo.runs.options import RunKeywords
-from fedzo.runs.parts import make_parts
+from fedzo.runs.registry import describe_job, make_parts
 from fedzo.runs.result import Result, Status
 from fedzo.uplinks import Ideal, Uplink
 from fedzo.variables.bounds import Bounds, Box
@@ -118,7 +116,7 @@ class AskTell:
             tables={},
         )
         federation = _AskingFederation(objective, run.seed, notes)
-        self._loop = _AskingLoop.begin(job, federation, u0, point=objective.point, pending=pending)
+        self._loop = _AskingLoop(job, federation, u0, objective, pending)
         self._end: tuple[Status, str] | None = None
         self._wanted: list[Query] = []
         self._proceed()
@@ -147,11 +145,11 @@ class AskTell:
     @property
     def x(self) -> Array:
         """The model after the last whole round."""
-        return self._loop.shown(self._loop.x)
+        return self._loop.shown
 
     def result(self) -> Result:
         """Return the result of the run, or the result so far if it waits for values."""
-        at = self._loop.position.round
+        at = self._loop.at.round
         waiting = Status.INTERRUPTED, f"waiting for {len(self._wanted)} values after round {at}"
         return self._loop.close(*(self._end or waiting))
 
@@ -294,13 +292,22 @@ class _AskingFederation(LocalFederation):
         return answers
 
 
-@dataclass
 class _AskingLoop(Loop):
     """A run that forgets the values of what is done."""
 
     federation: _AskingFederation
-    pending: FedZO | None = None  # while its numbers have still to be chosen
-    spent: BudgetSpent | None = None  # once no further round can be paid for
+
+    def __init__(
+        self,
+        job: Job,
+        federation: _AskingFederation,
+        x0: Array,
+        problem: Objective,
+        pending: FedZO | None,
+    ) -> None:
+        super().__init__(job, federation, x0, problem)
+        self.pending = pending  # while its numbers have still to be chosen
+        self.spent: BudgetSpent | None = None  # once no further round can be paid for
 
     def go(self) -> tuple[Status, str]:
         """Choose numbers in place of "auto", and run to the end."""
@@ -310,7 +317,7 @@ class _AskingLoop(Loop):
             algorithm = automatic(self.pending, chosen, federation.objective)
             state = algorithm.init(x, federation, self.job.uplink)
             self.job = replace(self.job, algorithm=algorithm)
-            self.position = self.position._replace(state=state, queries=probed)
+            self.at = self.at._replace(state=state, queries=probed)
             self.pending = None
             self.federation.left_out.clear()  # of no round
             self.federation.done()

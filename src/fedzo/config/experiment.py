@@ -8,9 +8,7 @@ second list of keys.
 
 from __future__ import annotations
 
-import inspect
 import os
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -19,12 +17,10 @@ from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.files import read_toml, typed
-from fedzo.core.importing import import_path, named
+from fedzo.core.importing import import_path
 from fedzo.core.objective import Objective, check_objective
-from fedzo.core.signature import arguments_of, made_by, parameters_of
 from fedzo.errors import (
     FedzoError,
-    InvalidValue,
     UsageError,
     naming,
     nearest,
@@ -32,11 +28,17 @@ from fedzo.errors import (
     require,
     shown,
 )
-from fedzo.problems import PROBLEMS
-from fedzo.runs.inputs import as_objective
-from fedzo.runs.job import Engine, Job, perform, threads
+from fedzo.runs.loop import Job
+from fedzo.runs.minimize import Engine, as_objective, perform
 from fedzo.runs.options import FlowerSettings, RunOptions
-from fedzo.runs.parts import PARTS, class_of, make_parts
+from fedzo.runs.registry import (
+    COMPONENTS,
+    arguments_of,
+    made_by,
+    make_parts,
+    maker,
+    parameters_of,
+)
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Uplink
 
@@ -104,8 +106,8 @@ class Experiment:
         if options.modules is not None:
             import_path(Path(options.modules))
         problem = dict(tables.get("problem", {}))
-        problem_name = _known_name(problem.pop("name", None))
-        factory = _factory(problem_name)
+        problem_name = problem.pop("name", None)
+        factory = maker("problem", problem_name)
         arguments = arguments_of("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, options.data_seed)}
         algorithm, uplink, parts = make_parts(tables)
@@ -141,8 +143,7 @@ class Experiment:
             options=self.options,
             tables=self.tables,
             run_dir=run_dir,
-            resume=bool(resume),
-            repair=resume == "repair",
+            resume=resume,
             watchers=as_watchers(callback),
         )
 
@@ -151,7 +152,7 @@ class Experiment:
         run_dir: Path | None = None,
         resume: bool | Literal["repair"] = False,
         callback: Callbacks = None,
-        engine: Engine = threads,
+        engine: Engine | None = None,
     ) -> Result:
         """Run it, on threads of this process or by another engine."""
         objective, x0 = as_objective(self.problem(), None, None, {})
@@ -219,22 +220,16 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
             continue  # the file is wrong, which is reported later
-        key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
-        if key in keys:
-            default = None if table == "problem" else PARTS[table].default
-            makers = [_maker(table, name) for name in (old.get(key, default), keys[key])]
-            if makers[0] is not None and makers[1] is not None:
+        if "name" in keys and table in COMPONENTS:
+            before = old.get("name", COMPONENTS[table].default)
+            try:
+                makers = [maker(table, name) for name in (before, keys["name"])]
+            except FedzoError:  # an unknown name, which is reported later
+                makers = []
+            if makers:
                 for gone in parameters_of(makers[0]) - parameters_of(makers[1]):
                     old.pop(gone, None)
         old.update(keys)
-
-
-def _maker(table: str, name: Any) -> Any:
-    """Return what a name makes; None for an unknown name, which is reported later."""
-    try:
-        return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
-    except FedzoError:
-        return None
 
 
 def _refuse_python_only(tables: Mapping[str, Any]) -> None:
@@ -243,29 +238,9 @@ def _refuse_python_only(tables: Mapping[str, Any]) -> None:
     if isinstance(problem, dict) and "python_only" in problem:
         raise UsageError(
             f"problem.name = {problem.get('name')!r}: this run was started in Python and cannot be "
-            f"run from its configuration: {problem['python_only']}"
+            f"run from its configuration: {problem['python_only']}",
+            code="python-only",
         )
-
-
-def _known_name(name: Any) -> str:
-    """Return the name of a problem if it is one of ours, or may be one of the user's."""
-    allowed = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
-    if name is None:
-        raise UsageError(f"problem.name is missing: it must be {allowed}")
-    if isinstance(name, str) and (name in PROBLEMS or ":" in name):
-        return name
-    raise InvalidValue("problem.name", name, allowed + nearest(str(name), PROBLEMS))
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    """Import a problem's factory."""
-    factory = named("problem.name", PROBLEMS.get(name, name))
-    try:
-        inspect.signature(factory)
-    except (TypeError, ValueError) as error:
-        allowed = "a function or class that makes an Objective"
-        raise InvalidValue("problem.name", name, allowed) from error
-    return typing.cast(Callable[..., Any], factory)
 
 
 def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:
@@ -275,4 +250,4 @@ def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, A
 
 
 def _takes_seed(factory: Callable[..., Any], seed: int) -> dict[str, int]:
-    return {"seed": seed} if "seed" in inspect.signature(factory).parameters else {}
+    return {"seed": seed} if "seed" in parameters_of(factory) else {}

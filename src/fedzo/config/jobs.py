@@ -17,9 +17,9 @@ from fedzo.config.experiment import Experiment
 from fedzo.config.worker import OUTCOME, serve
 from fedzo.core.files import read_json
 from fedzo.errors import UsageError
-from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history
 from fedzo.runs.result import Status
+from fedzo.runs.store import RunFolder
 
 # Seconds of one core for a value: an attack asks a neural network. What a user's own problem
 # takes is unknown; its runs are still in proportion to each other.

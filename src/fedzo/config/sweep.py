@@ -19,7 +19,7 @@ import tomli_w
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import Report, Run, do
 from fedzo.core.federation import cores
-from fedzo.core.files import read_toml, typed, write_atomic
+from fedzo.core.files import as_toml, read_toml, typed, write_atomic
 from fedzo.errors import UsageError
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
@@ -33,8 +33,7 @@ from fedzo.plots.series import (
     series_of,
 )
 from fedzo.plots.style import COLOURS, name
-from fedzo.runs.folder import RunFolder
-from fedzo.runs.tables import as_toml
+from fedzo.runs.store import RunFolder
 
 MOST = 100_000  # runs, each of which has a folder of its own
 SHOWN = 8  # curves in one picture; of more settings the best

@@ -10,18 +10,17 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from fedzo.algorithms import SERVER_STEPS, Algorithm
+from fedzo.algorithms import Algorithm
 from fedzo.core.budget import Meter
 from fedzo.core.federation import LeftOutDevice, Replies
+from fedzo.core.files import as_toml
 from fedzo.core.random import check_seed
-from fedzo.core.signature import arguments_of
 from fedzo.core.work import Update, Work
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.flower.schema import LONGEST_TEXT, take
-from fedzo.runs.parts import describe_parts, has_server
-from fedzo.runs.tables import as_toml
-from fedzo.uplinks import UPLINKS, Uplink
+from fedzo.runs.registry import describe_parts, make_parts
+from fedzo.uplinks import Uplink
 
 Array = NDArray[Any]
 
@@ -60,12 +59,9 @@ class Course:
         """Return what a text says, of parts that are known here: nothing is imported for it."""
         try:
             plain = json.loads(text) if len(text) <= LONGEST_TEXT else {}
-            server = _made("server", SERVER_STEPS, "name", plain.pop("server", {"name": "mean"}))
-            uplink = _made("uplink", UPLINKS, "name", plain.pop("uplink"))
-            own = plain.pop("algorithm")
-            kind = known[own.pop("name")]
-            arguments = arguments_of("algorithm", kind, own, hidden=("server",))
-            algorithm = kind(**arguments, **({"server": server} if has_server(kind) else {}))
+            tables = {table: plain.pop(table) for table in ("algorithm", "uplink")}
+            tables["server"] = plain.pop("server", {})
+            algorithm, uplink, _ = make_parts(tables, known)
             return cls(
                 algorithm,
                 uplink,
@@ -105,11 +101,6 @@ class Course:
 def _seed(seed: int) -> int:
     check_seed("seed", seed)
     return seed
-
-
-def _made(table: str, known: Mapping[str, type], key: str, settings: dict[str, Any]) -> Any:
-    kind = known[settings.pop(key)]
-    return kind(**arguments_of(table, kind, settings))
 
 
 class _Heard:

@@ -24,7 +24,7 @@ from fedzo.paper.picture import axes_of
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
 from fedzo.plots.series import columns, finals
-from fedzo.runs.folder import RunFolder
+from fedzo.runs.store import RunFolder
 
 
 def reproduce(
