@@ -102,6 +102,7 @@ def run(tmp_path_factory):
     return folder / "half", np.load(folder / "whole" / "model.npy")
 
 
+@pytest.mark.filterwarnings("ignore::fedzo.errors.FedzoWarning")  # of repaired histories
 @FUZZ
 @given(data=st.data())
 def test_damaged_run(run, data, tmp_path_factory):

@@ -223,6 +223,8 @@ def test_names_of_the_package():
         assert getattr(fedzo, name) is not None
     assert set(fedzo.__all__) == set(dir(fedzo))
     assert fedzo.minimize is minimize
+    for module in (fedzo.random, fedzo.callbacks):
+        assert dir(module) == sorted(module.__all__)
     with pytest.raises(AttributeError):
         _ = fedzo.nothing
 

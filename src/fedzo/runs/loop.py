@@ -235,8 +235,8 @@ class Loop:
             self.silent = absent if self.silent is None else self.silent & absent
         found = (self.records.count, self.records.digest())
         if lenient and found != (checkpoint.records, checkpoint.digest):
-            count = f"{self.records.count} of {checkpoint.records} records are left"
-            warnings.warn(f"{folder.history} was repaired: {count}", FedzoWarning, stacklevel=2)
+            counts = f"{checkpoint.records} records were written, {self.records.count} are used"
+            warnings.warn(f"{folder.history} was repaired: {counts}", FedzoWarning, stacklevel=2)
 
     # -------------------------------------------------------------------------------- rounds
 
