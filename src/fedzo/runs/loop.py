@@ -27,7 +27,7 @@ from fedzo.uplinks import Uplink
 
 Array = NDArray[Any]
 
-COUNTS = ("participants", "queries", "uplink_bytes", "downlink_bytes", "channel_uses")
+SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
 
 
 @dataclass(frozen=True)
@@ -81,26 +81,19 @@ class RunState(NamedTuple):
     def moved(self, state: Any, info: RoundInfo, still: bool = False) -> RunState:
         """Return the run state after one more round."""
         # A round may count in NumPy's integers.
-        counts: dict[str, Any] = {key: int(getattr(info, key)) for key in COUNTS}
+        counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
         info = info._replace(**counts)
-        return RunState(
-            self.round + 1,
-            state,
-            self.queries + info.queries,
-            self.uplink_bytes + info.uplink_bytes,
-            self.downlink_bytes + info.downlink_bytes,
-            self.channel_uses + info.channel_uses,
-            self.energy if info.energy is None else (self.energy or 0.0) + float(info.energy),
-            self.idle + (info.participants == 0),
-            self.still + (still and info.participants > 0),
-            info,
-        )
+        sums: dict[str, Any] = {key: getattr(self, key) + counts[key] for key in SUMS}
+        if info.energy is not None:
+            sums["energy"] = (self.energy or 0.0) + float(info.energy)
+        sums["idle"] = self.idle + (info.participants == 0)
+        sums["still"] = self.still + (still and info.participants > 0)
+        return self._replace(round=self.round + 1, state=state, last=info, **sums)
 
     @property
     def totals(self) -> dict[str, Any]:
         """The sums over all rounds so far, for a checkpoint."""
-        sums = self._asdict()
-        return {key: sums[key] for key in sums if key not in ("round", "state", "last")}
+        return {key: getattr(self, key) for key in (*SUMS, "energy", "idle", "still")}
 
 
 class Loop:

@@ -195,7 +195,7 @@ class RunFolder:
                 self.check_free()
             self.mark.touch()
         except OSError as error:
-            raise _not_writable(self.path, error.strerror) from error
+            raise _not_writable(self.path, error) from error
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -206,11 +206,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = _lock(self.path)
-        except FileExistsError as error:
-            raise _not_writable(self.path, "it is not a folder") from error
-        except OSError as error:
-            raise _not_writable(self.path, error.strerror) from error
-        except ValueError as error:  # a null byte
+        except (OSError, ValueError) as error:  # ValueError: a null byte
             raise _not_writable(self.path, error) from error
         try:
             yield
@@ -226,7 +222,7 @@ class RunFolder:
             for left in (left for path in own for left in unfinished(path)):
                 left.unlink()  # of a run that was killed while it wrote
         except OSError as error:
-            raise _not_writable(self.path, error.strerror) from error
+            raise _not_writable(self.path, error) from error
         write_atomic(self.config, toml_text(config).encode())
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -305,7 +301,10 @@ class RunFolder:
             draw_curves({self.path.name: [history]}, self.curves)
 
 
-def _not_writable(path: Path, reason: object) -> UsageError:
+def _not_writable(path: Path, error: Exception) -> UsageError:
+    reason: object = error.strerror if isinstance(error, OSError) else error
+    if isinstance(error, FileExistsError):
+        reason = "it is not a folder"
     return UsageError(f"cannot write to {path}: {reason}", code="cannot-write")
 
 
