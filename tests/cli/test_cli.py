@@ -8,12 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fedzo_command
 from fedzo import __version__
 from fedzo.cli import main
 from fedzo.cli.common import Exit
@@ -563,3 +565,12 @@ def test_names_dropped_devices(here, capsys):
     out = capsys.readouterr().out.splitlines()
     assert "dropped       4 times, device 2: see history.jsonl for the reasons" in out
     assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 never replied"
+
+
+def test_a_warning_is_one_line(monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restored at the end
+    monkeypatch.setattr(sys, "argv", ["fedzo", "--version"])
+    with pytest.raises(SystemExit):
+        fedzo_command.start()
+    shown = warnings.formatwarning("the history was repaired", UserWarning, "loop.py", 7)
+    assert shown == "fedzo: warning: the history was repaired\n"

@@ -19,26 +19,11 @@ from fedzo.algorithms import Algorithm
 from fedzo.core.files import read_toml, typed
 from fedzo.core.importing import import_path
 from fedzo.core.objective import Objective, check_objective
-from fedzo.errors import (
-    FedzoError,
-    UsageError,
-    naming,
-    nearest,
-    one_of,
-    require,
-    shown,
-)
+from fedzo.errors import FedzoError, UsageError, naming, nearest, one_of, require, shown
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Engine, as_objective, perform
 from fedzo.runs.options import FlowerSettings, RunOptions
-from fedzo.runs.registry import (
-    COMPONENTS,
-    arguments_of,
-    made_by,
-    make_parts,
-    maker,
-    parameters_of,
-)
+from fedzo.runs.registry import COMPONENTS, arguments_of, make, make_parts, maker, parameters_of
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Uplink
 
@@ -102,7 +87,7 @@ class Experiment:
                     f"a configuration has {', '.join(f'[{k}]' for k in known)}"
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
-        options, run = made_by("run", RunOptions, tables.get("run", {}))
+        options, run = make("run", RunOptions, tables.get("run", {}))
         if options.modules is not None:
             import_path(Path(options.modules))
         problem = dict(tables.get("problem", {}))
@@ -111,7 +96,7 @@ class Experiment:
         arguments = arguments_of("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, options.data_seed)}
         algorithm, uplink, parts = make_parts(tables)
-        made_flower, flower = made_by("flower", FlowerSettings, tables.get("flower", {}))
+        made_flower, flower = make("flower", FlowerSettings, tables.get("flower", {}))
         resolved = {"problem": {"name": problem_name, **arguments}, **parts, "run": run}
         return cls(
             name=name,

@@ -19,7 +19,7 @@ def import_path(folder: Path) -> None:
         sys.path.append(where)
 
 
-def named(key: str, name: str) -> Any:
+def import_object(key: str, name: str) -> Any:
     """Import the object ``module:name``.
 
     The module may lie in the working directory, or beside the configuration that names it.
@@ -27,9 +27,9 @@ def named(key: str, name: str) -> Any:
 
     Examples
     --------
-    >>> named("problem.name", "math:hypot")(3.0, 4.0)
+    >>> import_object("problem.name", "math:hypot")(3.0, 4.0)
     5.0
-    >>> named("problem.name", "math:nothing")
+    >>> import_object("problem.name", "math:nothing")
     Traceback (most recent call last):
         ...
     fedzo.errors.InvalidValue: problem.name = 'math:nothing': must be importable: module 'math'
@@ -58,7 +58,7 @@ def own_traceback(error: BaseException) -> TracebackType | None:
     Examples
     --------
     >>> try:
-    ...     named("problem.name", "json:loads")("{")
+    ...     import_object("problem.name", "json:loads")("{")
     ... except ValueError as error:
     ...     own_traceback(error) is None
     True

@@ -24,7 +24,7 @@ from fedzo.flower.ledger import Ledger
 from fedzo.flower.limits import Limits
 from fedzo.flower.privacy import Privacy
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.runs.registry import made_by, maker
+from fedzo.runs.registry import make, maker
 
 Problems = Mapping[str, Mapping[str, Any]]
 _TABLES = ("limits", "privacy", "problem", "problems")
@@ -86,8 +86,8 @@ class Node:
             else:
                 tables[key] = value
         _check_keys(tables)
-        limits, _ = made_by("limits", Limits, tables.get("limits", {}))
-        private = made_by("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
+        limits, _ = make("limits", Limits, tables.get("limits", {}))
+        private = make("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
         return cls(
             limits=limits,
             privacy=private,
@@ -163,5 +163,5 @@ def check_settings(objective: Objective, said: Mapping[str, Any], own: Collectio
 
 @lru_cache(maxsize=4)
 def _made(name: str, settings: str) -> Objective:
-    made, _ = made_by("problem", maker("problem", name), json.loads(settings))
+    made, _ = make("problem", maker("problem", name), json.loads(settings))
     return check_objective(made, f"problem {name!r}: made")

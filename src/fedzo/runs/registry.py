@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms import ALGORITHMS, SERVER_STEPS, Algorithm
 from fedzo.algorithms.server import Mean, ServerStep
-from fedzo.core.importing import named, own_folder
+from fedzo.core.importing import import_object, own_folder
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
 from fedzo.problems import PROBLEMS
@@ -79,7 +79,7 @@ def maker(table: str, name: object, known: Mapping[str, Any] | None = None) -> A
         raise InvalidValue(key, name, allowed + nearest(str(name), names))
     found = names.get(str(name), name)
     if isinstance(found, str):
-        found = named(key, found)
+        found = import_object(key, found)
     if table == "problem":
         try:
             inspect.signature(found)
@@ -110,8 +110,8 @@ def make_parts(
     if algorithms is not None:
         known = {"algorithm": algorithms, "server": SERVER_STEPS, "uplink": UPLINKS}
     makers = {table: maker(table, names[table], known.get(table)) for table in PARTS}
-    server, server_keys = made_by("server", makers["server"], keys["server"])
-    uplink, uplink_keys = made_by("uplink", makers["uplink"], keys["uplink"])
+    server, server_keys = make("server", makers["server"], keys["server"])
+    uplink, uplink_keys = make("uplink", makers["uplink"], keys["uplink"])
     kind, given = makers["algorithm"], {"server": server}
     if not has_server(kind):
         if not isinstance(server, Mean):
@@ -147,10 +147,10 @@ def check_part(table: str, part: object) -> None:
 # ---------------------------------------------------------------------- checked by a signature
 
 
-def made_by(table: str, factory: Callable[..., Any], keys: Mapping[str, Any]) -> Any:
+def make(table: str, factory: Callable[..., Any], keys: Mapping[str, Any]) -> Any:
     """Return the object that a table makes, and the table's keys with the defaults.
 
-    >>> made_by("point", complex, {"real": 1, "imag": 2})
+    >>> make("point", complex, {"real": 1, "imag": 2})
     ((1+2j), {'real': 1, 'imag': 2})
     """
     arguments = arguments_of(table, factory, keys)
