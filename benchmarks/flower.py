@@ -17,14 +17,13 @@ import numpy as np
 
 import fedzo
 from fedzo.core.engine import Engine, LocalEngine, drive
-from fedzo.core.memory import cores
+from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import LocalSteps, Update
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.job import Job, run_job
-from fedzo.runs.options import RunOptions
+from fedzo.runs import Job, RunOptions, run_job
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import Mean, RunSetting
 

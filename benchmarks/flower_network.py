@@ -26,7 +26,7 @@ sys.path.append(str(HERE.parent / "tools"))
 
 from flower_federation import Federation, children, make_node_key  # noqa: E402
 
-from fedzo.runs.history import read_history  # noqa: E402
+from fedzo.runs import read_history  # noqa: E402
 
 DIM, NODES, LIMIT = 22_566_000, 3, 3600
 

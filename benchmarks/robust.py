@@ -35,9 +35,7 @@ from fedzo.core.tasks import LocalSteps, Task, Update
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.client import held_devices
 from fedzo.problems.softmax import Softmax, softmax
-from fedzo.runs.job import Job, run_job
-from fedzo.runs.options import RunOptions
-from fedzo.runs.result import Result
+from fedzo.runs import Job, Result, RunOptions, run_job
 from fedzo.uplinks import Ideal, Robust, RobustSeeds, Uplink
 
 Array = NDArray[Any]

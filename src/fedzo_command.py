@@ -7,6 +7,7 @@ so this lies beside the package, and imports next to nothing.
 import os
 import signal
 import sys
+import warnings
 
 
 def start() -> int:
@@ -14,6 +15,7 @@ def start() -> int:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, _end)
+    warnings.formatwarning = lambda message, *_: f"fedzo: warning: {message}\n"
     from fedzo.cli import main
 
     try:

@@ -13,8 +13,7 @@ from driving import begin, play, steps_of
 from fedzo.algorithms.search import Search
 from fedzo.core.engine import LocalEngine
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.parts import describe_parts, make_parts
-from fedzo.runs.states import flatten, unflatten
+from fedzo.runs import describe_parts, flatten, make_parts, unflatten
 from fedzo.uplinks import Ideal
 
 PROBLEM = Quadratic(dim=8, devices=5, gradient_noise=0.1, dissimilarity=0.3)

@@ -51,13 +51,13 @@ EXACT = (
 )
 PARTS: dict[str, tuple[str, ...]] = {
     "fedzo": COMMON,
-    "fedzo, over the air": (*COMMON, "uplink.kind=aircomp"),
-    "fedzo, seeds": (*COMMON, "uplink.kind=seeds"),
+    "fedzo, over the air": (*COMMON, "uplink.name=aircomp"),
+    "fedzo, seeds": (*COMMON, "uplink.name=seeds"),
     "fedzo, shared directions": (*COMMON, "algorithm.shared_directions=true"),
-    "fedzo, robust": (*COMMON, "uplink.kind=robust"),
+    "fedzo, robust": (*COMMON, "uplink.name=robust"),
     "fedzo, robust scalars": (
         *COMMON,
-        "uplink.kind=robust_seeds",
+        "uplink.name=robust_seeds",
         "algorithm.shared_directions=true",
     ),
     "fedzo, hiso": (*COMMON, "server.name=hiso"),

@@ -37,10 +37,7 @@ import fedzo
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Task
 from fedzo.problems.function import FunctionObjective
-from fedzo.runs.folder import RunFolder
-from fedzo.runs.history import read_history
-from fedzo.runs.job import Job, run_job
-from fedzo.runs.options import RunOptions
+from fedzo.runs import Job, RunFolder, RunOptions, read_history, run_job
 from fedzo.uplinks import Seeds
 
 NODES, DEVICES, DIM = 4, 8, 50
@@ -79,7 +76,7 @@ def replay(history: Sequence[Mapping[str, Any]], rounds: int) -> Any:
     """Return the model that a run in one process comes to without the same devices."""
     absent: dict[int, set[int]] = {}
     for record in history:
-        named = record.get("left_out", ())
+        named = record.get("dropped", ())
         here = [one["device"] for one in named if one["round"] == record["round"]]
         for one in named:
             if one["round"] < record["round"]:
@@ -189,7 +186,7 @@ def soak(folder: Path, minutes: int, every: float, seconds: float, seed: int) ->
             "problem.devices": "",
             "algorithm.participants": "",
             **{f"algorithm.{key.replace('_', '-')}": value for key, value in ALGORITHM.items()},
-            "uplink.kind": "seeds",
+            "uplink.name": "seeds",
             "run.rounds": 10**6,
             "flower.bindings": str(nodes.bindings),
             "flower.patience": 3600.0,  # on a busy machine a node may be killed before it answers
@@ -206,7 +203,7 @@ def soak(folder: Path, minutes: int, every: float, seconds: float, seed: int) ->
         if status != "finished:completed":
             raise SystemExit(f"{status}: {federation.log(run)[-2000:]}")
     history = list(read_history(out / "history.jsonl"))
-    absent = sum(len(record.get("left_out", ())) for record in history)
+    absent = sum(len(record.get("dropped", ())) for record in history)
     print(f"{minutes} minutes, {rounds} rounds, {nodes.kills} kills, {absent} times left out")
     if not np.array_equal(np.load(out / "model.npy"), replay(history, rounds)):
         raise SystemExit("the model is another one than without the same devices in one process")

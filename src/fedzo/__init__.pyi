@@ -4,6 +4,7 @@ from . import data as data
 from . import errors as errors
 from . import flower as flower
 from . import models as models
+from . import random as random
 from . import theory as theory
 from ._version import __version__ as __version__
 from .algorithms import CMA as CMA
@@ -32,8 +33,8 @@ from .core.tasks import Update as Update
 from .problems.function import FunctionObjective as FunctionObjective
 from .problems.network import TorchProblem as TorchProblem
 from .runs import callbacks as callbacks
+from .runs.callbacks import ProgressLine as ProgressLine
 from .runs.minimize import minimize as minimize
-from .runs.progress import ProgressLine as ProgressLine
 from .runs.result import Progress as Progress
 from .runs.result import Result as Result
 from .runs.result import Status as Status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -76,6 +77,10 @@ class UsageError(FedzoError):
     """The request cannot be carried out; nothing has been run or written."""
 
     code = "usage"
+
+
+class FedzoWarning(UserWarning):
+    """The category of all warnings of fedzo."""
 
 
 class MissingExtra(UsageError):  # noqa: N818 - reads as the sentence it prints
@@ -287,6 +292,22 @@ def is_number(value: Any) -> bool:
         return isinstance(value, Real) and math.isfinite(value)
     except OverflowError:
         return False
+
+
+def check_memory(key: str, value: object, needed: int) -> None:
+    """Raise unless this machine has ``needed`` bytes of memory.
+
+    >>> check_memory("directions", 10**9, needed=8 * 10**18)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: directions = 1000000000: must be smaller: it needs
+    8,000,000,000 GB of memory, and there are ...
+    """
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system without sysconf
+        return
+    sizes = f"it needs {needed / 1e9:,.0f} GB of memory, and there are {there / 1e9:,.0f} GB"
+    require(needed <= there, key, value, f"smaller: {sizes}")
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

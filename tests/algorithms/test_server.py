@@ -31,8 +31,7 @@ from fedzo.core.waves import plane_waves
 from fedzo.errors import InvalidValue
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.parts import describe_parts, make_parts
-from fedzo.runs.states import flatten, unflatten
+from fedzo.runs import describe_parts, flatten, make_parts, unflatten
 from fedzo.uplinks import UPLINKS
 from fedzo.uplinks.base import Mean as MeanOfUpdates
 from fedzo.uplinks.seeds import decode, encode
@@ -180,7 +179,7 @@ def test_a_contest_that_was_stopped_goes_on(tmp_path, rounds):
 
 
 def test_a_contest_needs_an_uplink_that_takes_values():
-    for uplink, key in ((fedzo.Seeds(), "server"), (fedzo.AirComp(), "kind")):
+    for uplink, key in ((fedzo.Seeds(), "server"), (fedzo.AirComp(), "name")):
         with rejects(key):
             fedzo.minimize(far_from(0.0), algorithm=FROM_WAVES, uplink=uplink, rounds=1)
 

@@ -9,6 +9,7 @@ import fedzo
 from fedzo.core.random import Draws, Stream
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.problem import Attack
+from raising import rejects
 
 RNG = np.random.default_rng(1)
 SHAPE, EPS = (4, 4, 3), 16 / 255
@@ -86,7 +87,7 @@ def test_probabilities_that_rounding_keeps_from_summing_to_one_are_taken(digits,
 @pytest.mark.parametrize("row", [(0.97, 0.01), (0.333, 0.333), (1.0, 1.0)])
 def test_what_rounding_does_not_explain_is_refused(row):
     model = FunctionModel(lambda batch: np.tile(row, (len(batch), 1)), "probabilities")
-    with pytest.raises(fedzo.errors.ModelError, match="sum to"):
+    with pytest.raises(fedzo.errors.ModelError):
         model(OWN)
 
 
@@ -98,21 +99,21 @@ def test_exact_scores_need_no_more_than_a_look():
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    "answer",
     [
-        (logits, r"answered labels of shape \(\d+, 3\)"),
-        (lambda batch: np.full(len(batch), 3), "labels from 3 to 3, not 0 to 2"),
-        (lambda batch: np.full(len(batch), 0.5), "not whole numbers"),
-        (lambda batch: np.full(len(batch), "cat"), "not whole numbers"),
+        logits,
+        lambda batch: np.full(len(batch), 3),  # of 0, 1, 2
+        lambda batch: np.full(len(batch), 0.5),
+        lambda batch: np.full(len(batch), "cat"),
     ],
 )
-def test_answers_that_are_no_labels_are_refused(answer, message):
-    with pytest.raises(fedzo.errors.ModelError, match=message):
+def test_answers_that_are_not_labels_are_rejected(answer):
+    with pytest.raises(fedzo.errors.ModelError):
         FunctionModel(answer, "labels", classes=3)(OWN)
 
 
 def test_labels_need_the_number_of_classes():
-    with pytest.raises(fedzo.errors.InvalidValue, match="classes = None: must be a whole number"):
+    with rejects("classes"):
         FunctionModel(logits, "labels")
 
 

@@ -8,11 +8,12 @@ import pytest
 import fedzo
 from fedzo.api.attack import SIGNS
 from fedzo.core.waves import Waves, plane_waves
-from fedzo.errors import InvalidValue
+from fedzo.errors import FedzoWarning
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.named import attack
 from fedzo.problems.attack.problem import Attack
-from fedzo.runs.result import Status
+from fedzo.runs import Status
+from raising import rejects
 
 RNG = np.random.default_rng(8)
 SHAPE, EPS = (3, 4, 4), 8 / 255
@@ -93,7 +94,7 @@ def test_a_texture_that_slopes_do_not_show_is_found():
     steps = fedzo.UniversalAttack(
         FunctionModel(scores, **wanted), eps=EPS, algorithm=slopes, rounds=100, evaluate_every=50
     )
-    with pytest.warns(UserWarning, match="no perturbation is better than none"):
+    with pytest.warns(FedzoWarning):
         steps.fit(np.array_split(images, 3), 0)
 
 
@@ -134,7 +135,7 @@ def test_a_resumed_run_chooses_as_one_at_once(tmp_path):
 def test_nothing_found_is_told():
     deaf = FunctionModel(lambda batch: np.tile([1 / 3, 0.0], (len(batch), 1)), input_shape=SHAPE)
     tester = fedzo.UniversalAttack(deaf, eps=EPS, rounds=2)
-    with pytest.warns(UserWarning, match="no perturbation is better than none"):
+    with pytest.warns(FedzoWarning):
         tester.fit(DEVICES, 0)
     assert not tester.result.success
     assert tester.result.status is Status.STALLED
@@ -142,9 +143,9 @@ def test_nothing_found_is_told():
 
 def test_what_leads_to_no_perturbation_is_said():
     victim = model(max_queries=2_000)
-    with pytest.warns(UserWarning, match="errs on all of the devices' inputs without any"):
+    with pytest.warns(UserWarning, match="errs on all inputs without a perturbation"):
         fedzo.UniversalAttack(victim, eps=EPS).fit(DEVICES, 1)  # they are of class 0
-    with pytest.raises(InvalidValue, match=r"^target = 9: must be columns of the model's scores"):
+    with rejects("target"):
         fedzo.UniversalAttack(victim, eps=EPS, target=9).fit(DEVICES, 0)
 
 
@@ -158,13 +159,13 @@ def test_a_target_is_what_inputs_are_taken_for():
     scores = logits(OWN)
     expected = np.maximum(np.delete(scores, 2, axis=1).max(axis=1) - scores[:, 2], 0)
     np.testing.assert_allclose(values[0], expected, atol=0.3)  # 2z is kept off the range's ends
-    with pytest.raises(InvalidValue, match="target = 0: must be another class"):
+    with rejects("target"):
         fedzo.UniversalAttack(model(), eps=0.2, target=0).fit(DEVICES, 0)
 
 
 @pytest.mark.parametrize("given", [OWN, list(OWN), OWN.reshape(len(OWN), -1)])
 def test_one_batch_in_place_of_a_list_of_batches_is_refused(given):
-    with pytest.raises(InvalidValue, match=r"images_per_device = .*np\.array_split\(images, 10\)"):
+    with rejects("images_per_device"):
         fedzo.UniversalAttack(model(), eps=EPS).fit(given, 0)
 
 
@@ -178,11 +179,9 @@ def test_labels_and_targets_of_a_configuration():
     problem = attack(label=["deer"], target="frog", eps=EPS, devices=2)
     assert set(problem.own.labels) == {problem.classes.index("deer")}
     assert attack(label="all", devices=2).evaluation_cost == problem.evaluation_cost
-    with pytest.raises(InvalidValue, match=r"label = 'dear'.*did you mean 'deer'"):
+    with rejects("label"):
         attack(label=["dear"])
-    with pytest.raises(
-        InvalidValue, match="target = 'deer': must be another class than label = 'deer'"
-    ):
+    with rejects("target"):
         attack(target="deer")
-    with pytest.raises(InvalidValue, match="eps = 8"):
+    with rejects("eps"):
         attack(eps=8)

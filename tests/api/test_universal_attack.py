@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.errors import BudgetSpent, InvalidValue, ModelError, UsageError
+from fedzo.errors import BudgetSpent, FedzoWarning, ModelError
 from fedzo.models import FunctionModel, HttpModel, OnnxModel, TorchModel
+from raising import fails, rejects
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RNG = np.random.default_rng(3)
@@ -67,7 +68,7 @@ def test_a_budget_is_kept_and_the_best_so_far_is_what_one_gets():
 @pytest.mark.parametrize("budget", [1, 1000])
 def test_a_budget_that_ends_while_the_rate_is_measured_ends_as_any_other(budget):
     attack = fedzo.UniversalAttack(model(budget))
-    with pytest.warns(UserWarning, match="no perturbation is better than none"):
+    with pytest.warns(FedzoWarning):
         attack.fit(PARTIES, 1)
     result = attack.result
     assert not result.success
@@ -85,16 +86,16 @@ def test_a_model_that_fails_later_is_told_of_and_the_best_so_far_is_kept():
         return batch @ WEIGHTS * (np.nan if len(asked) > 20 else 1)
 
     attack = fedzo.UniversalAttack(FunctionModel(dies), **OPTIONS | {"workers": 1})
-    with pytest.raises(ModelError, match="not finite") as caught:
+    with pytest.raises(ModelError) as caught:
         attack.fit(PARTIES, 1)
-    assert "best perturbation so far is kept" in caught.value.__notes__[0]
+    assert "best perturbation so far is available" in caught.value.__notes__[0]
     assert attack.result.best.round > 0
     assert attack.noise.any()
 
 
 @pytest.mark.parametrize("what", ["noise", "distortion", "result"])
 def test_before_there_is_a_perturbation(what, tmp_path):
-    with pytest.raises(UsageError, match="fit"):
+    with fails("not-fitted"):
         getattr(fedzo.UniversalAttack(model()), what)
 
 
@@ -102,12 +103,12 @@ def test_a_saved_one_is_taken_by_models_of_the_same_inputs_only(tmp_path):
     path = tmp_path / "noise.npz"
     fedzo.Perturbation(np.ones(20, np.float32)).save(path)
     attack = fedzo.UniversalAttack(model()).load(path)
-    with pytest.raises(UsageError, match=r"perturbation\.distortion\(inputs\)"):
+    with fails("not-fitted"):
         attack.distortion  # noqa: B018 - asking is the test
     assert attack.perturbation.distortion(OWN).l2_max > 0
     others = {"input_shape": (21,)}, {"input_shape": (20,), "input_range": (0, 255)}
     for other in others:
-        with pytest.raises(InvalidValue, match=r"perturbation = 'for inputs of shape \(20,\)"):
+        with rejects("perturbation"):
             fedzo.UniversalAttack(FunctionModel(len, **other)).load(path)
 
 
@@ -115,12 +116,12 @@ def test_a_saved_one_is_taken_by_models_of_the_same_inputs_only(tmp_path):
 def test_success_is_not_told_of_labels_that_cannot_be(labels, tmp_path):
     fedzo.Perturbation(np.ones(20, np.float32)).save(tmp_path / "noise.npz")
     attack = fedzo.UniversalAttack(model()).load(tmp_path / "noise.npz")
-    with pytest.raises(InvalidValue, match=r"^labels = "):
+    with rejects("labels"):
         attack.success_rate(OWN, labels)
 
 
 def test_a_bare_function_must_say_what_it_answers():
-    with pytest.raises(UsageError, match=r"FunctionModel\(function, outputs='logits'\)"):
+    with fails("unknown-outputs"):
         fedzo.UniversalAttack(lambda batch: batch @ WEIGHTS)
 
 
@@ -131,7 +132,7 @@ def test_models_of_libraries_are_taken_as_they_are_with_their_own_labels(names):
     attack = fedzo.UniversalAttack(fitted, **OPTIONS).fit(PARTIES, names[1])
     errors = fitted.predict(attack.apply(OWN)) != names[1]
     assert attack.success_rate(OWN, names[1]) == errors.mean() > 0.5
-    with pytest.raises(InvalidValue, match="labels = 7: must be of the classes that Logistic"):
+    with rejects("labels"):
         attack.success_rate(OWN, 7)
 
 

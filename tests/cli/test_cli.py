@@ -8,17 +8,19 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fedzo_command
 from fedzo import __version__
 from fedzo.cli import main
 from fedzo.cli.common import Exit
 from fedzo.config.experiment import Experiment
-from fedzo.runs.folder import RunFolder
+from fedzo.runs import RunFolder
 
 FEDZO = str(Path(sys.executable).with_name("fedzo"))
 ENVIRONMENT = os.environ | {
@@ -330,7 +332,7 @@ def test_resume_by_the_folders_own_config(here):
             Exit.NO_SUCCESS,
             r", but the loss rose from 16\.13 to 4\.\d+e\+17",
         ),
-        ("uplink.kind=aircomp uplink.h_min=100", Exit.HALTED, ", in which no device took part"),
+        ("uplink.name=aircomp uplink.h_min=100", Exit.HALTED, ", in which no device took part"),
         ("algorithm.learning_rate=0.01", Exit.DONE, ""),
     ],
 )
@@ -555,11 +557,20 @@ def make():
 """
 
 
-def test_says_who_was_left_out(here, capsys):
+def test_names_dropped_devices(here, capsys):
     (here / "mine.py").write_text(LEAVES_OUT)
     (here / "mine.toml").write_text('[problem]\nname = "mine:make"\n[run]\nrounds = 2\n')
     assert main(["run", "mine.toml", "--quiet", "--out", "run"]) == Exit.HALTED
     # Once in each of two rounds and of two evaluations.
     out = capsys.readouterr().out.splitlines()
-    assert "left out      4 times, device 2: see history.jsonl for the reasons" in out
-    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 never answered"
+    assert "dropped       4 times, device 2: see history.jsonl for the reasons" in out
+    assert out[0].split(maxsplit=1)[1] == "finished 2 rounds, but device 2 never replied"
+
+
+def test_a_warning_is_one_line(monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restored at the end
+    monkeypatch.setattr(sys, "argv", ["fedzo", "--version"])
+    with pytest.raises(SystemExit):
+        fedzo_command.start()
+    shown = warnings.formatwarning("the history was repaired", UserWarning, "loop.py", 7)
+    assert shown == "fedzo: warning: the history was repaired\n"

@@ -23,8 +23,7 @@ from fedzo.errors import InvalidValue, UsageError, one_of
 from fedzo.problems import PROBLEMS
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.minimize import minimize
-from fedzo.runs.options import RunOptions
+from fedzo.runs import RunOptions, minimize
 from fedzo.uplinks import UPLINKS
 
 CONFIGS = Path(fedzo.__file__).parent / "config" / "shipped"
@@ -177,7 +176,7 @@ ANY_UPLINK = f"{one_of(UPLINKS)}, or 'module:Class' for your own"
         ("problem.name=3", f"problem.name = 3: must be {ANY_PROBLEM}"),
         ("problem.name=['a']", f"problem.name = ['a']: must be {ANY_PROBLEM}"),
         ("algorithm.name=[]", f"algorithm.name = []: must be {ANY_ALGORITHM}"),
-        ("uplink.kind={}", f"uplink.kind = {{}}: must be {ANY_UPLINK}"),
+        ("uplink.name={}", f"uplink.name = {{}}: must be {ANY_UPLINK}"),
         # impossible values
         ("run.rounds=-1", "run.rounds = -1: must be a whole number >= 0"),
         ("run.evaluate_every=0", "run.evaluate_every = 0: must be a whole number >= 1"),
@@ -225,7 +224,7 @@ ANY_UPLINK = f"{one_of(UPLINKS)}, or 'module:Class' for your own"
         ),
         ("run.target=nan", "run.target = nan: must be a number"),
         (
-            "uplink.kind=aircomp uplink.snr_db=1e9",
+            "uplink.name=aircomp uplink.snr_db=1e9",
             "uplink.snr_db = 1000000000.0: must be a number from -1000 to 1000, "
             "or inf for no noise",
         ),
@@ -242,8 +241,8 @@ ANY_UPLINK = f"{one_of(UPLINKS)}, or 'module:Class' for your own"
             f"algorithm.name = 'fedzoo': must be {ANY_ALGORITHM} (did you mean 'fedzo'?)",
         ),
         (
-            "uplink.kind=ideel",
-            f"uplink.kind = 'ideel': must be {ANY_UPLINK} (did you mean 'ideal'?)",
+            "uplink.name=ideel",
+            f"uplink.name = 'ideel': must be {ANY_UPLINK} (did you mean 'ideal'?)",
         ),
     ],
 )
@@ -443,7 +442,7 @@ def test_config_toml_holds_everything(base, factory, here):
     assert config["server"] == {"name": "mean"}
     assert config["algorithm"] == {**algorithm, "participants": 5, "learning_rate": 1.0}
     assert type(config["algorithm"]["learning_rate"]) is float
-    assert config["uplink"] == {"kind": "ideal"}
+    assert config["uplink"] == {"name": "ideal"}
     assert config["run"] == {**expected(RunOptions), **file["run"], "rounds": 0}
 
 
@@ -520,7 +519,7 @@ def test_later_set_wins_over_earlier_and_over_the_file():
 
 
 def test_set_of_another_algorithm_leaves_the_files_keys_of_the_old_one(refused):
-    experiment = Experiment.load("quadratic", ["algorithm.name=fedavg", "uplink.kind=ideal"])
+    experiment = Experiment.load("quadratic", ["algorithm.name=fedavg", "uplink.name=ideal"])
     algorithm = experiment.tables["algorithm"]
     assert type(experiment.algorithm) is fedzo.FedAvg
     assert (algorithm["learning_rate"], algorithm["local_steps"]) == (0.01, 5)  # both have these
@@ -610,7 +609,7 @@ def test_own_problem_gone_wrong(here, own, refused):
     assert said("no_such_module:make") == (
         "problem.name = 'no_such_module:make': must be importable: "
         "No module named 'no_such_module'; "
-        "it is looked for here, beside the configuration and on Python's path"
+        "searched: this folder, the configuration's folder and Python's path"
     )
     assert said(name) == (
         f"problem.name = '{name}': must be importable: module '{own}' has no attribute 'none'"

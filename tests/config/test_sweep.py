@@ -116,9 +116,9 @@ def test_diverged_settings_are_told_and_not_the_best(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_words_are_swept_too(tmp_path, capsys):
-    grid = ["--grid", "uplink.kind=ideal,seeds"]
+    grid = ["--grid", "uplink.name=ideal,seeds"]
     assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "kind=seeds" / "seed-0" / "history.jsonl").exists()
+    assert (tmp_path / "uplink=seeds" / "seed-0" / "history.jsonl").exists()
     assert capsys.readouterr().out.splitlines()[1].split()[0] == "ideal"
 
 

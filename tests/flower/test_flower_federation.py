@@ -17,9 +17,8 @@ from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_c
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
-from fedzo.runs.job import Job, run_job
-from fedzo.runs.options import RunOptions
-from fedzo.runs.result import Status, as_watchers
+from fedzo.runs import Job, RunOptions, Status, run_job
+from fedzo.runs.result import as_watchers
 from fedzo.uplinks import UPLINKS
 
 PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
@@ -215,7 +214,7 @@ def everyone_of(device, rounds=6):
 
 def named(result):
     """Return who was left out of which round, and the reasons."""
-    left = [one for record in result.history for one in record.get("left_out", ())]
+    left = [one for record in result.history for one in record.get("dropped", ())]
     return {(one["round"], one["device"]) for one in left}, {one["reason"] for one in left}
 
 

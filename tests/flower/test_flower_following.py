@@ -26,8 +26,7 @@ from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import sizes
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.job import Job, run_job
-from fedzo.runs.options import RunOptions
+from fedzo.runs import Job, RunOptions, run_job
 
 SETTINGS = FlowerSettings(quorum=0.1, grace=0.01, clip=False)
 ALGORITHM = {"learning_rate": 0.01, "directions": 3, "local_steps": 2, "batch_size": 2}
@@ -322,7 +321,7 @@ COURSE = json.loads(following()[1].course)
         ({"since": -1}, "malformed"),
         ({"run": "../../x"}, "malformed"),
         ({"course": "[" * 9_999}, "unknown-algorithm"),
-        ({"course": json.dumps({**COURSE, "uplink": {"kind": "os:abort"}})}, "unknown-algorithm"),
+        ({"course": json.dumps({**COURSE, "uplink": {"name": "os:abort"}})}, "unknown-algorithm"),
         ({"course": json.dumps({**COURSE, "server": {"name": "a:b"}})}, "unknown-algorithm"),
         ({"course": json.dumps({**COURSE, "seed": -1})}, "unknown-algorithm"),
         ({"course": json.dumps({**COURSE, "dtype": "object"})}, "unknown-algorithm"),

@@ -11,8 +11,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.schema import Malformed
 from fedzo.problems.quadratic import Quadratic
-from fedzo.runs.job import Job, run_job
-from fedzo.runs.options import RunOptions
+from fedzo.runs import Job, RunOptions, run_job
 from fedzo.uplinks import UPLINKS
 
 PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)

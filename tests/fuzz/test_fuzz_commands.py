@@ -34,7 +34,7 @@ KEYS = st.sampled_from(
         ),
         *("algorithm.direction_kind", "algorithm.difference", "algorithm.weighting"),
         *("algorithm.shared_directions", "server.name", "server.momentum"),
-        *("uplink.kind", "uplink.snr_db", "uplink.h_min", "uplink.downlink", "uplink.verify"),
+        *("uplink.name", "uplink.snr_db", "uplink.h_min", "uplink.downlink", "uplink.verify"),
         *("run.rounds", "run.seed", "run.evaluate_every", "run.checkpoint_every", "run.workers"),
         *("run.target", "run.data_seed", "flower.quorum", "flower.nodes", "run", "algorithm"),
     ]
@@ -102,6 +102,7 @@ def run(tmp_path_factory):
     return folder / "half", np.load(folder / "whole" / "model.npy")
 
 
+@pytest.mark.filterwarnings("ignore::fedzo.errors.FedzoWarning")  # of repaired histories
 @FUZZ
 @given(data=st.data())
 def test_damaged_run(run, data, tmp_path_factory):

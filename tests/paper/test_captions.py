@@ -16,7 +16,7 @@ ANY = "|".join(caption.SYMBOLS)
 def set_to(tables):
     """Read a configuration anew: what each symbol is, None where the channel or nobody says."""
     problem, algorithm, uplink = tables["problem"], tables["algorithm"], tables["uplink"]
-    air = uplink["kind"] == "aircomp"
+    air = uplink["name"] == "aircomp"
     wanted = algorithm.get("participants", 0)  # None is everybody, 0 that nobody says
     return {
         "model": problem.get("model"),

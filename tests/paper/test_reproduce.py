@@ -214,7 +214,7 @@ def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("fedzo.cli.reproduce.SCALES", ("tiny", "paper"))
     monkeypatch.setattr("fedzo.cli.reproduce.MINUTE", 0.0)
     monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 1)
-    monkeypatch.setattr("fedzo.core.memory.cores", lambda: 1)
+    monkeypatch.setattr("fedzo.core.machine.cores", lambda: 1)
     monkeypatch.setattr("fedzo.config.jobs._AROUND", 10.0)
     command = ["reproduce", "table1", "--scale", "tiny", "--seeds", "5", "--out", str(tmp_path)]
     assert main(command) == 0

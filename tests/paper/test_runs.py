@@ -16,8 +16,7 @@ from fedzo.config.jobs import do
 from fedzo.config.worker import OUTCOME
 from fedzo.errors import UsageError
 from fedzo.paper.runs import run_of
-from fedzo.runs.folder import RunFolder
-from fedzo.runs.history import read_history
+from fedzo.runs import RunFolder, read_history
 
 SCRIPT = Path(__file__).with_name("toys.py")
 

@@ -12,7 +12,7 @@ from fedzo.errors import FedzoError, UsageError
 from fedzo.plots.curves import draw_curves
 from fedzo.plots.series import covered
 from fedzo.plots.style import COLOURS
-from fedzo.runs.history import read_runs
+from fedzo.runs import read_runs
 
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"
 ROUNDS = (0, 5, 10, 15, 22)

@@ -16,7 +16,7 @@ from fedzo.paper.report import write_report
 from fedzo.paper.runs_report import figures_of_runs
 from fedzo.plots.page import page
 from fedzo.plots.series import axes_of_runs
-from fedzo.runs.history import read_runs
+from fedzo.runs import read_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 

@@ -12,8 +12,8 @@ from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, ModelError
 from fedzo.models import FunctionModel
 from fedzo.problems.attack.problem import Attack
+from fedzo.runs import Status
 from fedzo.runs.auto import _Probe, choose
-from fedzo.runs.result import Status
 from fedzo.uplinks.base import RunSetting
 from fedzo.variables.perturbation import Perturbation
 

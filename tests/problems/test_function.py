@@ -8,7 +8,7 @@ import pytest
 import fedzo
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError
 from fedzo.problems.function import FunctionObjective
-from fedzo.runs.result import Status
+from fedzo.runs import Status
 
 ALGORITHM = fedzo.FedZO(
     learning_rate=0.05, local_steps=2, directions=3, direction_kind="orthogonal"
@@ -211,11 +211,11 @@ def test_a_device_that_fails_is_left_out_and_named(failure, reason, vectorized, 
     options = {**RUN, "rounds": 2, "vectorized": vectorized, "run_dir": tmp_path}
     result = fedzo.minimize(broken, np.ones(3), retries=1, on_failure="leave_out", **options)
     assert (result.success, result.status) == (False, Status.HALTED)
-    assert result.message == "finished 2 rounds, but device 2 never answered"
+    assert result.message == "finished 2 rounds, but device 2 never replied"
     first, last = map(json.loads, (tmp_path / "history.jsonl").read_text().splitlines())
     named = {"device": 2, "reason": reason}
-    assert first["left_out"] == [{"round": 0, **named}]
-    assert last["left_out"] == [{"round": t, **named} for t in (1, 2, 2)]
+    assert first["dropped"] == [{"round": 0, **named}]
+    assert last["dropped"] == [{"round": t, **named} for t in (1, 2, 2)]
     assert last["participants"] == 3
     assert result.fun == pytest.approx(np.mean([distance(result.x, i) for i in (0, 1, 3)]))
 

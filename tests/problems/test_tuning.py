@@ -69,14 +69,14 @@ def test_a_training_that_raises(parallel):
     with pytest.raises(FloatingPointError, match="diverged"):
         fedzo.tune(Breaks(), SPACE, **run)
     tuned = fedzo.tune(Breaks(), SPACE, on_failure="leave_out", **run)
-    missing = [one for record in tuned.history for one in record.get("left_out", [])]
+    missing = [one for record in tuned.history for one in record.get("dropped", [])]
     assert missing
     for one in missing:
         assert one["reason"].startswith(f"the score on device {one['device']} is not finite with")
         assert one["reason"].endswith("(FloatingPointError: diverged)")
     assert 100 < tuned.queries <= 120
     worst = fedzo.tune(Breaks(), SPACE, on_failure="leave_out", worst=9.0, **run)
-    assert not any("left_out" in record for record in worst.history)
+    assert not any("dropped" in record for record in worst.history)
 
 
 @pytest.mark.parametrize(

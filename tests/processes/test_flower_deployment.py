@@ -5,14 +5,14 @@ import pytest
 from loopback import APP, LIMIT, PATIENT, here, settings_of, without
 
 from fedzo.flower.ledger import Ledger
-from fedzo.runs.history import read_history
+from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
 
 
 def test_same_run_as_in_one_process(federation, tmp_path):
     runs = {
-        kind: {"uplink.kind": kind, "run.rounds": 3, "run.evaluate-every": 3}
+        kind: {"uplink.name": kind, "run.rounds": 3, "run.evaluate-every": 3}
         for kind in ("ideal", "seeds")
     }
     for name, changes in runs.items():  # in turn: a task that is not begun in time is dropped

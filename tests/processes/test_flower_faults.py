@@ -10,7 +10,7 @@ import pytest
 from flower_federation import NAME
 from loopback import APP, LIMIT, PATIENT, here, node_config, rounds_done, settings_of, until
 
-from fedzo.runs.history import read_history
+from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
 
@@ -32,7 +32,7 @@ def kept(federation, name):
 
 def test_killed_server_and_a_new_node_come_to_the_same_model(federation, tmp_path):
     """Nodes follow the run by its coefficients; one of them is killed and comes with nothing."""
-    changes = {"uplink.kind": "seeds", "algorithm.local-steps": 1, "run.rounds": 4}
+    changes = {"uplink.name": "seeds", "algorithm.local-steps": 1, "run.rounds": 4}
     settings = {**changes, **PATIENT, "run-dir": str(tmp_path / "run")}
     first = federation.run(APP, settings)
     until(lambda: rounds_done(tmp_path / "run") >= 1)
@@ -75,7 +75,7 @@ def test_killed_node_costs_its_updates_and_comes_back(federation, tmp_path):
     without_it = [r for r in history() if r["participants"] == 6]
     assert without_it
     assert {r["participants"] for r in history()[1:]} == {6, 9}
-    named = [one for r in history() for one in r.get("left_out", ())]
+    named = [one for r in history() for one in r.get("dropped", ())]
     assert {one["device"] for one in named} == {6, 7, 8}
     assert all(np.isfinite(r["train_loss"]) for r in history())
     assert history()[-1]["train_loss"] < history()[0]["train_loss"]

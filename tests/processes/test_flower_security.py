@@ -12,7 +12,7 @@ import pytest
 from flower_federation import NAME, Federation, make_node_key
 from loopback import APP, LIMIT, PATIENT, here, settings_of, until
 
-from fedzo.runs.history import read_history
+from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
 
@@ -81,7 +81,7 @@ def test_nothing_but_the_fleet_api_is_forwarded(secured, path):
 
 def test_run_through_the_proxy(secured, tmp_path):
     folder = tmp_path / "run"
-    settings = {**PATIENT, "uplink.kind": "seeds", "run.rounds": 1, "run-dir": str(folder)}
+    settings = {**PATIENT, "uplink.name": "seeds", "run.rounds": 1, "run-dir": str(folder)}
     log = secured.folder / "traffic.log"
 
     def sent():
@@ -93,7 +93,7 @@ def test_run_through_the_proxy(secured, tmp_path):
     run = secured.run(APP, settings)
     assert secured.wait(run, LIMIT) == "finished:completed", secured.log(run)
     last = list(read_history(folder / "history.jsonl"))[-1]
-    result = here(settings_of(**{"uplink.kind": "seeds", "run.rounds": 1}))
+    result = here(settings_of(**{"uplink.name": "seeds", "run.rounds": 1}))
     assert np.allclose(np.load(folder / "model.npy"), result.x, rtol=0, atol=1e-7)
     # One round's answer, an introduction, a start (31 kB) and two evaluations.
     assert last["message_up_bytes"] < sent() - before < 150_000

@@ -9,7 +9,7 @@ import pytest
 from loopback import LIMIT, open_to_others, rounds_done, until, without
 
 from fedzo.config.experiment import Experiment
-from fedzo.runs.history import read_history
+from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +30,7 @@ def fedzo_run(*arguments):
 
 @pytest.mark.parametrize(
     "changes",
-    [["uplink.kind=seeds"], ["algorithm.learning_rate=auto"]],
+    [["uplink.name=seeds"], ["algorithm.learning_rate=auto"]],
     ids=["seeds", "auto"],
 )
 def test_simulation_is_the_same_run(tmp_path, changes):
@@ -81,7 +81,7 @@ def test_simulation_of_a_thousand_devices(tmp_path):
     fedzo_run("quadratic", "--engine", "flower", "--out", str(out), "--quiet", *set_all(overrides))
     last = list(read_history(out / "history.jsonl"))[-1]
     assert (last["round"], last["participants"]) == (3, 50)
-    assert "left_out" not in last
+    assert "dropped" not in last
 
 
 def test_algorithm_of_ones_own_resumes_to_the_same_bytes(tmp_path):

@@ -13,13 +13,14 @@ from fedzo.algorithms.adaptive_rate import AdaptiveState, Numbers, judged, numbe
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.core.engine import LocalEngine, drive
-from fedzo.errors import InvalidValue, UsageError
+from fedzo.errors import UsageError
 from fedzo.problems.function import FunctionObjective
 from fedzo.problems.quadratic import Quadratic
 from fedzo.runs.auto import choose
 from fedzo.theory import report
 from fedzo.theory.bounds import Constants
 from fedzo.uplinks.base import RunSetting
+from raising import rejects
 
 AUTO = fedzo.FedZO(
     learning_rate="auto",
@@ -347,9 +348,9 @@ def test_by_a_configuration(tmp_path, monkeypatch):
 
 
 def test_any_other_word_is_refused():
-    with pytest.raises(InvalidValue, match="learning_rate = 'best': must be a number"):
+    with rejects("algorithm.learning_rate"):
         Experiment.load("quadratic", ["algorithm.learning_rate=best"])
-    with pytest.raises(InvalidValue, match="learning_rate = 'best'"):
+    with rejects("learning_rate"):
         fedzo.FedZO(learning_rate="best")
     assert (
         type(Experiment.load("quadratic", ["algorithm.learning_rate=1"]).algorithm.learning_rate)
@@ -360,10 +361,10 @@ def test_any_other_word_is_refused():
 def test_who_cannot_choose_says_so():
     with (
         LocalEngine(Quadratic(dim=6, devices=4), seed=0) as federation,
-        pytest.raises(UsageError, match=r"'auto' is for fedzo\.minimize"),
+        pytest.raises(UsageError),
     ):
         begin(AUTO, START, federation, fedzo.Ideal())
-    with pytest.raises(UsageError, match="'auto' is a number that a run chooses"):
+    with pytest.raises(UsageError):
         report(AUTO, Constants(L=1.0, gap=1.0, sigma_g=1.0), devices=4, dim=6, rounds=10)
 
 

@@ -12,9 +12,9 @@ import pytest
 import fedzo
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
-from fedzo.errors import UsageError
 from fedzo.problems.quadratic import Quadratic
 from fedzo.problems.softmax import softmax
+from raising import fails
 
 SMALL = fedzo.FedZO(learning_rate=0.05, batch_size=3, directions=4, local_steps=2, participants=3)
 
@@ -96,7 +96,7 @@ def test_arguments_that_no_file_can_hold(given, named, tmp_path):
     fedzo.minimize(Plain(**given), rounds=1, run_dir=tmp_path)
     reason = f"its problem was made with {named} in Python"
     assert config(tmp_path)["problem"]["python_only"] == reason
-    with pytest.raises(UsageError, match=reason):
+    with fails("python-only"):
         Experiment.load(str(tmp_path))
 
 
@@ -152,7 +152,8 @@ def hidden():
 )
 def test_parts_that_no_file_can_hold(parts, reason, tmp_path):
     fedzo.minimize(Quadratic(dim=3), rounds=1, run_dir=tmp_path, **parts)
-    with pytest.raises(UsageError, match=reason):
+    assert config(tmp_path)["problem"]["python_only"].startswith(reason)
+    with fails("python-only"):
         Experiment.load(str(tmp_path))
 
 
@@ -205,7 +206,7 @@ def test_a_tuning(tmp_path):
         algorithm=fedzo.FedZO(learning_rate=0.1, batch_size=1, directions=1, local_steps=1),
         run_dir=tmp_path,
     )
-    with pytest.raises(UsageError, match=r"a function that was given to fedzo\.tune"):
+    with fails("python-only"):
         Experiment.load(str(tmp_path))
 
 

@@ -8,7 +8,7 @@ import pytest
 import fedzo
 from fedzo.errors import NoAnswer
 from fedzo.problems.function import FunctionObjective
-from fedzo.runs.result import Status
+from fedzo.runs import Status
 
 ALGORITHM = fedzo.FedZO(
     learning_rate=0.05, local_steps=2, directions=3, direction_kind="orthogonal"
@@ -113,8 +113,8 @@ def test_a_silent_device_is_left_out_and_named(tmp_path, workers):
     result = fedzo.minimize(Silent(), rounds=2, run_dir=tmp_path, workers=workers, **OPTIONS)
     named = {"device": 2, "reason": "the line is dead"}
     first, last = history(tmp_path)
-    assert first["left_out"] == [{"round": 0, **named}]  # missed at the evaluation
-    assert last["left_out"] == [{"round": t, **named} for t in (1, 2, 2)]
+    assert first["dropped"] == [{"round": 0, **named}]  # missed at the evaluation
+    assert last["dropped"] == [{"round": t, **named} for t in (1, 2, 2)]
     assert last["participants"] == 3
     assert first["train_loss"] == np.mean([3.0, 0.0, 12.0])  # of those who answered
     assert result.queries == 2 * (A_ROUND * 3 // 4 + 1)  # one that was not answered

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from fedzo import FedZO, Progress, minimize
-from fedzo.runs.progress import ProgressLine, duration, headline
+from fedzo.core.progress import duration
+from fedzo.runs.callbacks import ProgressLine, headline
 
 
 def progress(t, rounds=10, seconds=0.0, queries=0, record=None):

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedzo.errors import InvalidValue, UsageError, check_count, naming
-from fedzo.runs.records import mean_of
-from fedzo.runs.states import flatten, unflatten
+from fedzo.runs import flatten, unflatten
+from fedzo.runs.history import mean_loss
+from raising import rejects
 
 
 class Pair(NamedTuple):
@@ -64,7 +65,7 @@ def test_arrays_come_in_the_order_of_the_fields():
 def test_the_mean_of_finite_numbers_is_finite_and_right(numbers):
     """Against fractions: n additions round by at most n u times the sum of absolute values."""
     exact = sum(map(Fraction, numbers)) / len(numbers)
-    found = mean_of(np.array(numbers))
+    found = mean_loss(np.array(numbers))
     assert np.isfinite(found)
     most = sum(abs(Fraction(one)) for one in numbers) * 2 * len(numbers) / 2**53
     assert abs(Fraction(found) - exact) <= most + Fraction(5e-324) * len(numbers)
@@ -72,9 +73,9 @@ def test_the_mean_of_finite_numbers_is_finite_and_right(numbers):
 
 def test_a_sum_beyond_the_largest_number():
     largest = np.finfo(np.float64).max
-    assert mean_of(np.full(4, largest)) == largest
-    assert mean_of(np.full(4, -largest)) == -largest
-    assert mean_of(np.full(2, 3e38, np.float32)) == np.float32(3e38)
+    assert mean_loss(np.full(4, largest)) == largest
+    assert mean_loss(np.full(4, -largest)) == -largest
+    assert mean_loss(np.full(2, 3e38, np.float32)) == np.float32(3e38)
 
 
 def test_losses_whose_sum_is_too_large_are_a_finite_history():
@@ -88,9 +89,9 @@ def test_losses_whose_sum_is_too_large_are_a_finite_history():
 
 
 def test_naming_puts_the_table_in_front():
-    with pytest.raises(InvalidValue, match=r"^run\.rounds = 0: must be") as caught, naming("run"):
+    with rejects("run.rounds") as caught, naming("run"):
         check_count("rounds", 0)
-    assert (caught.value.key, caught.value.value) == ("run.rounds", 0)
+    assert caught.value.value == 0
     assert isinstance(caught.value.__cause__, InvalidValue)
 
 

@@ -11,11 +11,18 @@ from numpy.typing import NDArray
 
 from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator
-from fedzo.core.memory import check_memory
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
-from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, one_of, require
+from fedzo.errors import (
+    InvalidValue,
+    UsageError,
+    check_counts,
+    check_memory,
+    nearest,
+    one_of,
+    require,
+)
 from fedzo.uplinks.base import RunSetting, UplinkInfo
 from fedzo.uplinks.ideal import Ideal
 

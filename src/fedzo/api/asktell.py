@@ -28,13 +28,10 @@ from fedzo.core.tasks import Evaluation, Losses, Replies, Task
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
 from fedzo.problems.function import FunctionObjective
 from fedzo.runs.auto import stand_in
-from fedzo.runs.describe import describe_job
-from fedzo.runs.inputs import checked_start
-from fedzo.runs.job import Job, choose_numbers
-from fedzo.runs.loop import Loop, Running
-from fedzo.runs.minimize import UNLIMITED, split_options
+from fedzo.runs.loop import Job, Loop, Running, choose_numbers
+from fedzo.runs.minimize import UNLIMITED, checked_start, split_options
 from fedzo.runs.options import RunKeywords
-from fedzo.runs.parts import make_parts
+from fedzo.runs.registry import describe_job, make_parts
 from fedzo.runs.result import Result, Status
 from fedzo.uplinks import Ideal, Uplink
 from fedzo.uplinks.base import RunSetting
@@ -115,7 +112,7 @@ class AskTell:
         job = Job(algorithm=algorithm, uplink=uplink, options=run, tables={})
         self._engine = _AskingEngine(objective, run.seed, notes)
         shown = replace(job, algorithm=stand_in(algorithm))  # until its numbers are chosen
-        self._loop = Loop.begin(shown, self._engine, u0, objective)
+        self._loop = Loop(shown, self._engine, u0, objective)
         self._end: tuple[Status, str] | None = None
         self._tasks = self._run(job, u0, objective)
         self._task = next(self._tasks)
@@ -146,11 +143,11 @@ class AskTell:
     @property
     def x(self) -> Array:
         """The model after the last whole round."""
-        return self._loop.shown(self._loop.x)
+        return self._loop.shown
 
     def result(self) -> Result:
         """Return the result of the run, or the result so far if it waits for values."""
-        at = self._loop.position.round
+        at = self._loop.at.round
         waiting = Status.INTERRUPTED, f"waiting for {len(self._wanted)} values after round {at}"
         return self._loop.close(*(self._end or waiting))
 
@@ -205,9 +202,8 @@ class AskTell:
     def _run(self, job: Job, x0: Array, objective: FunctionObjective) -> Running[None]:
         """Yield the tasks of the run."""
         setting = RunSetting(self._engine, job.uplink)
-        job, probed = yield from choose_numbers(job, setting, objective, x0)
-        self._engine.dropped.clear()  # of no round
-        self._loop = Loop.begin(job, self._engine, x0, objective, probed)
+        job = yield from choose_numbers(job, setting, x0, objective)
+        self._loop = Loop(job, self._engine, x0, objective)
         self._end = yield from self._loop.go()
 
     def _proceed(self) -> None:

@@ -1,4 +1,4 @@
-"""The library call of a robustness tester: one perturbation against a model known by answers."""
+"""``fedzo.UniversalAttack``: one perturbation against a model that is only queried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO, WaveSigns
 from fedzo.algorithms.server import contest
 from fedzo.core.waves import Waves, plane_wave_count
-from fedzo.errors import BudgetSpent, UsageError, require
+from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
 from fedzo.problems.attack.inputs import check_batches, column_of_target, columns_of, listed
@@ -30,12 +30,12 @@ from fedzo.variables.perturbation import Distortion, Perturbation
 Array = NDArray[Any]
 T = TypeVar("T")
 
-# Those of `fedzo run attack`, but for the rate: it has the units of the model's scores.
+# As `fedzo run attack`, except for the learning rate, which has the units of the model's scores.
 PENALISED = FedZO(
     learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20
 )
-# Within a budget: a forward difference on one image costs little more than a query a direction, and
-# signs need no rate to be measured. η only scales the update, of which the signs are taken.
+# Within a budget: a forward difference on one image costs about one query per direction, and signs
+# need no measured rate. η only scales the update, whose signs are used.
 WITHIN = FedZO(
     learning_rate=0.001,
     smoothing="auto",
@@ -44,58 +44,60 @@ WITHIN = FedZO(
     local_steps=1,
 )
 SIGNS = WaveSigns(rate=0.1, last_rate=0.01, beta=0.9)
-# Images have a contest of plane waves first, of as many as half of the queries beside evaluations
-# is enough for; whoever starts from its winner has less far to go.
+# Images begin with successive halving over plane waves, with at most half of the queries that
+# evaluations leave. The winner is a better start.
 WAVES = WaveSigns(rate=0.05, last_rate=0.01, beta=0.9, amplitude=2.0)
 _DIVISIONS = (8, 6, 4, 2)
-_CONTEST = 0.5  # of the queries beside evaluations that it may take
-_NUMBERS = 1 << 23  # in all of its waves: larger images have fewer
-_FEW = 60  # rounds: with fewer the steps are longer, so that x still gets to the ball's surface
-_ROUNDS = 200  # of an attack within a budget, where queries are not limited
-_EVALUATIONS = 4  # of an attack within a budget at most, beside that of the start
-_SHARE = 0.1  # of the queries that evaluations may take, where more than one is not needed
+_CONTEST = 0.5  # the share of the queries, without evaluations, that the halving may use
+_NUMBERS = 1 << 23  # in all waves together: larger images have fewer waves
+_FEW = 60  # rounds: with fewer the steps are longer, so that x still reaches the ball's surface
+_ROUNDS = 200  # of an attack within eps and without max_queries
+_EVALUATIONS = 4  # at most, of an attack within eps, without the evaluation of the start
+_SHARE = 0.1  # the share of the queries for evaluations, if more than one fits
 
 
 class UniversalAttack:
-    """One perturbation that makes a classifier err on many inputs, from its answers only.
+    """One perturbation that makes a classifier err on many inputs, from its scores only.
 
     Parameters
     ----------
     model
-        A :class:`~fedzo.models.Model`; a fitted scikit-learn classifier, a torch module that
-        answers logits, or what :func:`fedzo.models.load` takes are made into one.
+        A :class:`~fedzo.models.Model`, a fitted scikit-learn classifier, a torch module that
+        returns logits, or any argument of :func:`fedzo.models.load`.
     c : float
-        What distortion costs, against the margin by which the model is right; without ``eps``.
+        The weight of the distortion against the margin by which the model is right. It is used
+        without ``eps``.
     eps : float, optional
-        The budget: how far an input may be moved at most, in units of its range, such as 8/255.
+        The budget: the largest change of an input, in units of its range, such as 8/255.
         None: the paper's form, in which distortion costs ``c``.
     norm : str
-        In what ``eps`` is counted: ``inf``, the largest change of a number, or ``l2``.
+        The norm of ``eps``: ``inf``, the largest change of a number, or ``l2``.
     target : label, optional
-        What inputs are to be taken for; None: for anything that they are not.
+        The class that the model shall predict; None: any wrong class.
     margin : str
         ``logits`` or ``confidences``: see :mod:`fedzo.problems.attack.problem`.
     transfer_to : model, optional
-        Another model, on which the report of a run with ``run_dir`` tries the perturbation.
+        Another model. The report of a run with ``run_dir`` evaluates the perturbation on it.
     algorithm : Algorithm, optional
-        How to look for it. By default FedZO: within a budget by signs, with as many rounds as
-        the model's ``max_queries`` allows; else with the settings of ``fedzo run attack`` and a
-        measured learning rate.
+        By default FedZO. With ``eps`` it uses signs, and as many rounds as the model's
+        ``max_queries`` allows; else the settings of ``fedzo run attack`` and a measured learning
+        rate.
     callback, run_dir, resume, **options
-        As in :func:`fedzo.minimize`; 20 rounds, each evaluated, by default. Within a budget, as
-        many as ``max_queries`` allows, or 200, four of them evaluated.
+        As in :func:`fedzo.minimize`. By default 20 rounds, each evaluated. With ``eps``, as many
+        as ``max_queries`` allows, or 200, with four evaluations.
 
     Attributes
     ----------
     noise : array
-        The perturbation, of an input's shape: within a budget what is added, in units of the
-        input's range; else x in the variables of :mod:`fedzo.variables.perturbation`.
+        The perturbation, with the shape of an input. With ``eps`` it is added to inputs, in
+        units of the input's range; else it is x in the variables of
+        :mod:`fedzo.variables.perturbation`.
     distortion : Distortion
-        How far it moves the inputs that it was made from.
+        The change of the inputs that the perturbation was fitted on.
     queries : int
-        What it has cost: how many inputs the model has answered in all.
+        The number of inputs that the model has evaluated.
     result : Result
-        What came of the run.
+        The result of the run.
 
     Examples
     --------
@@ -156,24 +158,24 @@ class UniversalAttack:
         labels: Any,
         held_out: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> UniversalAttack:
-        """Look for the perturbation; the best that was evaluated is kept.
+        """Find a perturbation: the best evaluated one.
 
         Parameters
         ----------
         images_per_device
             Each device's inputs, in the model's input range.
         labels
-            Each device's labels, one for each input or one for all of them; a single label: that
-            of all inputs of all devices. A label is a column of the model's scores, or for
-            scikit-learn the estimator's own.
+            For each device one label per input, or one for all of its inputs. A single label is
+            that of all inputs of all devices. A label is a column of the model's scores, or for
+            scikit-learn a class of the estimator.
         held_out
-            Inputs and labels that no device has, to measure success on as well.
+            Inputs and labels that no device has, for a second success rate.
 
         Raises
         ------
         ModelError
-            The model failed, or answered what cannot be scores. If something was evaluated
-            before, the best so far is kept all the same: ``noise``, ``save`` and ``result`` work.
+            The model failed, or returned invalid scores. The best perturbation evaluated before
+            remains available: ``noise``, ``save`` and ``result`` work.
         """
         parts = listed("images_per_device", images_per_device)
         check_batches(self.model, images_per_device, parts[0])
@@ -197,22 +199,22 @@ class UniversalAttack:
         self._distortion = problem.distortion(self._result.x)
         if problem.victim.failure is not None:
             failure = problem.victim.failure
-            failure.add_note("The best perturbation so far is kept: see noise and save().")
+            failure.add_note("The best perturbation so far is available: see noise and save().")
             raise failure
         if not self.noise.any():
             self._result.success = False
             reason = self._result.message
             if next(iter(self._result.history), {}).get("attack_success") == 1:
-                reason = "the model errs on all of the devices' inputs without any"
-            message = f"no perturbation is better than none: {reason}"
-            warnings.warn(message, UserWarning, stacklevel=2)
+                reason = "the model errs on all inputs without a perturbation"
+            message = f"the perturbation does not raise the error rate: {reason}"
+            warnings.warn(message, FedzoWarning, stacklevel=2)
         return self
 
     def _plan(self, problem: Attack) -> dict[str, Any]:
-        """Return the algorithm, and the rounds and evaluations that suit it and the budgets."""
+        """Return the algorithm, and the rounds and evaluations that fit the budgets."""
         if self.eps is None or self._algorithm is not None:
             algorithm: Algorithm = self._algorithm or PENALISED
-            # Each round is evaluated, so the best is known whenever the queries end.
+            # Each round is evaluated, so that the best is known when the queries end.
             rounds, every = 20, 1
         else:
             signs = _signs(problem, self._given.get("rounds", _ROUNDS))
@@ -227,40 +229,40 @@ class UniversalAttack:
 
     @property
     def result(self) -> Result:
-        """What came of the run."""
-        return _known(self._result, "fit() first: it makes a result")
+        """The result of the run."""
+        return _known(self._result, "call fit() first: there is no result yet")
 
     @property
     def distortion(self) -> Distortion:
-        """How far the perturbation moves the inputs that it was made from."""
-        advice = "fit() first, or ask perturbation.distortion(inputs) of one that was loaded"
+        """The change of the inputs that the perturbation was fitted on."""
+        advice = "call fit() first; for a loaded one, call perturbation.distortion(inputs)"
         return _known(self._distortion, advice)
 
     @property
     def perturbation(self) -> Perturbation:
         """The perturbation, with the range of its inputs."""
-        return _known(self._perturbation, "there is no perturbation yet: fit() or load() one first")
+        return _known(self._perturbation, "no perturbation yet: call fit() or load() first")
 
     @property
     def noise(self) -> Array:
-        """The perturbation as an array of an input's shape."""
+        """The perturbation as an array with the shape of an input."""
         return self.perturbation.noise
 
     @property
     def queries(self) -> int:
-        """How many inputs the model has answered in all."""
+        """The number of inputs that the model has evaluated."""
         return self.model.queries
 
     def apply(self, inputs: ArrayLike) -> Array:
-        """Return the inputs under the perturbation, in the model's input range."""
+        """Return the perturbed inputs, in the model's input range."""
         return self.perturbation.apply(inputs)
 
     def success_rate(self, inputs: ArrayLike, labels: ArrayLike) -> float:
-        """Return how often the model errs on the inputs, or takes them for the target.
+        """Return the share of perturbed inputs that the model gets wrong, or predicts as target.
 
-        They are under the perturbation, images within a budget rounded to 8 bits. One label may
-        stand for all. It costs a query for each input; what ``fit`` was given as ``held_out`` has
-        been measured within its budget, ``result.history[-1]["heldout_success"]``.
+        With ``eps``, images are rounded to 8 bits. ``labels`` may be one label for all inputs. It
+        costs one query per input. For the ``held_out`` inputs of ``fit``, use
+        ``result.history[-1]["heldout_success"]``, which is within the budget.
         """
         moved = self.apply(inputs)
         right = columns_of(self.model, labels, len(moved))
@@ -268,19 +270,19 @@ class UniversalAttack:
         try:
             scores = self.model(moved.reshape(-1, *shape))
         except BudgetSpent as error:
-            error.add_note("fit() measures success within the budget, on its held_out=(...).")
+            error.add_note("fit(held_out=(...)) measures success within the budget.")
             raise
-        check_columns(right, scores.shape[1])  # which a model may not tell before it answers
+        check_columns(right, scores.shape[1])  # known only after the first query
         predictions = scores.argmax(axis=1)
         if self.target is not None:
             return float(np.mean(predictions == column_of_target(self.model, self.target)))
         return float(np.mean(predictions != right))
 
     def project(self, eps: float, norm: str = "inf") -> UniversalAttack:
-        """Return the attack with its perturbation brought within a budget; asks the model nothing.
+        """Return the attack with its perturbation projected onto a budget, without queries.
 
-        See :meth:`fedzo.Perturbation.project`. What it is worth is another question to the
-        model: :meth:`success_rate`.
+        See :meth:`fedzo.Perturbation.project`, and :meth:`success_rate` for the success of the
+        projected perturbation.
         """
         projected = copy.copy(self)
         projected._perturbation = self.perturbation.project(eps, norm)
@@ -293,7 +295,7 @@ class UniversalAttack:
         self.perturbation.save(path)
 
     def load(self, path: str | os.PathLike[str]) -> UniversalAttack:
-        """Take a saved perturbation, to try it on this model."""
+        """Load a saved perturbation, for this model."""
         saved, model = Perturbation.load(path), self.model
         fits = model.input_shape is None or saved.noise.size == math.prod(model.input_shape)
         of = f"for inputs of shape {saved.noise.shape} in {saved.input_range}"
@@ -304,11 +306,11 @@ class UniversalAttack:
 
 
 def _signs(problem: Attack, rounds: int) -> WaveSigns:
-    """Return the server step: of images with the largest contest that queries and memory allow."""
+    """Return the server step: for images with as many waves as queries and memory allow."""
     (left, _), sides = _left(problem), Waves(problem.shape).sides
     for divisions in _DIVISIONS if sides else ():
         waves = plane_wave_count(problem.shape, divisions)
-        different = 2 * divisions <= min(sides)  # of finer ones there are no more
+        different = 2 * divisions <= min(sides)  # finer waves repeat these
         enough = contest.cost(1 + waves, problem.devices) <= _CONTEST * left
         fits = waves * problem.dim <= _NUMBERS and contest.stages(1 + waves) < rounds / 4
         if different and enough and fits:
@@ -317,7 +319,7 @@ def _signs(problem: Attack, rounds: int) -> WaveSigns:
 
 
 def _affordable(problem: Attack, signs: WaveSigns) -> tuple[int, int]:
-    """Return how many rounds the queries are enough for, the last one in part, and evaluations."""
+    """Return how many rounds the queries allow, the last one in part, and how many evaluations."""
     left, evaluations = _left(problem)
     if math.isinf(left):
         return _ROUNDS, evaluations
@@ -328,7 +330,7 @@ def _affordable(problem: Attack, signs: WaveSigns) -> tuple[int, int]:
 
 
 def _left(problem: Attack) -> tuple[float, int]:
-    """Return the queries beside those of evaluations, and how many evaluations there are."""
+    """Return the queries without those for evaluations, and the number of evaluations."""
     left, each = problem.model.meter.left, problem.evaluation_cost
     if left is None:
         return math.inf, _EVALUATIONS
@@ -338,12 +340,12 @@ def _left(problem: Attack) -> tuple[float, int]:
 
 def _known(value: T | None, advice: str) -> T:
     if value is None:
-        raise UsageError(advice)
+        raise UsageError(advice, code="not-fitted")
     return value
 
 
 def _model(model: Any) -> Model:
-    """Return what a person brings as a black box, where it tells by itself what it answers."""
+    """Return a model, an estimator, a torch module or a file as a Model."""
     if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
@@ -353,6 +355,7 @@ def _model(model: Any) -> Model:
     if any(kind.__module__.startswith("torch.nn.") for kind in type(model).__mro__):
         return models.TorchModel(model)
     raise UsageError(
-        f"{type(model).__name__} does not tell what its scores are: wrap it, as in "
-        "fedzo.models.FunctionModel(function, outputs='logits')"
+        f"the scores of {type(model).__name__} are unknown: wrap it, for example in "
+        "fedzo.models.FunctionModel(function, outputs='logits')",
+        code="unknown-outputs",
     )

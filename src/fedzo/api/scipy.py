@@ -1,4 +1,4 @@
-"""As a method of ``scipy.optimize.minimize``."""
+"""``fedzo.scipy_method``: fedzo as a method of ``scipy.optimize.minimize``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.errors import require
+from fedzo.runs.callbacks import ProgressLine
 from fedzo.runs.minimize import minimize
-from fedzo.runs.progress import ProgressLine
 from fedzo.runs.result import Callback, Progress, as_watchers
 
 Array = NDArray[Any]
@@ -23,19 +23,19 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
     """Return a ``method`` for :func:`scipy.optimize.minimize`.
 
     SciPy's ``args``, ``bounds`` (pairs or ``scipy.optimize.Bounds``) and ``callback`` (of either
-    kind; it may raise StopIteration) do what they do for SciPy's own methods; an intermediate
-    result's ``fun`` is nan after rounds that were not evaluated. Derivatives, constraints and
-    ``tol`` are refused: nothing here would look at them.
+    kind; it may raise StopIteration) work as for SciPy's own methods. An intermediate result's
+    ``fun`` is nan after rounds that were not evaluated. Derivatives, constraints and ``tol`` are
+    rejected, because fedzo does not use them.
 
     Parameters
     ----------
     devices : int, optional
-        N. The function is then ``fun(x, device, *args)``. Without it there is one
-        device and the function is SciPy's ``fun(x, *args)``.
+        N, for a function ``fun(x, device, *args)``. By default there is one device, and the
+        function is SciPy's ``fun(x, *args)``.
     **settings
-        Any other of :func:`fedzo.minimize`. SciPy's ``options`` may give them as well, and
-        go first; there ``maxiter``, ``maxfev`` and ``disp`` are known, too: ``rounds``,
-        ``max_queries`` and a :class:`~fedzo.ProgressLine`.
+        Further arguments of :func:`fedzo.minimize`. SciPy's ``options`` override them, where
+        ``maxiter``, ``maxfev`` and ``disp`` mean ``rounds``, ``max_queries`` and a
+        :class:`~fedzo.ProgressLine`.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
         for key in ("jac", "hess", "hessp", "constraints"):
             given = options.pop(key, None)
             unused = given is None or (key == "constraints" and not np.size(given))
-            require(unused, key, given, "omitted: only values of the function are used")
+            require(unused, key, given, "omitted: fedzo uses function values only")
         shown = [ProgressLine()] if options.pop("disp", False) else []
         chosen = {**settings, **{_OURS.get(key, key): value for key, value in options.items()}}
         if bounds is not None:
@@ -78,7 +78,7 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
 
 
 def _for_scipy(callback: Callable[..., Any], kind: Any) -> Callback:
-    """Call it as SciPy does: with x, or with an intermediate result if it is so named."""
+    """Return a callback that SciPy's is called by: with x, or with an ``intermediate_result``."""
     by_name = set(inspect.signature(callback).parameters) == {"intermediate_result"}
 
     def call(progress: Progress) -> bool:

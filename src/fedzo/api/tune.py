@@ -21,17 +21,17 @@ from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 from fedzo.plots.trials import draw_trials
 from fedzo.problems.function import OnFailure
 from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Training, Tuning
-from fedzo.runs.describe import describe_job
-from fedzo.runs.job import Job, choose_numbers, perform
-from fedzo.runs.minimize import UNLIMITED, split_options
+from fedzo.runs.history import RESERVED
+from fedzo.runs.loop import Job, choose_numbers
+from fedzo.runs.minimize import UNLIMITED, perform, split_options
 from fedzo.runs.options import RunKeywords, RunOptions
-from fedzo.runs.records import RESERVED
+from fedzo.runs.registry import describe_job
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal
 from fedzo.uplinks.base import RunSetting
 from fedzo.variables.space import Kind, Space, Value
 
-# Measured by benchmarks/tuning.py --defaults. The rate has the score's units: nobody can know it.
+# Measured by benchmarks/tuning.py --defaults. The rate has the score's units, so it is measured.
 TUNER = FedZO(
     learning_rate="auto",
     smoothing=0.3,
@@ -47,12 +47,12 @@ Method = Literal["auto", "tpe", "cma", "fedzo"]
 
 @dataclass
 class Tuned:
-    """The best parameters that were evaluated, and how they were found.
+    """The best evaluated parameters, and how they were found.
 
-    ``score`` is their mean over all devices and the evaluation's seeds; ``queries`` counts all
-    trainings, evaluations among them; ``history`` has the parameters of each evaluation, and
-    ``trials`` all parameters that were tried, each with its mean score. ``improved`` is False
-    where nothing better than the start was found: ``message`` says so.
+    ``score`` is their mean over all devices and evaluation seeds. ``queries`` counts all
+    trainings, including evaluations. ``history`` has the parameters of each evaluation, and
+    ``trials`` all tried parameters with their mean scores. ``improved`` is False if no
+    parameters are better than the start; ``message`` then says so.
     """
 
     params: dict[str, Value]
@@ -99,26 +99,26 @@ def tune(
         ``train_and_score(params, device, rng) -> float``, **lower is better**; ``params`` is a
         dict, ``device`` in 0, ..., N-1, and all randomness comes from ``rng``.
     space : mapping
-        ``{"rate": fedzo.Float(1e-4, 1, log=True), "layers": fedzo.Int(1, 8), ...}``; one of some
-        options is a ``fedzo.Choice(["linear", "rbf"])``, and what is there only with one of them
-        has ``when=("kernel", "rbf")``.
+        ``{"rate": fedzo.Float(1e-4, 1, log=True), "layers": fedzo.Int(1, 8), ...}``. A
+        ``fedzo.Choice(["linear", "rbf"])`` is one of several options. A parameter that exists
+        with one option only has ``when=("kernel", "rbf")``.
     devices : int
         N.
     max_queries : int
-        How many trainings there may be, evaluations and the choice of a learning rate
-        included: as many whole rounds are run as these allow, and the last is evaluated.
+        The largest number of trainings, including evaluations and the choice of a learning
+        rate. fedzo runs as many whole rounds as these allow, and evaluates the last.
     start, worst, on_failure, evaluation_seeds, parallel
         See :class:`~fedzo.problems.tuning.problem.Tuning`.
     method : str
-        ``auto`` takes TPE while there are fewer than 100 trials for each parameter, or where
-        there are choices, and CMA-ES from there on, or where Optuna is not installed. ``tpe``,
-        ``cma`` and ``fedzo`` (local steps from the start, see ``docs/black-box.md``) take that one.
+        ``auto`` is TPE for fewer than 100 trials per parameter or a space with choices, and
+        CMA-ES otherwise or without Optuna. ``tpe``, ``cma`` and ``fedzo`` (local steps from the
+        start, see ``docs/black-box.md``) select a method.
     algorithm : FedZO or a search, optional
-        One of your own settings in place of a method: ``fedzo.CMA(sigma=0.3)``.
+        An algorithm with custom settings in place of a method: ``fedzo.CMA(sigma=0.3)``.
     callback, run_dir, resume, **options
-        See :func:`fedzo.minimize`. By default FedZO is evaluated every third round, and a search,
-        whose every trial is a score, at the start and at the end. ``workers`` is the number of
-        processes, too, and ``rounds`` follows from ``max_queries``.
+        See :func:`fedzo.minimize`. By default FedZO is evaluated every third round. A search is
+        evaluated at the start and at the end, because its trials are scores. ``workers`` is also
+        the number of processes, and ``rounds`` follows from ``max_queries``.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def tune(
     every = UNLIMITED if isinstance(algorithm, Search) else 3
     run, _ = split_options({"evaluate_every": every, **options})
     taken = sorted(RESERVED & space.parameters.keys())
-    require(not taken, "space", taken, "other names: the history has these")
+    require(not taken, "space", taken, "other names: these are reserved for the history")
     problem = Tuning(
         train_and_score,
         space,
@@ -166,8 +166,8 @@ def tune(
     )
     with closing(problem), LocalEngine(problem, run.seed, run.workers) as engine:
         setting = RunSetting(engine, job.uplink)
-        job, probed = drive(choose_numbers(job, setting, problem, problem.initial()), engine)
-    probed = probed or _probed(job)
+        job = drive(choose_numbers(job, setting, problem.initial(), problem), engine)
+    probed = job.probed or _probed(job)
     run = replace(run, rounds=_rounds(algorithm, problem, max_queries, run, probed))
     described = {name: asdict(kind) for name, kind in space.parameters.items()}
     table = {
@@ -198,7 +198,7 @@ def tune(
 
 
 def _algorithm(method: str, space: Space, trials: int) -> FedZO | Search:
-    """Return what a method's name stands for, on this space, with so many trials."""
+    """Return the algorithm of a method, for this space and number of trials."""
     names = get_args(Method)
     require(method in names, "method", method, one_of(names) + nearest(str(method), names))
     unordered = min(space.levels) < 0
@@ -213,7 +213,7 @@ def _algorithm(method: str, space: Space, trials: int) -> FedZO | Search:
 
 
 def _trials(trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """Return the parameters that were tried, in order, each with its mean score."""
+    """Return the tried parameters, in order, with their mean scores."""
     scores: dict[str, list[float]] = {}
     params: dict[str, dict[str, Value]] = {}
     for training in trainings:
@@ -227,7 +227,7 @@ def _trials(trainings: Sequence[Training]) -> list[dict[str, Any]]:
 
 
 def _probed(job: Job) -> int:
-    """Return how many queries the run that has begun in a folder asked before its first round."""
+    """Return the number of probes of the run that a folder holds."""
     if job.folder is None or not os.path.exists(job.folder.config):
         return 0
     recorded = read_toml(job.folder.config)
@@ -237,8 +237,8 @@ def _probed(job: Job) -> int:
 def _rounds(
     algorithm: FedZO | Search, problem: Tuning, budget: int, run: RunOptions, probed: int = 0
 ) -> int:
-    """Return how many rounds a budget is enough for, with an evaluation after the last."""
-    if isinstance(algorithm, Search):  # it ends by itself
+    """Return the number of rounds that a budget allows, with an evaluation after the last."""
+    if isinstance(algorithm, Search):  # ends on its own
         evaluations = 2 + replace(run, rounds=UNLIMITED).evaluates_between
         least = evaluations * problem.evaluation_cost + (algorithm.participants or problem.devices)
         allowed = f"at least {least}, for a trial between evaluations"
@@ -247,7 +247,7 @@ def _rounds(
     points = algorithm.estimator.stencil[0].size
     devices = algorithm.participants or problem.devices
     cost = devices * algorithm.local_steps * algorithm.batch_size * points
-    looks = cost / SHARE if algorithm.automatic else 0.0  # those by which it adapts
+    looks = cost / SHARE if algorithm.automatic else 0.0  # the probes that adapt the rate
     rounds, evaluation = 0, problem.evaluation_cost
 
     def needed(rounds: int) -> int:
@@ -263,5 +263,5 @@ def _rounds(
 
 
 def _evaluations(rounds: int, run: RunOptions) -> int:
-    """Return how many evaluations so many rounds have, one of them at the end."""
+    """Return the number of evaluations in this many rounds, including one at the end."""
     return sum(map(run.evaluates, range(rounds))) + 1

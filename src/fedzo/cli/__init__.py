@@ -19,7 +19,7 @@ from typing import NoReturn
 from fedzo._version import __version__
 from fedzo.cli import bench, data, node, plot, report, reproduce, run, sweep, theory
 from fedzo.cli.common import Exit
-from fedzo.core.telling import tell
+from fedzo.core.progress import show
 from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError, UsageError, one_line
 
 COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench, node)
@@ -68,7 +68,7 @@ def _explain(error: BaseException) -> Exit:
 def _complain(message: str, code: Exit) -> Exit:
     """Say in one line what went wrong, if anybody can read it."""
     lines = "\n".join(one_line(line) for line in message.split("\n"))  # data errors have several
-    tell(f"fedzo: error: {lines}")
+    show(f"fedzo: error: {lines}")
     return code
 
 
@@ -96,10 +96,10 @@ def _show_own_error(error: BaseException) -> bool:
     own = own_traceback(error)
     if own is None:
         return False
-    tell("".join(traceback.format_exception(type(error), error, own)), end="")
+    show("".join(traceback.format_exception(type(error), error, own)), end="")
     last = traceback.extract_tb(own, limit=1)[0]
     where = f"{last.filename}, line {last.lineno}, in {last.name}"
-    tell(f"fedzo: error: {type(error).__name__} in your own code: {where}")
+    show(f"fedzo: error: {type(error).__name__} in your own code: {where}")
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from fedzo.runs.progress import LiveLine, duration
+from fedzo.core.progress import LiveLine, duration
 
 
 class Overall(LiveLine):

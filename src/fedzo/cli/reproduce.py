@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import check_seeds, say
-from fedzo.core.telling import tell
+from fedzo.core.progress import show
 from fedzo.errors import UsageError
 from fedzo.paper import ALL, FIGURES
 
@@ -57,7 +57,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
     from fedzo.paper.report import write_report
     from fedzo.paper.reproduce import reproduce as run_figures
     from fedzo.paper.reproduce import words
-    from fedzo.runs.signals import Interrupts
+    from fedzo.runs.callbacks import Interrupts
 
     check_seeds(arguments.seeds)
     asked = (ALL if name == "all" else (name,) for name in arguments.figures)
@@ -98,9 +98,9 @@ def _check_models(figures: list[Figure], scale: str) -> None:
 
 def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     """Say how long it will take, and what would be a smaller start."""
-    from fedzo.core.memory import cores
+    from fedzo.core.machine import cores
+    from fedzo.core.progress import duration
     from fedzo.paper.reproduce import seconds_left
-    from fedzo.runs.progress import duration
 
     def left(some: list[Figure], scale: str, seeds: int | None) -> float:
         return seconds_left(some, scale, arguments.out, seeds)
@@ -117,4 +117,4 @@ def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
     if less < seconds / 2:
         command = f"fedzo reproduce {least.name} --seeds {LEAST}"
         text += f"; for a first look, about {duration(less)}: {command}"
-    tell(text)
+    show(text)

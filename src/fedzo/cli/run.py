@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedzo.cli.common import Exit, add_config, check_seeds, say
-from fedzo.core.telling import tell
+from fedzo.core.progress import show
 from fedzo.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
-    from fedzo.runs.job import Backend
+    from fedzo.runs.callbacks import Interrupts
+    from fedzo.runs.minimize import Backend
     from fedzo.runs.result import Callback, Result
-    from fedzo.runs.signals import Interrupts
 
 
 def add_command(commands: Any) -> None:
@@ -43,8 +43,8 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run one seed or several, and say how to resume what was interrupted."""
     from fedzo.config.experiment import Experiment
-    from fedzo.runs.folder import RunFolder
-    from fedzo.runs.signals import Interrupts
+    from fedzo.runs.callbacks import Interrupts
+    from fedzo.runs.store import RunFolder
 
     arguments.resume = arguments.resume or arguments.repair
     experiment = Experiment.load(arguments.config, arguments.set)
@@ -62,17 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
             command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
             command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
             command += ["--engine", "flower"] if arguments.engine == "flower" else []
-            tell(f"to resume: {shlex.join(command)}")
+            show(f"to resume: {shlex.join(command)}")
             return Exit.INTERRUPTED
         raise
 
 
-def _engine(name: str, experiment: Experiment) -> Backend:
-    """Return who computes: threads of this process, or Flower's simulation engine."""
-    from fedzo.runs.job import threads
-
+def _engine(name: str, experiment: Experiment) -> Backend | None:
+    """Return Flower's simulation engine, or None for threads of this process."""
     if name == "local":
-        return threads
+        return None
     try:
         from fedzo.flower.simulation import simulation
     except ModuleNotFoundError as error:
@@ -104,7 +102,7 @@ def _run_one(
     arguments: argparse.Namespace,
     interrupts: Interrupts,
 ) -> Exit:
-    from fedzo.runs.progress import ProgressLine
+    from fedzo.runs.callbacks import ProgressLine
     from fedzo.runs.result import Status
 
     callbacks: list[Callback] = [] if arguments.quiet else [ProgressLine()]
@@ -129,8 +127,8 @@ def _run_seeds(
     experiment: Experiment, out: Path, arguments: argparse.Namespace, interrupts: Interrupts
 ) -> int:
     from fedzo.plots.curves import draw_curves
-    from fedzo.runs.folder import RunFolder
     from fedzo.runs.history import read_runs
+    from fedzo.runs.store import RunFolder
 
     first = experiment.options.seed
     seeds = range(first, first + arguments.seeds)
@@ -160,7 +158,8 @@ def _run_seeds(
 
 
 def _summary(result: Result, out: Path) -> str:
-    from fedzo.runs.progress import duration, headline
+    from fedzo.core.progress import duration
+    from fedzo.runs.callbacks import headline
 
     record = result.history[-1] if result.history else {}
     rows = [("result", result.message)]
@@ -175,16 +174,11 @@ def _summary(result: Result, out: Path) -> str:
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
         ("files", f"{out}/: {' '.join(_files(out))}"),
     ]
-    if left_out := [one for record in result.history for one in record.get("left_out", ())]:
-        devices = sorted({one["device"] for one in left_out})
+    if dropped := result.dropped:
+        devices = sorted({one["device"] for one in dropped})
         named = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
-        rows.insert(
-            1,
-            (
-                "left out",
-                f"{len(left_out)} times, device {named}: see history.jsonl for the reasons",
-            ),
-        )
+        text = f"{len(dropped)} times, device {named}: see history.jsonl for the reasons"
+        rows.insert(1, ("dropped", text))
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)
 

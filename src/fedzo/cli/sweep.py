@@ -41,7 +41,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     from fedzo.cli.overall import Overall
     from fedzo.config.sweep import settings_of
     from fedzo.config.sweep import sweep as run_settings
-    from fedzo.runs.signals import Interrupts
+    from fedzo.runs.callbacks import Interrupts
 
     check_seeds(arguments.seeds)
     out = arguments.out or Path("sweeps") / Path(arguments.config).stem

@@ -1,16 +1,14 @@
 """Configurations: TOML in, a checked experiment out; nothing runs before all of it is right.
 
 A table's keys are the parameters of what it makes: ``[algorithm]`` those of the algorithm
-that ``name`` names, ``[uplink]`` those of its ``kind``, ``[problem]`` those of the problem's
+that ``name`` names, ``[uplink]`` and ``[server]`` likewise, ``[problem]`` those of the problem's
 factory, ``[server]`` those of its step, and ``[run]`` those of :class:`RunOptions`. There is no
 second list of keys.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -19,24 +17,13 @@ from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.files import read_toml, typed
-from fedzo.core.importing import import_path, named
+from fedzo.core.importing import import_path
 from fedzo.core.objective import Objective, check_objective
-from fedzo.core.signature import arguments_of, made_by, parameters_of
-from fedzo.errors import (
-    FedzoError,
-    InvalidValue,
-    UsageError,
-    naming,
-    nearest,
-    one_of,
-    require,
-    shown,
-)
-from fedzo.problems import PROBLEMS
-from fedzo.runs.inputs import as_objective
-from fedzo.runs.job import Backend, Job, perform, threads
+from fedzo.errors import FedzoError, UsageError, naming, nearest, one_of, require, shown
+from fedzo.runs.loop import Job
+from fedzo.runs.minimize import Backend, as_objective, perform
 from fedzo.runs.options import FlowerSettings, RunOptions
-from fedzo.runs.parts import PARTS, class_of, make_parts
+from fedzo.runs.registry import COMPONENTS, arguments_of, make, make_parts, maker, parameters_of
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Uplink
 
@@ -100,16 +87,16 @@ class Experiment:
                     f"a configuration has {', '.join(f'[{k}]' for k in known)}"
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
-        options, run = made_by("run", RunOptions, tables.get("run", {}))
+        options, run = make("run", RunOptions, tables.get("run", {}))
         if options.modules is not None:
             import_path(Path(options.modules))
         problem = dict(tables.get("problem", {}))
-        problem_name = _known_name(problem.pop("name", None))
-        factory = _factory(problem_name)
+        problem_name = problem.pop("name", None)
+        factory = maker("problem", problem_name)
         arguments = arguments_of("problem", factory, problem, hidden=("seed",))
         chosen = {**arguments, **_takes_seed(factory, options.data_seed)}
         algorithm, uplink, parts = make_parts(tables)
-        made_flower, flower = made_by("flower", FlowerSettings, tables.get("flower", {}))
+        made_flower, flower = make("flower", FlowerSettings, tables.get("flower", {}))
         resolved = {"problem": {"name": problem_name, **arguments}, **parts, "run": run}
         return cls(
             name=name,
@@ -141,8 +128,7 @@ class Experiment:
             options=self.options,
             tables=self.tables,
             run_dir=run_dir,
-            resume=bool(resume),
-            repair=resume == "repair",
+            resume=resume,
             watchers=as_watchers(callback),
         )
 
@@ -151,7 +137,7 @@ class Experiment:
         run_dir: Path | None = None,
         resume: bool | Literal["repair"] = False,
         callback: Callbacks = None,
-        engine: Backend = threads,
+        engine: Backend | None = None,
     ) -> Result:
         """Run it, on threads of this process or by another engine."""
         objective, x0 = as_objective(self.problem(), None, None, {})
@@ -162,7 +148,7 @@ class Experiment:
 def _names_modules(tables: Mapping[str, Any]) -> bool:
     """Return whether a configuration names parts of the user's own, as ``module:name``."""
     named = [keys for keys in tables.values() if isinstance(keys, dict)]
-    return any(":" in str(keys.get(key, "")) for keys in named for key in ("name", "kind"))
+    return any(":" in str(keys.get("name", "")) for keys in named)
 
 
 def shipped() -> list[str]:
@@ -197,9 +183,9 @@ def put_override(tables: dict[str, Any], override: str) -> None:
     """Put what ``--set`` is given, like ``run.rounds=300``, into tables.
 
     >>> tables = {}
-    >>> put_override(tables, "uplink.kind=seeds")
+    >>> put_override(tables, "uplink.name=seeds")
     >>> tables
-    {'uplink': {'kind': 'seeds'}}
+    {'uplink': {'name': 'seeds'}}
     """
     name, equals, text = override.partition("=")
     table, dot, key = name.strip().partition(".")
@@ -219,22 +205,16 @@ def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
             continue  # the file is wrong, which is reported later
-        key = "name" if table == "problem" else getattr(PARTS.get(table), "key", None)
-        if key in keys:
-            default = None if table == "problem" else PARTS[table].default
-            makers = [_maker(table, name) for name in (old.get(key, default), keys[key])]
-            if makers[0] is not None and makers[1] is not None:
+        if "name" in keys and table in COMPONENTS:
+            before = old.get("name", COMPONENTS[table].default)
+            try:
+                makers = [maker(table, name) for name in (before, keys["name"])]
+            except FedzoError:  # an unknown name, which is reported later
+                makers = []
+            if makers:
                 for gone in parameters_of(makers[0]) - parameters_of(makers[1]):
                     old.pop(gone, None)
         old.update(keys)
-
-
-def _maker(table: str, name: Any) -> Any:
-    """Return what a name makes; None for an unknown name, which is reported later."""
-    try:
-        return _factory(_known_name(name)) if table == "problem" else class_of(table, name)
-    except FedzoError:
-        return None
 
 
 def _refuse_python_only(tables: Mapping[str, Any]) -> None:
@@ -243,29 +223,9 @@ def _refuse_python_only(tables: Mapping[str, Any]) -> None:
     if isinstance(problem, dict) and "python_only" in problem:
         raise UsageError(
             f"problem.name = {problem.get('name')!r}: this run was started in Python and cannot be "
-            f"run from its configuration: {problem['python_only']}"
+            f"run from its configuration: {problem['python_only']}",
+            code="python-only",
         )
-
-
-def _known_name(name: Any) -> str:
-    """Return the name of a problem if it is one of ours, or may be one of the user's."""
-    allowed = f"{one_of(PROBLEMS)}, or 'module:factory' for your own"
-    if name is None:
-        raise UsageError(f"problem.name is missing: it must be {allowed}")
-    if isinstance(name, str) and (name in PROBLEMS or ":" in name):
-        return name
-    raise InvalidValue("problem.name", name, allowed + nearest(str(name), PROBLEMS))
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    """Import a problem's factory."""
-    factory = named("problem.name", PROBLEMS.get(name, name))
-    try:
-        inspect.signature(factory)
-    except (TypeError, ValueError) as error:
-        allowed = "a function or class that makes an Objective"
-        raise InvalidValue("problem.name", name, allowed) from error
-    return typing.cast(Callable[..., Any], factory)
 
 
 def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:
@@ -275,4 +235,4 @@ def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, A
 
 
 def _takes_seed(factory: Callable[..., Any], seed: int) -> dict[str, int]:
-    return {"seed": seed} if "seed" in inspect.signature(factory).parameters else {}
+    return {"seed": seed} if "seed" in parameters_of(factory) else {}

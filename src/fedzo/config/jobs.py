@@ -17,9 +17,9 @@ from fedzo.config.experiment import Experiment
 from fedzo.config.worker import OUTCOME, serve
 from fedzo.core.files import read_json
 from fedzo.errors import UsageError
-from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history
 from fedzo.runs.result import Status
+from fedzo.runs.store import RunFolder
 
 # Seconds of one core for a value: an attack asks a neural network. What a user's own problem
 # takes is unknown; its runs are still in proportion to each other.
@@ -55,7 +55,7 @@ class Run:
         steps = algorithm.get("local_steps", 1) * (algorithm.get("participants") or devices)
         if algorithm["name"] == "zone_s":
             steps = 1  # one device a round
-        if tables["uplink"]["kind"] == "aircomp":  # who has |h| >= h_min, of variance one
+        if tables["uplink"]["name"] == "aircomp":  # who has |h| >= h_min, of variance one
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
         value = _VALUE.get(tables["problem"]["name"], _ELSE)

@@ -18,8 +18,8 @@ import tomli_w
 
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import Report, Run, do
-from fedzo.core.files import read_toml, typed, write_atomic
-from fedzo.core.memory import cores
+from fedzo.core.files import as_toml, read_toml, typed, write_atomic
+from fedzo.core.machine import cores
 from fedzo.errors import UsageError
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
@@ -33,8 +33,7 @@ from fedzo.plots.series import (
     series_of,
 )
 from fedzo.plots.style import COLOURS, name
-from fedzo.runs.folder import RunFolder
-from fedzo.runs.tables import as_toml
+from fedzo.runs.store import RunFolder
 
 MOST = 100_000  # runs, each of which has a folder of its own
 SHOWN = 8  # curves in one picture; of more settings the best
@@ -53,15 +52,24 @@ class Setting:
     def label(self) -> str:
         """The values in few characters.
 
-        >>> Setting({"algorithm.local_steps": 5, "uplink.kind": "seeds"}, None, ()).label
-        'local_steps=5, kind=seeds'
+        >>> Setting({"algorithm.local_steps": 5, "uplink.name": "seeds"}, None, ()).label
+        'local_steps=5, uplink=seeds'
         """
-        pairs = ((key.partition(".")[2], value) for key, value in self.values.items())
-        return ", ".join(f"{key}={value}" for key, value in pairs)
+        return ", ".join(f"{short(key)}={value}" for key, value in self.values.items())
 
     def ends(self, key: str = "train_loss") -> list[float]:
         """Return what each seed's run ended at; not a finite number where it diverged."""
         return [float(run.history()[-1][key]) for run in self.runs]
+
+
+def short(key: str) -> str:
+    """Return a setting's key without its table, or the table of a ``name``.
+
+    >>> short("algorithm.local_steps"), short("uplink.name")
+    ('local_steps', 'uplink')
+    """
+    table, _, name = key.partition(".")
+    return table if name == "name" else name
 
 
 def values_of(grid: str) -> tuple[str, list[Any]]:
@@ -69,8 +77,8 @@ def values_of(grid: str) -> tuple[str, list[Any]]:
 
     Examples
     --------
-    >>> values_of("algorithm.learning_rate=0.1,1e-2"), values_of("uplink.kind=ideal,seeds")
-    (('algorithm.learning_rate', [0.1, 0.01]), ('uplink.kind', ['ideal', 'seeds']))
+    >>> values_of("algorithm.learning_rate=0.1,1e-2"), values_of("uplink.name=ideal,seeds")
+    (('algorithm.learning_rate', [0.1, 0.01]), ('uplink.name', ['ideal', 'seeds']))
     >>> values_of("learning_rate")
     Traceback (most recent call last):
     fedzo.errors.UsageError: --grid learning_rate: must be table.key=a,b,c, like ...
@@ -104,7 +112,7 @@ def settings_of(
         changes = [f"{key}={_toml(value)}" for key, value in chosen.items()]
         # One worker: runs go side by side, and the result does not depend on it.
         experiment = Experiment.load(source, [*overrides, *changes, "run.workers=1"])
-        named = [f"{key.partition('.')[2]}={value}" for key, value in chosen.items()]
+        named = [f"{short(key)}={value}" for key, value in chosen.items()]
         folder = out / ",".join(named).replace("/", "_")
         first = experiment.options.seed
         runs = [
@@ -222,7 +230,7 @@ def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:
     key = next((k for k in swept if all(_number(s.values[k]) for s in settings)), None)
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     for place, setting in enumerate(settings):
-        others = ((k.partition(".")[2], v) for k, v in setting.values.items() if k != key)
+        others = ((short(k), v) for k, v in setting.values.items() if k != key)
         rest = ", ".join(f"{k}={v}" for k, v in others) if key else ""
         ends = setting.ends(shown)
         start = max(float(run.history()[0][shown]) for run in setting.runs)
@@ -237,13 +245,13 @@ def _ends(settings: Sequence[Setting], shown: str) -> dict[str, Any]:
         drawn.append(series_of(line, x, seeds, i % len(COLOURS), False))
     if key is None:  # words: a point for each of them, and no line between
         names = ["\n".join(map(str, setting.values.values())) for setting in settings]
-        label = ", ".join(k.partition(".")[2] for k in swept)
+        label = ", ".join(short(k) for k in swept)
         log_y = logarithmic(shown, drawn)
         return labelled_axes(label, f"last {name(shown)}", drawn, log_y=log_y) | {"names": names}
     every = [x for curve in drawn for x in curve["x"]]
     log_x = bool(every) and min(every) > 0 and max(every) >= 10 * min(every)
     log_y = logarithmic(shown, drawn)
-    label = key.partition(".")[2]
+    label = short(key)
     return labelled_axes(label, f"last {name(shown)}", drawn, log_x=log_x, log_y=log_y)
 
 

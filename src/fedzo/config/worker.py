@@ -16,8 +16,8 @@ from typing import Any
 from fedzo.config.experiment import Experiment, Tables
 from fedzo.core.files import write_atomic
 from fedzo.errors import FedzoError
-from fedzo.runs.folder import RunFolder
 from fedzo.runs.result import Progress, Status
+from fedzo.runs.store import RunFolder
 
 OUTCOME = "outcome.json"  # what a run's folder holds once the run is over
 

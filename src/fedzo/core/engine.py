@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from fedzo.core.budget import Meter
 from fedzo.core.gathering import Gathering
-from fedzo.core.memory import cores
+from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.errors import BudgetSpent, NoAnswer, UsageError, check_count
@@ -191,7 +191,9 @@ class LocalEngine:
     def ask(self, task: Task | Losses) -> Any:
         """Return the replies as a stream in device order, or the losses of all devices."""
         if isinstance(task, Losses):
-            return Evaluation(self.losses(task.x), self.objective.metrics(task.x))
+            losses = self.losses(task.x)
+            finite = np.isfinite(losses).any()  # else the run ends, and no metric is needed
+            return Evaluation(losses, self.objective.metrics(task.x) if finite else {})
         return Replies(self._updates(task), task)
 
     def losses(self, x: Array) -> Array:

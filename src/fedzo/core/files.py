@@ -1,22 +1,27 @@
-"""Files: written in one step, so that a kill leaves the old or the new; TOML and JSON read."""
+"""Files written in one step, so that a kill leaves the old or the new one; TOML and JSON."""
 
 from __future__ import annotations
 
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, time
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+import tomli_w
+
 from fedzo.errors import CannotWrite, UsageError, first_line
 
-UNFINISHED = ".part"  # how the name of a file ends that is still being written
+UNFINISHED = ".part"  # the suffix of a file that is still being written
+Config = Mapping[str, Mapping[str, Any]]  # the tables of a configuration
 
 
 def sync_folder(folder: Path) -> None:
-    """Have a folder's entries on the disk, so that a power cut cannot undo a rename."""
+    """Write a folder's entries to the disk, so that a power cut cannot undo a rename."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:  # a system that does not open folders
@@ -30,7 +35,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Have what was written to a file on the disk, if there is such a file."""
+    """Write a file's buffered content to the disk, if there is such a file."""
     try:
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -41,19 +46,19 @@ def sync_file(path: Path) -> None:
 
 
 def unfinished(path: Path) -> list[Path]:
-    """Return what a kill in the midst of writing a file has left beside it."""
+    """Return the temporary files that a kill has left beside a file."""
     return list(path.parent.glob(f".{path.name}.*{UNFINISHED}"))
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file in one step: a reader finds the old content or the new, never half of it."""
+    """Write a file in one step: a reader sees the old content or the new, never half of it."""
     with writing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes another one's place when it is whole, in one step."""
+    """Open a temporary file that replaces ``path`` in one step once it is complete."""
     beside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         try:
@@ -70,13 +75,13 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file; one that cannot be read is refused in one line."""
+    """Return the tables of a TOML file; raise UsageError if it cannot be read."""
     with _reading(path, "TOML"):
         return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds; one that cannot be read is refused in one line."""
+    """Return the content of a JSON file; raise UsageError if it cannot be read."""
     with _reading(path, "JSON"):
         return json.loads(path.read_text(encoding="utf-8"))
 
@@ -93,12 +98,41 @@ def _reading(path: Path, form: str) -> Iterator[None]:
         raise UsageError(f"{path} is nested too deeply") from error
 
 
-def typed(toml: str, said: str) -> dict[str, Any] | None:
-    """Return a line of TOML that somebody typed a part of; None if that is not TOML: a bare word.
+def as_toml(config: Config) -> Config:
+    """Return a configuration as TOML can express it: what a reader of the file gets.
 
-    ``said`` names it in the message about what nobody can have meant.
+    TOML has no null, so None and values of other types are omitted, which means the default.
 
-    >>> typed("value = 0.1", "--set run.seed"), typed("value = ideal", "--set uplink.kind")
+    >>> as_toml({"algorithm": {"directions": np.int64(3), "participants": None, "sizes": (1, 2)}})
+    {'algorithm': {'directions': 3, 'sizes': [1, 2]}}
+    """
+    return {table: _as_toml(keys) for table, keys in config.items()}
+
+
+def _as_toml(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        items = [_as_toml(v) for v in value]
+        return None if None in items else items
+    if isinstance(value, Mapping):
+        return {str(k): p for k, v in value.items() if (p := _as_toml(v)) is not None}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value if isinstance(value, str | int | float | date | time) else None
+
+
+def toml_text(config: Config) -> str:
+    """Return a configuration as the text of a TOML file."""
+    return tomli_w.dumps({table: dict(keys) for table, keys in config.items()})
+
+
+def typed(toml: str, source: str) -> dict[str, Any] | None:
+    """Parse a line of TOML that a user typed; return None if it is not TOML, as a bare word.
+
+    ``source`` names the line in error messages.
+
+    >>> typed("value = 0.1", "--set run.seed"), typed("value = ideal", "--set uplink.name")
     ({'value': 0.1}, None)
     >>> typed("value = " + "1" * 5000, "--set run.seed")
     Traceback (most recent call last):
@@ -109,12 +143,12 @@ def typed(toml: str, said: str) -> dict[str, Any] | None:
     except tomllib.TOMLDecodeError:
         return None
     except ValueError as error:
-        raise UsageError(f"{said}: {_fault(error)}") from error
+        raise UsageError(f"{source}: {_fault(error)}") from error
     except RecursionError as error:
-        raise UsageError(f"{said}: the value is nested too deeply") from error
+        raise UsageError(f"{source}: the value is nested too deeply") from error
 
 
 def _fault(error: ValueError) -> str:
-    """Return in words for people why a text cannot be read."""
+    """Return why a text cannot be parsed."""
     text = first_line(error)
     return "it has a number of more than 4,300 digits" if text.startswith("Exceeds") else text

@@ -1,4 +1,4 @@
-"""What a user names as ``module:name`` in a configuration."""
+"""Import the objects that a configuration names as ``module:name``."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from fedzo.errors import InvalidValue
 
 
 def import_path(folder: Path) -> None:
-    """Let modules be found in a folder too, after all other places."""
+    """Append a folder to the places where Python searches for modules."""
     where = str(folder.resolve())
     if where not in sys.path and not Path(__file__).is_relative_to(where):
         sys.path.append(where)
 
 
-def named(key: str, name: str) -> Any:
-    """Import what ``module:name`` names.
+def import_object(key: str, name: str) -> Any:
+    """Import the object ``module:name``.
 
     The module may lie in the working directory, or beside the configuration that names it.
-
-    ``key`` is the setting to complain about.
+    ``key`` is the setting that an error message names.
 
     Examples
     --------
-    >>> named("problem.name", "math:hypot")(3.0, 4.0)
+    >>> import_object("problem.name", "math:hypot")(3.0, 4.0)
     5.0
-    >>> named("problem.name", "math:nothing")
+    >>> import_object("problem.name", "math:nothing")
     Traceback (most recent call last):
         ...
     fedzo.errors.InvalidValue: problem.name = 'math:nothing': must be importable: module 'math'
@@ -45,21 +44,21 @@ def named(key: str, name: str) -> Any:
             raise ImportError(f"{module!r} is not the name of a module")
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        where = "it is looked for here, beside the configuration and on Python's path"
+        where = "searched: this folder, the configuration's folder and Python's path"
         raise InvalidValue(key, name, f"importable: {error}; {where}") from error
     except (ImportError, AttributeError, SyntaxError) as error:
         raise InvalidValue(key, name, f"importable: {error}") from error
 
 
 def own_traceback(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback from the user's own code on; None if it never was there.
+    """Return an error's traceback from the user's code on; None if it has no frame there.
 
-    Own is what belongs neither to fedzo nor to Python nor to an installed package.
+    The user's code is all code outside fedzo, Python and the installed packages.
 
     Examples
     --------
     >>> try:
-    ...     named("problem.name", "json:loads")("{")
+    ...     import_object("problem.name", "json:loads")("{")
     ... except ValueError as error:
     ...     own_traceback(error) is None
     True
@@ -71,7 +70,7 @@ def own_traceback(error: BaseException) -> TracebackType | None:
 
 
 def own_folder(module: str) -> Path | None:
-    """Return the folder in which Python has found a module of the user's own.
+    """Return the folder of a module that the user wrote; None for any other module.
 
     >>> own_folder("json") is None
     True

@@ -12,14 +12,48 @@ an AVX-512 register (so a kernel calls :func:`use_wide_vectors`).
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
 from typing import Any
 
+import numba
 from llvmlite import ir
 from numba import float32, float64, int32, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
-from fedzo.core.cache import ensure_cache
+from fedzo.errors import FedzoWarning
+
+
+def ensure_cache() -> None:
+    """Give numba a temporary cache folder if it cannot write to any of its default places.
+
+    An account without a home that runs another account's installation has no such place, and
+    numba would refuse to compile. The folder is private and deleted with the process, so that
+    no other account can put code into it.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if numba.config.CACHE_DIR or any(
+        map(_writable, (Path(__file__).parent / "__pycache__", Path(cache) / "numba"))
+    ):
+        return
+    folder = tempfile.mkdtemp(prefix="fedzo-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    numba.config.CACHE_DIR = folder
+    os.environ.setdefault("MPLCONFIGDIR", folder)  # or Matplotlib warns of the same at length
+    message = "no folder to cache compiled code in: each start takes some seconds longer"
+    warnings.warn(message, FedzoWarning, stacklevel=2)
+
+
+def _writable(folder: Path) -> bool:
+    """Return whether files can be created in a folder, or the folder itself."""
+    there = next((path for path in (folder, *folder.parents) if os.path.exists(path)), None)
+    return there is not None and os.path.isdir(there) and os.access(there, os.W_OK)
+
 
 ensure_cache()  # before the first kernel is decorated
 

@@ -24,7 +24,7 @@ from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.directions import BITS, check_signs, sign_words
-from fedzo.core.memory import cores
+from fedzo.core.machine import cores
 from fedzo.core.random import (
     TILE,
     WORDS,

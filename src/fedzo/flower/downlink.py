@@ -26,7 +26,7 @@ from fedzo.flower.following import (
     pack_sums,
 )
 from fedzo.flower.reasons import log as logger
-from fedzo.runs.states import flatten
+from fedzo.runs.store import flatten
 
 Array = NDArray[Any]
 

@@ -27,9 +27,9 @@ from fedzo.flower.reasons import log
 from fedzo.flower.requests import Found, Requests
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import serialised, transported
-from fedzo.runs.job import Job
+from fedzo.runs.history import RESERVED
+from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings
-from fedzo.runs.records import RESERVED
 from fedzo.uplinks import Uplink
 
 __all__ = ["FlowerFederation", "FlowerSettings"]
@@ -144,7 +144,7 @@ class FlowerFederation:
             return
         heard = Log(
             None if job.run_dir is None else job.run_dir / LOG,
-            job.resume,
+            bool(job.resume),
             most=1 if fixed else None,
         )
         before = job.folder.load() if job.folder is not None and job.resume else None

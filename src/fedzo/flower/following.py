@@ -25,7 +25,7 @@ from fedzo.core.tasks import Update
 from fedzo.errors import FedzoError
 from fedzo.flower.course import Course
 from fedzo.flower.schema import Malformed, config, numpy_of, take
-from fedzo.runs.states import flatten, unflatten
+from fedzo.runs.store import flatten, unflatten
 
 Array = NDArray[Any]
 

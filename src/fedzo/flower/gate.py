@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedzo.core.engine import LocalEngine
-from fedzo.core.memory import cores
+from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
 from fedzo.flower.node import Node
 from fedzo.flower.privacy import Private

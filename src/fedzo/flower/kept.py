@@ -11,7 +11,7 @@ import numpy as np
 
 from fedzo.core.files import unfinished, writing
 from fedzo.flower.following import Kept
-from fedzo.runs.states import flatten
+from fedzo.runs.store import flatten
 
 _MOST = 2  # runs whose state is kept: a server cannot fill the disk
 _SUFFIX = ".state"

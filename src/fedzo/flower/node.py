@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.core.files import read_toml
-from fedzo.core.importing import named
 from fedzo.core.objective import Objective, check_objective, is_plain
-from fedzo.core.signature import made_by
 from fedzo.errors import UsageError, nearest, require
 from fedzo.flower.fingerprint import fingerprint
 from fedzo.flower.kept import Shelf
@@ -26,7 +24,7 @@ from fedzo.flower.ledger import Ledger
 from fedzo.flower.limits import Limits
 from fedzo.flower.privacy import Privacy
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.problems import PROBLEMS
+from fedzo.runs.registry import make, maker
 
 Problems = Mapping[str, Mapping[str, Any]]
 _TABLES = ("limits", "privacy", "problem", "problems")
@@ -88,8 +86,8 @@ class Node:
             else:
                 tables[key] = value
         _check_keys(tables)
-        limits, _ = made_by("limits", Limits, tables.get("limits", {}))
-        private = made_by("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
+        limits, _ = make("limits", Limits, tables.get("limits", {}))
+        private = make("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
         return cls(
             limits=limits,
             privacy=private,
@@ -165,6 +163,5 @@ def check_settings(objective: Objective, said: Mapping[str, Any], own: Collectio
 
 @lru_cache(maxsize=4)
 def _made(name: str, settings: str) -> Objective:
-    factory = named("problem.name", PROBLEMS.get(name, name))
-    made, _ = made_by("problem", factory, json.loads(settings))
+    made, _ = make("problem", maker("problem", name), json.loads(settings))
     return check_objective(made, f"problem {name!r}: made")

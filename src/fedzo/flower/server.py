@@ -9,13 +9,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedzo.config.experiment import Experiment
+from fedzo.core.files import as_toml
 from fedzo.errors import Halted, InvalidValue, naming
 from fedzo.flower.app_config import experiment_of
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.reasons import log
-from fedzo.runs.job import run_job
+from fedzo.runs.loop import run_job
 from fedzo.runs.result import Progress, Result
-from fedzo.runs.tables import as_toml
 
 
 def make_server_app(config: Experiment | None = None) -> ServerApp:

@@ -20,7 +20,8 @@ from flwr.simulation.run_simulation import _run_simulation as run_engine
 from flwr.supercore.telemetry import EventType
 
 from fedzo.config.experiment import Experiment
-from fedzo.core.memory import cores
+from fedzo.core.files import as_toml
+from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower import wire
@@ -28,9 +29,9 @@ from fedzo.flower.app_config import ProblemOf
 from fedzo.flower.client import make_client_app
 from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.reasons import one_line
-from fedzo.runs.job import Backend, Drive, Job
+from fedzo.runs.loop import Job
+from fedzo.runs.minimize import Backend, Drive
 from fedzo.runs.result import Result
-from fedzo.runs.tables import as_toml
 
 log = logging.getLogger("fedzo")
 

@@ -20,10 +20,10 @@ from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.layout import Layout
 from fedzo.flower.reasons import log
 from fedzo.flower.server import log_progress
-from fedzo.runs.describe import describe_job
-from fedzo.runs.inputs import checked_start
-from fedzo.runs.job import Job, run_job
+from fedzo.runs.loop import Job, run_job
+from fedzo.runs.minimize import checked_start
 from fedzo.runs.options import FlowerSettings, RunOptions
+from fedzo.runs.registry import describe_job
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
 

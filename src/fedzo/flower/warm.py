@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 FLOWERS_OWN = "flwr.supernode.cli:flwr_clientapp"
-IMPORTED = ("flwr.supernode.cli", "httpcore", "fedzo.flower.client", "fedzo.runs.parts")
+IMPORTED = ("flwr.supernode.cli", "httpcore", "fedzo.flower.client", "fedzo.runs.registry")
 _REQUEST = 2**16  # bytes: a command line
 
 

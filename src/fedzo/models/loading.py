@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedzo.core.importing import named
+from fedzo.core.importing import import_object
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
 from fedzo.models.base import Common, Model
 
@@ -99,7 +99,7 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
         case "sklearn":
             return _made(models.SklearnModel, _called(spec), options)
         case "function":
-            return _made(models.FunctionModel, named("model", spec), options)
+            return _made(models.FunctionModel, import_object("model", spec), options)
         case "own":
             made = _called(spec, **options)
             if not isinstance(made, Model):
@@ -135,7 +135,7 @@ def _made(factory: Callable[..., Model], subject: Any, options: dict[str, Any]) 
 
 
 def _called(spec: str, **options: Any) -> Any:
-    factory = named("model", spec)
+    factory = import_object("model", spec)
     require(callable(factory), "model", spec, "a function or class that makes the model")
     try:
         inspect.signature(factory).bind(**options)

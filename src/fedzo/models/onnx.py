@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedzo.core.memory import cores
+from fedzo.core.machine import cores
 from fedzo.errors import (
     InvalidValue,
     MissingExtra,

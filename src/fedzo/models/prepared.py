@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedzo.core.telling import on_terminal, tell
+from fedzo.core.progress import LiveLine, show
 from fedzo.data.fetching import cache_folder
+from fedzo.errors import FedzoWarning
 from fedzo.models.language import Prepared, UpperLayers
 
 Tensor = Any
@@ -28,7 +31,7 @@ def prepare(
     """
     path = cache_folder("prepared") / f"{_name(upper, folder, texts, longest, read)}.pt"
     if not path.exists():
-        tell(
+        show(
             f"fedzo: running the frozen part of the model on {len(texts):,} texts, once; "
             f"what it makes is kept in {path.parent}"
         )
@@ -36,7 +39,7 @@ def prepare(
         try:
             _write(path, found)
         except OSError as error:  # a full disk: what was made serves this run
-            tell(f"fedzo: not kept for the next run: {error}")
+            warnings.warn(f"not kept for the next run: {error}", FedzoWarning, stacklevel=2)
             return found
     return _read(path)
 
@@ -45,16 +48,15 @@ def _compute(upper: UpperLayers, texts: Sequence[str], longest: int, read: int) 
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # little to pad
     found: dict[int, Prepared] = {}
     began, characters, done = time.monotonic(), sum(map(len, texts)), 0
-    show = on_terminal()
+    line = LiveLine(sys.stderr)
     for first in range(0, len(order), 32):
         some = order[first : first + 32]
         found |= zip(some, upper.prepare([texts[i] for i in some], longest, read), strict=True)
         done += sum(len(texts[i]) for i in some)
         left = (time.monotonic() - began) * (characters / max(1, done) - 1)
-        if show:
-            tell(f"\r{len(found):,} of {len(texts):,} texts, {left:.0f} s left ", end="")
-    if show:
-        tell("\r\x1b[K", end="")
+        if line.live:
+            line.rewrite(f"{len(found):,} of {len(texts):,} texts, {left:.0f} s left")
+    line.close()
     return [found[i] for i in range(len(texts))]
 
 

@@ -10,7 +10,7 @@ FREE = "noise-free"  # with the same channels, and so the same participants
 CURVES = tuple(
     Curve(
         label,
-        ("uplink.kind=aircomp", f"uplink.snr_db={snr}", "uplink.h_min=0.8"),
+        ("uplink.name=aircomp", f"uplink.snr_db={snr}", "uplink.h_min=0.8"),
         colour=i,
         dashed=label == FREE,
     )

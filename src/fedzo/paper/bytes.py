@@ -13,7 +13,7 @@ IDEAL, SEEDS, AIR = "ideal", "seeds and scalars", "over the air, 0 dB"
 DIM, STEPS, DIRECTIONS = 7850, 5, 20
 FEWER = DIM / (STEPS * DIRECTIONS)
 # The server rebuilds every update from its coefficients, and ends the run where one is another.
-BY_SEEDS = ("algorithm.participants=20", "uplink.kind=seeds", "uplink.verify=true")
+BY_SEEDS = ("algorithm.participants=20", "uplink.name=seeds", "uplink.verify=true")
 
 
 def same_for_fewer_bytes(runs: Runs) -> list[Comparison]:
@@ -42,7 +42,7 @@ FIGURE = Figure(
     curves=(
         Curve(IDEAL, ("algorithm.participants=20",), colour=0),
         Curve(SEEDS, BY_SEEDS, colour=1),
-        Curve(AIR, ("uplink.kind=aircomp", "uplink.snr_db=0", "uplink.h_min=0.8"), colour=2),
+        Curve(AIR, ("uplink.name=aircomp", "uplink.snr_db=0", "uplink.h_min=0.8"), colour=2),
     ),
     panels=(
         Panel("train_loss", x="uplink_bytes", log_x=True, curves=(IDEAL, SEEDS)),

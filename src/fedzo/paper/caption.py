@@ -61,7 +61,7 @@ def settings_of(tables: Tables) -> Settings:
         for symbol, (table, key) in SYMBOLS.items()
         if key in tables[table]
     }
-    if tables["uplink"]["kind"] == "aircomp":
+    if tables["uplink"]["name"] == "aircomp":
         found.pop("M", None)
     elif "M" in found and found["M"] is None:
         found["M"] = found["N"]

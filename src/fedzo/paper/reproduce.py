@@ -15,7 +15,7 @@ from typing import Any
 from fedzo._version import __version__
 from fedzo.config.jobs import Report, Run, do, missing
 from fedzo.core.files import read_json, write_atomic
-from fedzo.core.memory import cores
+from fedzo.core.machine import cores
 from fedzo.errors import UsageError
 from fedzo.paper import FIGURES, caption
 from fedzo.paper.claims import Claim, Comparison, Verdict, explain, judge, verdicts
@@ -24,7 +24,7 @@ from fedzo.paper.picture import axes_of
 from fedzo.paper.runs import run_of
 from fedzo.plots.figures import draw
 from fedzo.plots.series import columns, finals
-from fedzo.runs.folder import RunFolder
+from fedzo.runs.store import RunFolder
 
 
 def reproduce(

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedzo._version import __version__
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import Run
-from fedzo.runs.tables import as_toml
+from fedzo.core.files import as_toml
 
 
 def run_of(experiment: Experiment, seed: int, out: Path) -> Run:

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedzo.core.files import read_toml
 from fedzo.plots.series import axes_of_runs, columns, finals
-from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history
+from fedzo.runs.store import RunFolder
 
 
 def figures_of_runs(folder: Path) -> list[dict[str, Any]]:

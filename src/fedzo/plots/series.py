@@ -106,7 +106,7 @@ def axes_of_runs(
 def metrics(runs: Runs) -> list[str]:
     """Return the keys that are numbers in some run, in the order of its records.
 
-    >>> metrics({"a": [[{"round": 0, "train_loss": 1.0, "left_out": []}]]})
+    >>> metrics({"a": [[{"round": 0, "train_loss": 1.0, "dropped": []}]]})
     ['round', 'train_loss']
     """
     records = (r for seeds in runs.values() for history in seeds for r in history)

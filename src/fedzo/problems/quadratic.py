@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.memory import check_memory
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import check_count, require
+from fedzo.errors import check_count, check_memory, require
 
 Array = NDArray[Any]
 

@@ -1,29 +1,101 @@
-"""Callbacks that write a run's records where people look at them.
+"""Callbacks: the progress line, signals, and trackers that people look at runs with.
 
-Each is given to ``minimize(..., callback=...)``, alone or in a list, and writes the numbers of an
-evaluated round as they come. What they need is in the extra ``fedzo[track]``.
+Each is given to ``minimize(..., callback=...)``, alone or in a list. The trackers write the numbers
+of every evaluated round; their libraries are in the extra ``fedzo[track]``.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Mapping
 from importlib import import_module
 from numbers import Real
-from typing import Any
+from typing import Any, Self, TextIO
 
+from fedzo.core.progress import LiveLine, duration
 from fedzo.errors import MissingExtra
 from fedzo.runs.result import Progress
 
+__all__ = ["MLflow", "ProgressLine", "TensorBoard"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class ProgressLine(LiveLine):
+    """A callback that shows round, loss, metric, queries per second and the time left.
+
+    On a terminal it rewrites one line, at most ten times per second. Elsewhere it writes a plain
+    line at about twenty of the evaluated rounds.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        Standard error by default.
+
+    Examples
+    --------
+    >>> import sys, fedzo
+    >>> line = fedzo.ProgressLine(sys.stdout)
+    >>> result = fedzo.minimize(
+    ...     lambda x, device: x @ x, [1.0], devices=2, rounds=10, callback=line)
+    round 0/10  train loss 1
+    round 10/10  train loss ...  queries/s  0 s left
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(sys.stderr if stream is None else stream)
+        self._first: Progress | None = None
+        self._begin: int | None = None
+        self._record: Mapping[str, Any] = {}
+        self._shown = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the progress of the run."""
+        if self._first is None or self._first.round == self._begin:
+            self._first = progress  # the clock starts after a round: the first may compile
+        self._begin = progress.round if self._begin is None else self._begin
+        self._record = progress.record or self._record
+        at_end = progress.round == progress.rounds
+        if self.live:
+            now = time.monotonic()
+            if at_end or now - self._shown > 0.1:
+                self._shown = now
+                self.rewrite(*self._parts(progress))
+        elif progress.record is not None:
+            # Evaluated rounds that pass a twentieth of the run.
+            twentieth = 20 * progress.round // max(progress.rounds, 1)
+            if at_end or twentieth >= self._shown:
+                self._shown = twentieth + 1
+                self.write("  ".join(self._parts(progress)) + "\n")
+
+    def _parts(self, progress: Progress) -> list[str]:
+        assert self._first is not None
+        parts = [f"round {progress.round}/{progress.rounds}"]
+        parts += [
+            f"{key.replace('_', ' ')} {self._record[key]:.4g}" for key in headline(self._record)
+        ]
+        seconds = progress.seconds - self._first.seconds
+        rounds = progress.round - self._first.round
+        if rounds and seconds > 0:
+            speed = (progress.queries - self._first.queries) / seconds
+            parts.append(f"{speed:,.3g} queries/s" if speed < 1000 else f"{speed:,.0f} queries/s")
+            parts.append(f"{duration(seconds / rounds * (progress.rounds - progress.round))} left")
+        return parts
+
 
 class TensorBoard:
-    """Writes scalars for TensorBoard, by its own writer: PyTorch is not needed.
+    """Write scalars for TensorBoard. PyTorch is not needed.
 
     Parameters
     ----------
     log_dir : path
-        Where ``tensorboard --logdir`` looks.
+        The folder for ``tensorboard --logdir``.
 
     Examples
     --------
@@ -49,23 +121,23 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the file; another run begins another."""
+        """Close the file. The next run opens another."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
 
 class MLflow:
-    """Logs metrics to an MLflow run of its own.
+    """Log metrics to a new MLflow run.
 
     Parameters
     ----------
     experiment : str
-        The experiment's name; it is made if there is none.
+        The experiment's name. It is created if it does not exist.
     tracking_uri : str, optional
-        A server, or ``sqlite:///file.db``; MLflow's own setting by default.
+        A server, or ``sqlite:///file.db``; by default MLflow's own setting.
     run_name : str, optional
-        What the run is called.
+        The name of the MLflow run.
     params : mapping, optional
         Logged as the run's parameters, such as ``dataclasses.asdict(algorithm)``.
     """
@@ -98,7 +170,7 @@ class MLflow:
         self._client.log_batch(self.run_id, metrics=metrics)
 
     def close(self) -> None:
-        """End the MLflow run; another run begins another."""
+        """End the MLflow run. The next run starts another."""
         if self._open:
             self._client.set_terminated(self.run_id)
             self._open = False
@@ -116,8 +188,65 @@ class MLflow:
         self._client.log_batch(self.run_id, params=params)
 
 
+class Interrupts:
+    """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt, so that a run saves its state.
+
+    It is also a callback. Compiled code or a user's function may swallow the exception; the
+    callback then raises it again after the round. A signal that is ignored stays ignored.
+
+    Examples
+    --------
+    >>> import fedzo, signal
+    >>> def deaf(x, device):
+    ...     try:
+    ...         signal.raise_signal(signal.SIGTERM)
+    ...     except KeyboardInterrupt:
+    ...         pass
+    ...     return x @ x
+    >>> with Interrupts() as interrupts:
+    ...     result = fedzo.minimize(deaf, [1.0], devices=2, workers=1, callback=interrupts)
+    >>> result.message
+    'interrupted after round 0'
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread handles signals
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._come)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def __call__(self, _progress: Progress) -> None:
+        """Raise KeyboardInterrupt if a signal has come."""
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _come(self, _signal: int, _frame: Any) -> None:
+        self._came = True
+        raise KeyboardInterrupt
+
+
+def headline(record: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a record that are shown during a run: the loss and a metric.
+
+    >>> headline({"round": 3, "train_loss": 1.0, "test_loss": 1.1, "test_accuracy": 0.6})
+    ['train_loss', 'test_accuracy']
+    """
+    first = ("train_loss", "test_accuracy", "optimality_gap", "attack_success", "heldout_success")
+    return [key for key in first if key in record]
+
+
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return what can be drawn over the rounds."""
+    """Return the numbers of a record, without the round."""
     return {k: float(v) for k, v in record.items() if isinstance(v, Real) and k != "round"}
 
 

@@ -1,4 +1,4 @@
-"""The history of a run: one JSON object a line, written, read and sealed."""
+"""The history of a run: records of evaluated rounds, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -7,32 +7,70 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedzo.errors import LARGEST_COUNT, UsageError, is_number
 
 HISTORY = "history.jsonl"
+Record = dict[str, Any]
+
+# Names that a problem's metrics cannot have.
+RESERVED = {
+    "round", "train_loss", "participants", "queries", "evaluation_queries", "uplink_bytes",
+    "downlink_bytes", "channel_uses", "energy", "seconds", "dropped",
+}  # fmt: skip
 
 
-class Seal:
-    """Counts records and digests them, one after the other: what a checkpoint knows of them."""
+def numeric_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a problem or a round that are numbers, as floats.
+
+    >>> numeric_metrics({"accuracy": np.float32(0.5), "note": "good"})
+    {'accuracy': 0.5}
+    """
+    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real | np.number)}
+    if taken := sorted(RESERVED & numbers.keys()):
+        names = ", ".join(taken)
+        raise UsageError(
+            f"the names {names} are reserved for the history: rename these metrics",
+            code="reserved-metric",
+        )
+    return numbers
+
+
+def mean_loss(losses: NDArray[Any]) -> float:
+    """Return the mean of finite losses, also if their sum overflows.
+
+    >>> mean_loss(np.array([1e308, 1.2e308]))
+    1.1e+308
+    """
+    with np.errstate(over="ignore"):
+        mean = float(losses.mean())
+    return mean if np.isfinite(mean) else float((losses / len(losses)).sum())
+
+
+class HistoryDigest:
+    """The number and the SHA-256 of records so far, by which a checkpoint recognises them."""
 
     def __init__(self) -> None:
-        self.count, self._digest = 0, hashlib.sha256()
+        self.count, self._sha256 = 0, hashlib.sha256()
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Count a record in."""
+        """Add a record."""
         self.count += 1
-        self._digest.update(as_line(record).encode())
+        self._sha256.update(as_line(record).encode())
 
     def digest(self) -> str:
         """Return the digest of all records so far."""
-        return self._digest.hexdigest()
+        return self._sha256.hexdigest()
 
 
 def as_line(record: Mapping[str, Any]) -> str:
-    """Return a record as a line of valid JSON: what is not finite is null there.
+    """Return a record as a line of valid JSON; numbers that are not finite become null.
 
     >>> as_line({"round": 0, "spread": float("inf")}).strip()
     '{"round": 0, "spread": null}'
@@ -41,17 +79,17 @@ def as_line(record: Mapping[str, Any]) -> str:
     return json.dumps(finite, allow_nan=False) + "\n"
 
 
-def read_history(path: Path, lenient: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the records of a history; a half line at the end, from a kill, is passed over.
+def read_history(path: Path, lenient: bool = False) -> Iterator[Record]:
+    """Yield the records of a history. A half line at the end, left by a kill, is skipped.
 
-    A damaged line is an error, or is passed over too where ``lenient``.
+    A damaged line raises an error, or is skipped if ``lenient``.
     """
-    if not os.path.exists(path):  # not Path.exists, which raises where it may not look
+    if not os.path.exists(path):  # Path.exists raises in folders without permission
         return
     try:
         file = path.open("rb")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", code="cannot-read") from error
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -63,40 +101,44 @@ def read_history(path: Path, lenient: bool = False) -> Iterator[dict[str, Any]]:
             if _is_record(record):
                 yield record
             elif not lenient:
-                raise UsageError(f"{path} is damaged in line {number}")
+                raise UsageError(f"{path} is damaged in line {number}", code="damaged-history")
 
 
-def read_seeds(path: Path) -> list[list[dict[str, Any]]]:
+def read_seeds(path: Path) -> list[list[Record]]:
     """Return the histories of a run folder, or of the ``seed-*`` run folders in it."""
     folders = sorted(path.glob("seed-*")) or [path]
     histories = [list(read_history(folder / HISTORY)) for folder in folders]
     histories = [history for history in histories if history]
     if not histories:
-        raise UsageError(f"{path} holds no history of a run")
+        raise UsageError(f"{path} holds no history of a run", code="no-history")
     return histories
 
 
-def read_runs(paths: Sequence[Path]) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the histories of several runs, by the names of their folders."""
-    return {_label(path, paths): read_seeds(path) for path in paths}
+def read_runs(paths: Sequence[Path]) -> dict[str, list[list[Record]]]:
+    """Return the histories of several runs, by the names of their folders.
 
-
-def _label(path: Path, among: Sequence[Path]) -> str:
-    """Name a folder by its last part, or by all of it where another's last part is the same."""
-    same = sum(other.name == path.name for other in among)
-    return path.name if path.name and same == 1 else str(path)
+    Folders with the same name have their whole paths as keys.
+    """
+    names = [path.name for path in paths]
+    unique = (bool(path.name) and names.count(path.name) == 1 for path in paths)
+    labels = (p.name if only else str(p) for p, only in zip(paths, unique, strict=True))
+    return dict(zip(labels, map(read_seeds, paths), strict=True))
 
 
 def _is_record(record: Any) -> bool:
-    """Return whether this is what a run writes: numbers, a round and a loss among them."""
+    """Return whether an object is a record: numbers, with a round and a loss among them."""
     if not isinstance(record, dict):
         return False
-    numbers = {key: value for key, value in record.items() if key != "left_out"}
+    dropped = record.get("dropped", [])
     return (
         _is_count(record.get("round"))
         and is_number(record.get("train_loss"))
-        and all(_is_value(value) for value in numbers.values())
-        and _is_list_of_devices(record.get("left_out", []))
+        and all(_is_value(value) for key, value in record.items() if key != "dropped")
+        and isinstance(dropped, list)
+        and all(
+            isinstance(one, dict) and _is_count(one.get("round")) and _is_count(one.get("device"))
+            for one in dropped
+        )
     )
 
 
@@ -105,14 +147,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    """Return whether this is a number, or null where it was not finite."""
+    """Return whether this is a number, or null for a number that was not finite."""
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return True
     return is_number(value) and not isinstance(value, bool)
-
-
-def _is_list_of_devices(devices: Any) -> bool:
-    return isinstance(devices, list) and all(
-        isinstance(one, dict) and _is_count(one.get("round")) and _is_count(one.get("device"))
-        for one in devices
-    )

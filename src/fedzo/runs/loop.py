@@ -2,227 +2,345 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
-from collections.abc import Generator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms import Algorithm
+from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.compose import compose, current
-from fedzo.core.engine import Engine
+from fedzo.core.engine import Engine, drive
+from fedzo.core.files import Config, as_toml
 from fedzo.core.objective import Best, Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
-from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
-from fedzo.runs.checkpoint import Checkpoint
-from fedzo.runs.folder import RunFolder
-from fedzo.runs.history import Seal
+from fedzo.errors import BudgetSpent, FedzoWarning, Halted, NonFinite, UsageError
+from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
 from fedzo.runs.options import RunOptions
-from fedzo.runs.position import Position
-from fedzo.runs.records import mean_of, numbers_of
-from fedzo.runs.result import Progress, Result, Status
-from fedzo.runs.resuming import reopen
-from fedzo.runs.states import all_finite, fingerprint, flatten
-from fedzo.runs.verdict import always_left_out, shortcoming
+from fedzo.runs.result import Callback, Progress, Result, Status, always_dropped, closing, diagnose
+from fedzo.runs.store import Checkpoint, RunFolder, differences, flatten, unflatten
+from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
-
-if TYPE_CHECKING:
-    from fedzo.runs.job import Job
 
 Array = NDArray[Any]
 T = TypeVar("T")
-Running = Generator[Task | Losses, Any, T]  # asks an engine, and returns a T
+Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
+
+SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
 
 
-@dataclass
+@dataclass(frozen=True)
+class Job:
+    """A run apart from its problem: the parts, the options and the folder.
+
+    ``tables`` is the configuration that ``config.toml`` gets, and that a resume compares with it.
+    ``resume`` is "repair" to resume although the history does not fit the checkpoint. ``probed``
+    counts the queries that chose numbers in place of "auto" before the run.
+    """
+
+    algorithm: Algorithm
+    uplink: Uplink
+    options: RunOptions
+    tables: Config
+    run_dir: Path | None = None
+    resume: bool | Literal["repair"] = False
+    watchers: tuple[Callback, ...] = ()
+    probed: int = 0
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The files of the run, if it has a folder."""
+        return None if self.run_dir is None else RunFolder(self.run_dir)
+
+    def check_folder(self) -> None:
+        """Raise unless the folder is free for a new run, or holds the run to resume."""
+        folder = self.folder
+        if self.resume and folder is None:
+            raise UsageError("resume needs the run_dir of the run to resume", code="no-run-dir")
+        if self.resume and folder is not None and not folder.has_run():
+            raise UsageError(f"{folder.path} does not contain a run to resume", code="no-run")
+        if folder is not None:
+            folder.check_free()
+
+
+class RunState(NamedTuple):
+    """How far a run is: replaced as a whole, so that an interrupt never finds half a round."""
+
+    round: int
+    state: Any
+    queries: int = 0
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+    channel_uses: int = 0
+    energy: float | None = None  # None if the uplink does not measure it
+    idle: int = 0  # rounds without participants
+    still: int = 0  # rounds with participants that left the model unchanged
+    last: RoundInfo = RoundInfo(participants=0, queries=0)
+
+    def moved(self, state: Any, info: RoundInfo, still: bool = False) -> RunState:
+        """Return the run state after one more round."""
+        # A round may count in NumPy's integers.
+        counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
+        info = info._replace(**counts)
+        sums: dict[str, Any] = {key: getattr(self, key) + counts[key] for key in SUMS}
+        if info.energy is not None:
+            sums["energy"] = (self.energy or 0.0) + float(info.energy)
+        sums["idle"] = self.idle + (info.participants == 0)
+        sums["still"] = self.still + (still and info.participants > 0)
+        return self._replace(round=self.round + 1, state=state, last=info, **sums)
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The sums over all rounds so far, for a checkpoint."""
+        return {key: getattr(self, key) for key in (*SUMS, "energy", "idle", "still")}
+
+
 class Loop:
-    """A run under way: :meth:`go` continues from the present position to the end."""
+    """A run in progress: :meth:`go` continues from the current state to the end.
 
-    job: Job
-    engine: Engine
-    algorithm: Algorithm  # the job's, with the wrappers that the run needs
-    setting: RunSetting
-    position: Position
-    best: Best  # of the evaluations on schedule: those that a resumed run repeats
-    start: str  # a fingerprint of x0
-    objective: Objective | None = None  # the problem, if this process holds it
-    history: list[dict[str, Any]] = field(default_factory=list)
-    left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
-    asked_before: int = 0  # what the meter had counted before the run, if there is one
-    began: float = field(default_factory=time.perf_counter)
-    silent: set[int] | None = None  # the devices that have answered no evaluation
-    sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
+    Parameters
+    ----------
+    job : Job
+        What to run.
+    engine : Engine
+        What answers the tasks.
+    x0 : array
+        The start, shape (dim,).
+    problem : Objective, optional
+        Decides how a model is copied, compared and shown to the user. By default a model is an
+        array that rounds do not change in place, and the best one has the lowest loss.
+    """
 
-    @classmethod
-    def begin(
-        cls,
-        job: Job,
-        engine: Engine,
-        x0: Array,
-        objective: Objective | None = None,
-        probed: int = 0,
-    ) -> Self:
-        """Return the run before its first round; ``probed`` queries were asked before it."""
-        setting = RunSetting(engine, job.uplink)
-        algorithm = compose(job.algorithm, job.uplink, x0)
-        position = Position(0, algorithm.init(x0, setting), probed)
-        if engine.meter is not None:  # after those of the start and the end
+    def __init__(
+        self, job: Job, engine: Engine, x0: Array, problem: Objective | None = None
+    ) -> None:
+        self.job, self.engine, self.problem = job, engine, problem or Objective()
+        self.tables = as_toml(job.tables)
+        self.setting = RunSetting(engine, job.uplink)
+        self.algorithm = compose(job.algorithm, job.uplink, x0)
+        self.at = RunState(0, self.algorithm.init(x0, self.setting), job.probed)
+        if engine.meter is not None:  # after the evaluations of the start and the end
             engine.meter.evaluations = 1 + job.options.evaluates_between
-        start = x0 if objective is None else objective.snapshot(x0)
-        best = Best(start, np.inf, 0)
-        return cls(job, engine, algorithm, setting, position, best, fingerprint(x0), objective)
+        # Of the evaluations on schedule, which a resumed run repeats.
+        self.best = Best(self.problem.snapshot(x0), np.inf, 0)
+        self.start = digest_of(x0)
+        self.history: list[Record] = []
+        self.records = HistoryDigest()  # of the history, on schedule
+        self.dropped: list[Record] = []  # devices, since the last evaluation
+        self.silent: set[int] | None = None  # devices that replied to no evaluation
+        self.metered_before = 0  # the meter's count before the run, if there is a meter
+        self.began = time.perf_counter()
 
     @property
     def options(self) -> RunOptions:
-        """How many rounds, what is evaluated and saved when."""
+        """The number of rounds, and when to evaluate and to save."""
         return self.job.options
-
-    @property
-    def files(self) -> RunFolder | None:
-        """The run's folder."""
-        return self.job.folder
 
     @property
     def x(self) -> Array:
         """The global model."""
-        return self.algorithm.model(self.position.state)
+        return self.algorithm.model(self.at.state)
 
-    def shown(self, x: Array) -> Array:
-        """Return a model as the user knows it."""
-        return x.copy() if self.objective is None else self.objective.point(x)
-
-    def snapshot(self, x: Array) -> Array:
-        """Return x as it is now: a copy if the problem moves it in place."""
-        return x if self.objective is None else self.objective.snapshot(x)
+    @property
+    def shown(self) -> Array:
+        """The global model in the user's variables."""
+        return self.problem.point(self.x)
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken, all of its parts together."""
+        """The duration of the run, before and after a resume."""
         return time.perf_counter() - self.began
 
-    def open(self, resume: bool) -> None:
-        """Load the checkpoint or make the folder; write nothing if that fails."""
-        if self.files is not None:
-            self._open_folder(self.files, resume)
-        if self.engine.meter is not None:
-            counted = self.position.queries + self._evaluation_queries()
-            self.asked_before = self.engine.meter.queries - counted
+    # ------------------------------------------------------------------------ begin and resume
 
-    def _open_folder(self, files: RunFolder, resume: bool) -> None:
-        if resume:
-            reopen(self, files)
-        elif files.has_run():
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open the folder and the watchers; close them on leaving."""
+        self.job.check_folder()
+        folder = self.job.folder
+        with ExitStack() as stack:
+            if folder is not None:
+                stack.enter_context(folder.held())
+                self._open_folder(folder)
+                stack.callback(folder.draw_curves)
+            if self.engine.meter is not None:
+                counted = self.at.queries + self._evaluation_queries()
+                self.metered_before = self.engine.meter.queries - counted
+            stack.enter_context(closing(*self.job.watchers))
+            yield
+
+    def _open_folder(self, folder: RunFolder) -> None:
+        """Load the checkpoint or begin a new run; write nothing if that fails."""
+        if self.job.resume:
+            self._resume(folder)
+        elif folder.has_run():
+            message = f"{folder.path} already holds a run: resume it or choose another folder"
+            raise UsageError(message, code="holds-run")
+        folder.prepare(self.tables)
+        if not self.job.resume:
+            self.save()  # so that the probes of "auto" survive a kill
+
+    def _resume(self, folder: RunFolder) -> None:
+        """Continue from the folder's checkpoint."""
+        checkpoint = folder.load()
+        if checkpoint is None:  # killed before its first checkpoint
+            folder.trim_history(-1, self.options.evaluates)
+            return
+        self._check_same(folder, checkpoint)
+        last = RoundInfo(**checkpoint.last)
+        had, has = (
+            tables.get("problem", {}).get("max_queries")
+            for tables in (checkpoint.config, self.tables)
+        )
+        if had is not None and (has is None or has > had):
+            last = last._replace(done="")  # a search may have ended for lack of queries
+        state = unflatten(self.at.state, checkpoint.state)
+        self.at = RunState(checkpoint.round, state, **checkpoint.totals, last=last)
+        self.best, self.dropped = checkpoint.best, checkpoint.dropped
+        self._read_history(folder, checkpoint)
+        self.began -= checkpoint.seconds
+        if self.engine.meter is not None:
+            self.engine.meter.queries = checkpoint.metered
+
+    def _check_same(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        """Raise unless the checkpoint has this configuration and start, and is not past its end."""
+        changed = differences(checkpoint.config, self.tables)
+        if changed or checkpoint.start != self.start:
+            what = "; ".join(changed) or "another starting point"
+            message = f"{folder.checkpoint} is of another configuration: {what}"
+            raise UsageError(message, code="other-configuration")
+        if checkpoint.round > self.options.rounds:
             raise UsageError(
-                f"{files.path} already holds a run: resume it or choose another folder"
+                f"{folder.path} has already run {checkpoint.round} rounds, "
+                f"more than {self.options.rounds}",
+                code="already-run",
             )
-        files.prepare(self.job.tables)
-        if not resume:
-            self.save()  # what "auto" has measured, and the queries for it, survive a kill
+
+    def _read_history(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        """Read the records up to the checkpoint; with "repair", those that can be read."""
+        lenient = self.job.resume == "repair"
+        upto = checkpoint.round if lenient else folder.check_history(checkpoint)
+        self.history = folder.trim_history(upto, self.options.evaluates, lenient)
+        for record in self.history:
+            self.records.add(record)
+            missing = [d for d in record.get("dropped", ()) if d["round"] == record["round"]]
+            absent = {one["device"] for one in missing}
+            self.silent = absent if self.silent is None else self.silent & absent
+        found = (self.records.count, self.records.digest())
+        if lenient and found != (checkpoint.records, checkpoint.digest):
+            counts = f"{checkpoint.records} records were written, {self.records.count} are used"
+            warnings.warn(f"{folder.history} was repaired: {counts}", FedzoWarning, stacklevel=2)
+
+    # -------------------------------------------------------------------------------- rounds
 
     def go(self) -> Running[tuple[Status, str]]:
-        """Run until it ends, and return how it ended."""
+        """Yield the tasks of all rounds; return the status and the message."""
         try:
-            status, message = yield from self._loop()
-            yield from self.evaluate()  # a callback may have stopped it off the schedule
+            while True:
+                if self.options.evaluates(self.at.round) or self._at_end:
+                    yield from self.evaluate()
+                if self.options.saves(self.at.round):
+                    self.save()
+                if end := self._end():
+                    self.save()
+                    yield from self.evaluate()  # a callback may have stopped it off the schedule
+                    return end
+                before = self._metered()
+                state, info = yield from self.algorithm.round(
+                    self.at.round, self.at.state, self.setting
+                )
+                self._advance(state, info, before)
         except Halted as error:
-            status, message = yield from self._halted(error)
+            return (yield from self._halted(error))
         except KeyboardInterrupt:
             self.save()
             self._count_unfinished_queries()
-            status, message = Status.INTERRUPTED, f"interrupted after round {self.position.round}"
-        except NonFinite as error:  # the last checkpoint is from before it, and is kept
+            return Status.INTERRUPTED, f"interrupted after round {self.at.round}"
+        except NonFinite as error:  # the last checkpoint is from before it, and stays
             self._count_unfinished_queries()
-            status, message = Status.NON_FINITE, str(error)
-        return status, message
+            return Status.NON_FINITE, str(error)
 
-    def _loop(self) -> Running[tuple[Status, str]]:
-        while True:
-            t = self.position.round
-            at_end = t == self.options.rounds
-            if self.options.evaluates(t) or at_end:
-                yield from self.evaluate()
-            if self.options.saves(t):
-                self.save()
-            if end := self._end(at_end):
-                self.save()
-                return end
-            yield from self.step()
+    def _advance(self, state: Any, info: RoundInfo, before: int) -> None:
+        """Take over the state after a round; ``before`` is the meter's count before it."""
+        t = self.at.round
+        self._note_dropped(t + 1)
+        if not all_finite(self.algorithm.model(state)):
+            raise NonFinite("the model", t + 1)
+        # A round may report anything. Only numbers enter the history.
+        info = info._replace(
+            metrics=numeric_metrics(info.metrics), queries=self._requested(before, info.queries)
+        )
+        self.at = self.at.moved(state, info, self._unchanged(self.at.state, state))
 
-    def _end(self, at_end: bool) -> tuple[Status, str] | None:
-        """Return how the run ends after this round, if it does."""
-        t, done = self.position.round, self.position.last.done
-        if self._stopped_by_watcher():
+    @property
+    def _at_end(self) -> bool:
+        return self.at.round == self.options.rounds
+
+    def _end(self) -> tuple[Status, str] | None:
+        """Return the status and message if the run ends after this round."""
+        t, done, target = self.at.round, self.at.last.done, self.options.target
+        record = self.history[-1] if self._recorded() else None
+        progress = Progress(
+            t, self.options.rounds, self.shown, self.at.queries, self.seconds, record
+        )
+        if True in [bool(watcher(progress)) for watcher in self.job.watchers]:  # call each
             return Status.STOPPED, f"stopped by the callback after round {t}"
-        if self._reached():
-            return Status.STOPPED, f"reached the target {self.options.target:g} after round {t}"
+        if target is not None and record is not None and record["train_loss"] <= target:
+            return Status.STOPPED, f"reached the target {target:g} after round {t}"
         if done:
             return Status.STOPPED, f"{done} after round {t}"
-        return (Status.FINISHED, f"finished {t} round{'s' * (t != 1)}") if at_end else None
-
-    def _stopped_by_watcher(self) -> bool:
-        """Show the progress to every watcher; return whether one of them stops the run."""
-        progress = self._progress()
-        return True in [bool(watcher(progress)) for watcher in self.job.watchers]  # call each
+        return (Status.FINISHED, f"finished {t} round{'s' * (t != 1)}") if self._at_end else None
 
     def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
-        """Keep the last whole round, evaluated if it can be; count what was asked for after it."""
-        if isinstance(error, BudgetSpent):
-            with suppress(Halted):  # where nothing is left for that
+        """Keep the last complete round, evaluated if possible; count the queries after it."""
+        spent = isinstance(error, BudgetSpent)
+        if spent:
+            with suppress(Halted):  # if no queries are left for the evaluation
                 yield from self.evaluate()
         self._count_unfinished_queries()
         self.save()
-        status = Status.STOPPED if isinstance(error, BudgetSpent) else Status.HALTED
-        return status, f"{error} after round {self.position.round}"
+        status = Status.STOPPED if spent else Status.HALTED
+        return status, f"{error} after round {self.at.round}"
 
-    def _count_unfinished_queries(self) -> None:
-        """Count the queries of a round or an evaluation that was cut short, if there is a meter.
-
-        An interrupted round is done again on resume, so its checkpoint was written without them.
-        """
-        counted = self.position.queries + self._evaluation_queries()
-        asked = self._asked(self.asked_before, counted)
-        self.position = self.position._replace(queries=asked - self._evaluation_queries())
-
-    def step(self) -> Running[None]:
-        """Do one round."""
-        t, state = self.position.round, self.position.state
-        before = self._metered()
-        state, info = yield from self.algorithm.round(t, state, self.setting)
-        self._note_left_out(t + 1)
-        if not all_finite(self.algorithm.model(state)):
-            raise NonFinite("the model", t + 1)
-        # A round may report anything; only numbers go into the history.
-        info = info._replace(
-            metrics=numbers_of(info.metrics), queries=self._asked(before, info.queries)
-        )
-        self.position = self.position.moved(state, info, self._stayed(self.position.state, state))
-
-    def _stayed(self, before: Any, after: Any) -> bool:
-        """Return whether a round has left the model as it was, though it was to move it."""
-        if self._stays_until_better():
+    def _unchanged(self, before: Any, after: Any) -> bool:
+        """Return whether a round left the model unchanged, of an algorithm that moves it."""
+        if self._waits_for_better:
             return False
         x, moved = (self.algorithm.model(state) for state in (before, after))
-        # One that is moved in place is not there any more as it was.
+        # A model that is changed in place cannot be compared with the one before.
         return not np.may_share_memory(x, moved) and np.array_equal(x, moved)
 
-    def _stays_until_better(self) -> bool:
-        """Return whether to stay is to have found nothing better, rather than to stand still."""
+    @property
+    def _waits_for_better(self) -> bool:
+        """Whether the model moves only when the algorithm finds a better one."""
         return self.algorithm.tracks_best or not self.algorithm.moves_each_round
 
+    def _note_dropped(self, t: int) -> None:
+        """Note the devices dropped in round t, for the next record of the history."""
+        for absent in sorted(self.engine.dropped):
+            self.dropped.append({"round": t, **absent._asdict()})
+        self.engine.dropped.clear()
+
+    # ---------------------------------------------------------------------------- evaluation
+
     def evaluate(self) -> Running[None]:
-        """Add f(x) over all devices and the problem's metrics to the history, once a round."""
-        at = self.position
+        """Add f(x) over all devices and the problem's metrics to the history, once per round."""
+        at = self.at
         if self._recorded():
             return
-        before, pending = self._metered(), list(self.left_out)
+        before, pending = self._metered(), list(self.dropped)
         evaluation: Evaluation = yield Losses(self.x)
         losses = evaluation.losses
         absent = [device.device for device in self.engine.dropped]
         self.silent = set(absent) if self.silent is None else self.silent & set(absent)
-        self._note_left_out(at.round)
+        self._note_dropped(at.round)
         wrong = ~np.isfinite(losses)
         wrong[absent] = False
         if wrong.any():
@@ -230,63 +348,109 @@ class Loop:
         losses = np.delete(losses, absent)
         if not len(losses):
             raise Halted("no device could be evaluated")
-        record: dict[str, Any] = {
+        metrics = numeric_metrics(evaluation.metrics)
+        cost = self._requested(before, self.engine.evaluation_cost)
+        record: Record = {
             "round": at.round,
-            "train_loss": mean_of(losses),
-            **numbers_of(evaluation.metrics),
-            **numbers_of(at.last.metrics),
+            "train_loss": mean_loss(losses),
+            **metrics,
+            **numeric_metrics(at.last.metrics),
             "participants": at.last.participants,
             "queries": at.queries,
-            "evaluation_queries": self._evaluation_queries()
-            + self._asked(before, self.engine.evaluation_cost),
+            "evaluation_queries": self._evaluation_queries() + cost,
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
             "channel_uses": at.channel_uses,
             **({} if at.energy is None else {"energy": at.energy}),
             "seconds": round(self.seconds, 3),
+            **({"dropped": self.dropped} if self.dropped else {}),
         }
-        if self.left_out:
-            record["left_out"] = self.left_out
         self.history.append(record)
-        # A resumed run has no evaluation off the schedule: its next one names who is named here.
-        self.left_out = pending
+        # A resumed run has no evaluation off the schedule. Its next one lists these devices.
+        self.dropped = pending
         if self.options.evaluates(at.round):
-            self.left_out, self.best = [], self._better()
-            self.sealed.add(record)
-        if self.files is not None:
-            self.files.append(record)
+            self.dropped, self.best = [], self._better()
+            self.records.add(record)
+        if self.job.folder is not None:
+            self.job.folder.append(record)
+
+    def _better(self) -> Best:
+        """Return the best evaluated model, including the current one."""
+        if self._recorded() and (
+            self.algorithm.tracks_best or self._rank(self.history[-1]) < self._best_rank()
+        ):
+            x = self.problem.snapshot(self.x)
+            return Best(x, self.history[-1]["train_loss"], self.at.round)
+        return self.best
+
+    def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the sort key of a model, best first: minus the problem's metric, then the loss."""
+        return -record.get(self.problem.chosen_by, 0.0), record["train_loss"]
+
+    def _best_rank(self) -> tuple[float, float]:
+        if not self.problem.chosen_by:
+            return 0.0, self.best.fun
+        best = (self.best.round, self.best.fun)
+        same = (r for r in self.history if (r["round"], r["train_loss"]) == best)
+        return next(map(self._rank, same), (0.0, self.best.fun))
+
+    def _recorded(self) -> bool:
+        return bool(self.history) and self.history[-1]["round"] == self.at.round
+
+    # ------------------------------------------------------------------------------- queries
+
+    def _evaluation_queries(self) -> int:
+        return self.history[-1].get("evaluation_queries", 0) if self.history else 0
+
+    def _metered(self) -> int:
+        return 0 if self.engine.meter is None else self.engine.meter.queries
+
+    def _requested(self, before: int, reported: int) -> int:
+        """Return the queries since ``before``: as metered, with retries, or as reported."""
+        return int(reported) if self.engine.meter is None else self._metered() - before
+
+    def _count_unfinished_queries(self) -> None:
+        """Count the queries of an unfinished round or evaluation, if there is a meter.
+
+        A resume repeats an interrupted round, so its checkpoint is written without them.
+        """
+        evaluations = self._evaluation_queries()
+        counted = self._requested(self.metered_before, self.at.queries + evaluations)
+        self.at = self.at._replace(queries=counted - evaluations)
+
+    # ---------------------------------------------------------------------- checkpoint and end
 
     def save(self) -> None:
-        """Write a checkpoint of the present position."""
-        if self.files is None:
+        """Write a checkpoint of the current state."""
+        if self.job.folder is None:
             return
-        at = self.position
-        self.files.save(
+        self.job.folder.save(
             Checkpoint(
-                round=at.round,
-                state=flatten(at.state),
-                totals=at.totals,
-                spent=self._metered(),
+                round=self.at.round,
+                state=flatten(self.at.state),
+                totals=self.at.totals,
+                metered=self._metered(),
                 best=self.best,
-                last=at.last._asdict(),
-                left_out=self.left_out,
+                last=self.at.last._asdict(),
+                dropped=self.dropped,
                 seconds=self.seconds,
-                config=self.job.tables,
+                config=self.tables,
                 start=self.start,
-                records=self.sealed.count,
-                digest=self.sealed.digest(),
+                records=self.records.count,
+                digest=self.records.digest(),
             )
         )
 
     def close(self, status: Status, message: str) -> Result:
         """Write the models, and return the result."""
-        at, best, last = self.position, self._better(), self.shown(self.snapshot(self.x))
-        best = best._replace(x=self.shown(best.x))
-        if not self.history:  # the very first evaluation failed or was interrupted
+        at, best = self.at, self._better()
+        status, message = self._diagnosed(status, message, best)
+        last = self.problem.point(self.problem.snapshot(self.x))
+        best = best._replace(x=self.problem.point(best.x))
+        if not self.history:  # the first evaluation failed or was interrupted
             best = best._replace(fun=float("nan"))
-        if self.files is not None:
-            self.files.save_models(last, best.x)
-        status, message = self._verdict(status, message)
+        if self.job.folder is not None:
+            self.job.folder.save_models(last, best.x)
         return Result(
             x=best.x,
             fun=best.fun,
@@ -306,80 +470,85 @@ class Loop:
             history=self.history,
         )
 
-    def _verdict(self, status: Status, message: str) -> tuple[Status, str]:
-        """Return the status and message of a run, checked for success where it ended normally."""
-        at, best = self.position, self._better()
-        found = None
-        if status <= Status.STOPPED:
-            losses = [record["train_loss"] for record in self.history]
-            moved = fingerprint(self.x) != self.start
-            if self.algorithm.tracks_best:  # noise is no rise
-                losses, best = losses[-1:], best if moved else best._replace(round=0)
-            moved = moved or self._stays_until_better()
-            found = shortcoming(
-                at.round,
-                at.queries,
-                at.idle,
-                at.still,
-                losses,
-                best,
-                moved,
-                silent=sorted(self.silent or ()),
-                left_out=always_left_out(at.round, self.history, self.left_out),
-            )
+    def _diagnosed(self, status: Status, message: str, best: Best) -> tuple[Status, str]:
+        """Return the status and message of a run, which may have ended without success."""
+        if status > Status.STOPPED:
+            return status, message
+        losses = [record["train_loss"] for record in self.history]
+        moved = digest_of(self.x) != self.start
+        if self.algorithm.tracks_best:  # a higher loss is noise
+            losses, best = losses[-1:], best if moved else best._replace(round=0)
+        found = diagnose(
+            self.at.round,
+            self.at.queries,
+            self.at.idle,
+            self.at.still,
+            losses,
+            best,
+            moved or self._waits_for_better,
+            silent=sorted(self.silent or ()),
+            dropped=always_dropped(self.at.round, self.history, self.dropped),
+        )
         end, words = found or (None, "")
         return status if end is None else end, message + words
 
-    def _note_left_out(self, t: int) -> None:
-        """Note the devices left out in round t, for the next record of the history."""
-        for absent in sorted(self.engine.dropped):
-            self.left_out.append({"round": t, **absent._asdict()})
-        self.engine.dropped.clear()
 
-    def _better(self) -> Best:
-        """Return the best evaluated model, the present one included."""
-        if self._recorded() and (
-            self.algorithm.tracks_best or self._rank(self.history[-1]) < self._best_rank()
-        ):
-            return Best(self.snapshot(self.x), self.history[-1]["train_loss"], self.position.round)
-        return self.best
+def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None) -> Running[Result]:
+    """Yield the tasks of a run, from the probes of "auto" to the last evaluation."""
+    job.check_folder()
+    job = yield from choose_numbers(job, RunSetting(engine, job.uplink), x0, problem)
+    loop = Loop(job, engine, x0, problem)
+    with loop.opened():
+        return loop.close(*(yield from loop.go()))
 
-    def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the key that orders models, the best first: minus the metric, then the loss."""
-        return -record.get(self._metric, 0.0), record["train_loss"]
 
-    @property
-    def _metric(self) -> str:
-        """The metric that makes a model the best, before the loss; empty: the loss alone."""
-        return "" if self.objective is None else self.objective.chosen_by
+def choose_numbers(
+    job: Job, setting: RunSetting, x0: Array, problem: Objective | None
+) -> Running[Job]:
+    """Return the job with numbers in place of "auto".
 
-    def _best_rank(self) -> tuple[float, float]:
-        if not self._metric:
-            return 0.0, self.best.fun
-        best = (self.best.round, self.best.fun)
-        kept = (r for r in self.history if (r["round"], r["train_loss"]) == best)
-        return next(map(self._rank, kept), (0.0, self.best.fun))
+    A resumed run has them in its checkpoint; its configuration still says "auto".
+    """
+    algorithm = job.algorithm
+    if problem is None or not (isinstance(algorithm, FedZO) and algorithm.automatic):
+        return job
+    from fedzo.runs.auto import Chosen, automatic, choose, stand_in
 
-    def _evaluation_queries(self) -> int:
-        return self.history[-1].get("evaluation_queries", 0) if self.history else 0
+    chosen = Chosen(stand_in(algorithm), 0)
+    if not (job.resume and job.folder is not None and os.path.exists(job.folder.checkpoint)):
+        chosen = yield from choose(algorithm, setting, problem, x0, job.options.rounds)
+        setting.engine.dropped.clear()  # of no round
+    adapted = automatic(algorithm, chosen.algorithm, problem)
+    return replace(job, algorithm=adapted, probed=chosen.queries)
 
-    def _metered(self) -> int:
-        return 0 if self.engine.meter is None else self.engine.meter.queries
 
-    def _asked(self, before: int, reported: int) -> int:
-        """Return the queries since ``before``: as metered, retries included, or as reported."""
-        return int(reported) if self.engine.meter is None else self._metered() - before
+def run_job(job: Job, engine: Engine, x0: Array, problem: Objective | None = None) -> Result:
+    """Run a job on an engine of any kind. See :class:`Loop` for the parameters.
 
-    def _reached(self) -> bool:
-        """Return whether the model was evaluated and meets the target."""
-        target = -np.inf if self.options.target is None else self.options.target
-        return self._recorded() and bool(self.history[-1]["train_loss"] <= target)
+    Examples
+    --------
+    >>> import fedzo, numpy as np
+    >>> from fedzo.core.engine import LocalEngine
+    >>> from fedzo.problems.function import FunctionObjective
+    >>> engine = LocalEngine(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
+    >>> job = Job(fedzo.FedZO(learning_rate=0.1), fedzo.Ideal(), RunOptions(rounds=20), tables={})
+    >>> bool(run_job(job, engine, np.ones(2)).fun < 1e-3)
+    True
+    """
+    with engine:
+        return drive(tasks(job, engine, x0, problem), engine)
 
-    def _recorded(self) -> bool:
-        return bool(self.history) and self.history[-1]["round"] == self.position.round
 
-    def _progress(self) -> Progress:
-        at = self.position
-        record = self.history[-1] if self._recorded() else None
-        x = self.shown(self.x)
-        return Progress(at.round, self.options.rounds, x, at.queries, self.seconds, record)
+def digest_of(x: Array) -> str:
+    """Return a short digest of a model, by which a resumed run recognises its start."""
+    return hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()[:16]
+
+
+def all_finite(x: Array) -> bool:
+    """Return whether all numbers of a model are finite, without a temporary of its size.
+
+    >>> all_finite(np.array([1.0, np.inf]))
+    False
+    """
+    flat = x.reshape(-1)
+    return all(np.isfinite(flat[i : i + 65536]).all() for i in range(0, flat.size, 65536))

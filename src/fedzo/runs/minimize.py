@@ -1,4 +1,8 @@
-"""``fedzo.minimize``: the call that runs an algorithm on a problem."""
+"""``fedzo.minimize``, and :func:`perform`, which runs every job on a problem of this process.
+
+``fedzo run``, tuning and attacks use :func:`perform` too. Flower's server, which holds no problem,
+uses :func:`fedzo.runs.loop.run_job`.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,30 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import Adaptive, Algorithm, FedZO
-from fedzo.core.objective import Objective
-from fedzo.errors import UsageError, nearest, require
-from fedzo.problems.function import FunctionOptions
-from fedzo.runs.describe import describe_job, describe_problem
-from fedzo.runs.inputs import as_objective
-from fedzo.runs.job import Job, perform
+from fedzo.core.engine import Engine, LocalEngine, drive
+from fedzo.core.objective import Objective, check_objective, name_of
+from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
+from fedzo.problems.function import FunctionObjective, FunctionOptions
+from fedzo.runs.loop import Job, run_job, tasks
 from fedzo.runs.options import RunKeywords, RunOptions
-from fedzo.runs.parts import check_part
-from fedzo.runs.result import Callbacks, Result, as_watchers
+from fedzo.runs.registry import check_part, describe_job, describe_problem
+from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal, Uplink
 
 Array = NDArray[Any]
+Drive = Callable[[Engine], Result]
+# Makes the engine of a job, and calls Drive with it.
+Backend = Callable[[Job, Objective, Drive], Result]
 
 UNLIMITED = 1_000_000  # rounds
 
 
 class MinimizeKeywords(RunKeywords, FunctionOptions, total=False):
-    """What ``minimize`` takes by keyword beside its own parameters."""
+    """The further keywords of ``minimize``."""
 
 
 def minimize(
@@ -53,34 +60,34 @@ def minimize(
         :class:`~fedzo.Objective`. It is called from several threads at once unless
         ``workers=1``.
     x0 : array, optional
-        Where to start. Its precision, float32 or float64, is the run's. An objective may
-        have a start of its own, and else starts at zero.
+        The start. The run has its precision, float32 or float64. By default an objective
+        starts at its ``initial()``, which is zero unless the objective defines it.
     devices : int, optional
-        N, for a plain function; an objective knows its own.
+        N, for a plain function. An objective has its own.
     algorithm : Algorithm, optional
-        By default ``Adaptive()`` for a plain function, which needs no settings and ends by itself,
-        and ``FedZO()`` for an objective.
+        By default ``Adaptive()`` for a plain function, which needs no settings and ends on its
+        own, and ``FedZO()`` for an objective.
     uplink : Uplink, optional
         ``Ideal()`` by default.
     tol : float, optional
-        Of the default for a plain function: it ends when f falls by less than this share of what
-        has been gained so far; see :class:`~fedzo.Adaptive`.
+        For the default algorithm of a plain function: the run ends when f falls by less than
+        this share of its decrease so far; see :class:`~fedzo.Adaptive`.
     callback : callable or several, optional
-        Called with a :class:`~fedzo.Progress` before the first and after each round; the run
-        stops when one returns True. What has a ``close()`` is closed when the run has ended.
-        ``fedzo.ProgressLine()`` shows round, loss and the time left; ``fedzo.callbacks``
+        Called with a :class:`~fedzo.Progress` before the first and after each round. The run
+        stops when a callback returns True. At the end, each callback that has a ``close()`` is
+        closed. ``fedzo.ProgressLine()`` shows round, loss and the time left; ``fedzo.callbacks``
         has more.
     run_dir : path, optional
         Folder for ``config.toml``, ``history.jsonl``, ``checkpoint.npz``, ``model.npy`` and
         ``curves.png``.
     resume : bool or "repair"
-        Resume from ``run_dir``'s checkpoint; ``rounds`` counts from the very beginning, so
-        100 rounds and then a resume with ``rounds=200`` is the same run as 200 at once.
+        Resume from the checkpoint in ``run_dir``. ``rounds`` counts from the beginning: 100
+        rounds and a resume with ``rounds=200`` are the same run as 200 rounds at once.
         "repair" resumes although lines of the history are damaged or lost.
     **options
-        How the run goes, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
-        ``workers``, ``target``, and how often to evaluate and to save. Of a plain function, see
-        :class:`~fedzo.FunctionObjective`: ``vectorized``, ``bounds``, ``retries``,
+        The options of the run, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
+        ``workers``, ``target``, and how often to evaluate and to save. The options of a plain
+        function, see :class:`~fedzo.FunctionObjective`: ``vectorized``, ``bounds``, ``retries``,
         ``on_failure`` and ``max_queries``. The result's ``x`` lies inside the bounds.
 
     Examples
@@ -101,7 +108,7 @@ def minimize(
     require(plain or tol is None, "tol", tol, allowed)
     if algorithm is None:
         algorithm = Adaptive(tol=tol or 0.0) if plain else FedZO()
-    if isinstance(algorithm, Adaptive):  # it knows when to end
+    if isinstance(algorithm, Adaptive):  # ends on its own
         options.setdefault("rounds", UNLIMITED)
     uplink = Ideal() if uplink is None else uplink
     for table, part in (("algorithm", algorithm), ("uplink", uplink)):
@@ -114,24 +121,111 @@ def minimize(
         options=run,
         tables=describe_job(algorithm, uplink, run, describe_problem(fun, objective, start)),
         run_dir=None if run_dir is None else Path(run_dir),
-        resume=bool(resume),
-        repair=resume == "repair",
+        resume=resume,
         watchers=as_watchers(callback),
     )
     return perform(job, objective, start)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptions]:
-    """Return what is said of the run, and what of a plain function; refuse everything else."""
-    of_run = {field.name for field in fields(RunOptions)} - {"data_seed", "modules"}
-    of_function = set(FunctionOptions.__annotations__)
+    """Return the options of the run, and those of a plain function; reject any others."""
+    run_keys = {field.name for field in fields(RunOptions)} - {"data_seed", "modules"}
+    function_keys = set(FunctionOptions.__annotations__)
+    known = sorted(run_keys | function_keys)
     for key, value in options.items():
-        if key not in of_run | of_function:
-            known = sorted(of_run | of_function)
+        if key not in known:
             raise UsageError(
                 f"{key} = {value!r}: unknown option{nearest(key, known)}; "
-                f"there are {', '.join(known)}"
+                f"there are {', '.join(known)}",
+                code="unknown-option",
             )
-    run = {key: value for key, value in options.items() if key in of_run}
-    function: Any = {key: value for key, value in options.items() if key in of_function}
+    run = {key: value for key, value in options.items() if key in run_keys}
+    function: Any = {key: value for key, value in options.items() if key in function_keys}
     return RunOptions(**run), function
+
+
+def as_objective(
+    fun: Callable[[Array, int], Any] | Objective,
+    x0: ArrayLike | None,
+    devices: int | None,
+    options: FunctionOptions,
+) -> tuple[Objective, Array]:
+    """Return a function or objective as an objective, and the start, checked to fit together."""
+    if not isinstance(fun, Objective):
+        return _of_function(fun, x0, devices, options)
+    check_objective(fun, "fun is")
+    for key, value in options.items():
+        allowed = "omitted: it is for plain functions, and fun is an Objective"
+        raise InvalidValue(key, value, allowed)
+    if devices not in (None, fun.devices):
+        raise InvalidValue("devices", devices, f"{fun.devices}, as in the objective, or omitted")
+    for key, count in (("dim", fun.dim), ("devices", fun.devices)):
+        try:
+            check_count(key, count)
+        except InvalidValue as error:
+            raise UsageError(f"{name_of(fun)}: {error}", code="invalid-objective") from error
+    given = None if x0 is None else checked_start(x0)
+    if given is not None:
+        allowed = f"of the objective's dimension, {fun.dim}"
+        require(given.size == fun.dim, "x0", f"an array of {given.size}", allowed)
+        if not fun.in_place:
+            return fun, given
+    # A model that rounds change in place is the problem's own memory: not copied.
+    start = fun.initial() if fun.in_place else checked_start(fun.initial())
+    if start.size != fun.dim:
+        message = f"{name_of(fun)}: initial() has {start.size} numbers, dim is {fun.dim}"
+        raise UsageError(message, code="invalid-objective")
+    if given is not None:
+        start[:] = given
+    return fun, start
+
+
+def _of_function(
+    fun: Callable[[Array, int], Any],
+    x0: ArrayLike | None,
+    devices: int | None,
+    options: FunctionOptions,
+) -> tuple[FunctionObjective, Array]:
+    if not callable(fun) or isinstance(fun, type):
+        what = "a class" if isinstance(fun, type) else f"an object of type {type(fun).__name__}"
+        raise UsageError(
+            f"fun is {what}, {name_of(fun)}: it must be a function of (x, device), or an object of "
+            "a subclass of fedzo.Objective",
+            code="not-a-function",
+        )
+    if x0 is None:
+        raise InvalidValue("x0", None, "given: a function has no start")
+    if devices is None:
+        raise InvalidValue("devices", None, "given: a function has no number of devices")
+    check_count("devices", devices)
+    start = checked_start(x0)
+    objective = FunctionObjective(fun, start.size, devices, **options)
+    return objective, objective.encode(start)
+
+
+def checked_start(x0: ArrayLike) -> Array:
+    """Return a copy of a start, shape (dim,), in float32 or float64; raise unless it is finite."""
+    start = np.array(x0)
+    if start.dtype not in (np.float32, np.float64):
+        require(start.dtype.kind in "biuf", "x0", x0, "an array of real numbers")
+        start = start.astype(np.float64)
+    shape = f"an array of shape {start.shape}"
+    require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
+    require(bool(np.isfinite(start).all()), "x0", "an array", "finite")
+    return start
+
+
+def perform(job: Job, objective: Objective, x0: Array, backend: Backend | None = None) -> Result:
+    """Run a job on a problem, over threads of this process or by another engine."""
+    job.check_folder()  # before the first query
+    with closing(objective):
+        if backend is None:
+            with LocalEngine(objective, job.options.seed, job.options.workers) as engine:
+                result = drive(tasks(job, engine, x0, objective), engine)
+        else:
+            result = backend(job, objective, lambda engine: run_job(job, engine, x0, objective))
+        objective.keep(result.best)
+        result.problem = objective
+    if job.run_dir is not None:
+        objective.write_files(job.run_dir, result.best)
+    return result

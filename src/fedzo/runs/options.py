@@ -1,4 +1,4 @@
-"""How a run goes and how a federation waits: the tables ``[run]`` and ``[flower]``."""
+"""The options of a run and of a federation: the tables ``[run]`` and ``[flower]``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_ROUNDS = 1 << 26  # a round has so many bits in the address of a draw
 
 
 class RunKeywords(TypedDict, total=False):
-    """What :func:`fedzo.minimize` and its relatives take by keyword: see :class:`RunOptions`."""
+    """The keywords of :func:`fedzo.minimize` and similar calls: see :class:`RunOptions`."""
 
     rounds: int
     seed: int
@@ -31,22 +31,22 @@ class RunOptions:
     Parameters
     ----------
     rounds : int
-        T, how many rounds to run.
+        T, the number of rounds.
     seed : int
-        Names all randomness of the run: the same seed gives the same run, bit for bit.
+        The seed of all random draws: the same seed gives the same run, bit for bit.
     data_seed : int
-        Names the randomness of a problem that a configuration makes, such as its data split.
+        The seed of a problem that a configuration makes, such as its data split.
     evaluate_every : int
-        f is evaluated over all devices at rounds 0, k, 2k, ... and at the end.
+        Evaluate f over all devices at rounds 0, k, 2k, ... and at the end.
     checkpoint_every : int
-        A run in a folder writes a checkpoint every so many rounds, and at the end.
+        Write a checkpoint at rounds 0, k, 2k, ... and at the end, if the run has a folder.
     workers : int, optional
-        Threads; all cores by default. The result does not depend on it.
+        The number of threads, by default one per core. The result does not depend on it.
     target : float, optional
-        The run stops when f, as evaluated, is at most this.
+        Stop when an evaluated f is at most this.
     modules : str, optional
-        A folder in which the user's own modules are looked for, too. By default the folder of a
-        configuration that names some, or, in Python, the folder of the module.
+        A folder with the user's own modules. By default the folder of the configuration that
+        names a module, or, in Python, the folder of the module.
 
     Examples
     --------
@@ -93,27 +93,27 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class FlowerSettings:
-    """The ``[flower]`` table: how long a federation of real nodes waits for whom.
+    """The ``[flower]`` table: how long the server waits for nodes, and what it accepts.
 
     Parameters
     ----------
     quorum : float
-        The share of a round's devices, in (0, 1], that must answer.
+        The share of a round's devices, in (0, 1], that must reply.
     grace : float
-        Seconds to wait for the others once the quorum has answered. A device that has not answered
-        by then is left out of the round, and asked again when it has shown that it is alive.
+        Seconds to wait for the other devices once the quorum has replied. A device without a
+        reply by then is dropped from the round, and asked again after its next sign of life.
     patience : float
-        Seconds to wait for a quorum; then the run stops, with a checkpoint.
+        Seconds to wait for a quorum. Then the run stops, with a checkpoint.
     max_norm : float, optional
-        An update that is longer than this is left out; None: any finite one is accepted.
+        Reject updates with a larger norm; None accepts any finite update.
     clip : float or False
-        An update that is longer than so many times the median of its round is shortened to
-        that; losses and sample counts are kept within wider bounds. False: no limits.
+        Shorten updates to at most this many times the median norm of their round. Losses and
+        sample counts have wider bounds. False: no limits.
     bindings : str, optional
-        A file on the server that says which devices each node may claim; None: any.
+        A file on the server with the devices that each node may claim; None: any.
     nodes : int, optional
-        How many nodes a simulation has; as many as this machine has cores by default. A real
-        federation has those that connect.
+        The number of nodes of a simulation, by default one per core. A real federation has
+        the nodes that connect.
 
     Examples
     --------
@@ -142,5 +142,5 @@ class FlowerSettings:
             check_counts(self, "nodes")
 
     def needed(self, devices: int) -> int:
-        """Return how many of so many devices are a quorum."""
+        """Return the size of a quorum of this many devices."""
         return math.ceil(self.quorum * devices)

@@ -1,4 +1,4 @@
-"""What a run reports: its progress, and its result."""
+"""What a run reports: its progress, its result, and the diagnosis of a run without success."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Array = NDArray[Any]
 
 
 class Status(enum.IntEnum):
-    """How a run ended; the first two are successes."""
+    """How a run ended. The first two are successes."""
 
     FINISHED = 0
-    STOPPED = 1  # by a callback, a target, a budget, or because nothing improved any more
+    STOPPED = 1  # by a callback, a target, a budget, or because the loss stopped falling
     INTERRUPTED = 2
     NON_FINITE = 3
-    HALTED = 4  # it could not continue
-    DIVERGED = 5  # the loss ended above where it began
-    STALLED = 6  # nothing that was evaluated is better than the start
+    HALTED = 4  # the run could not continue
+    DIVERGED = 5  # the last loss is above the first
+    STALLED = 6  # no evaluated model is better than the start
 
 
 class Progress(NamedTuple):
-    """What a callback is shown after each round, and once before the first."""
+    """The argument of a callback, which is called before the first and after each round."""
 
     round: int
     rounds: int
     x: Array
     queries: int
     seconds: float
-    record: Mapping[str, Any] | None  # the history's line, if this round was evaluated
+    record: Mapping[str, Any] | None  # of the history, if this round was evaluated
 
 
 Callback = Callable[[Progress], bool | None]
@@ -46,7 +46,7 @@ Callbacks = Callback | Sequence[Callback] | None
 
 @contextmanager
 def closing(*things: object) -> Iterator[None]:
-    """Close what has a ``close()`` on leaving, also after an error."""
+    """Close every object that has a ``close()`` on leaving, also after an error."""
     with ExitStack() as stack:
         for one in reversed(things):
             if hasattr(one, "close"):
@@ -63,37 +63,37 @@ def as_watchers(callback: Callbacks) -> tuple[Callback, ...]:
 
 @dataclass
 class Result:
-    """The result of a run; names are SciPy's where SciPy has one.
+    """The result of a run, with the names of SciPy's ``OptimizeResult``.
 
     Attributes
     ----------
     x : array
-        The best model that was evaluated.
+        The best evaluated model.
     fun : float
-        f(x), as evaluated there, over all devices.
+        f(x) over all devices, as evaluated.
     success : bool
         False if the run diverged, did not improve on its start, was interrupted or could not
         continue.
     status, message
-        Which of these it was, as a number and in words.
+        The cause, as a number and as text.
     nit : int
-        How many rounds were run.
+        The number of rounds.
     algorithm : Algorithm
-        What was run, with the numbers that were chosen in place of "auto".
+        The algorithm, with the numbers that were chosen in place of "auto".
     last : array
         The model after the last round, from which a resumed run continues.
     best : Best
         ``x``, ``fun`` and the round after which they were evaluated.
     queries, evaluation_queries : int
-        Values asked for by the optimiser, and by evaluations.
+        The number of values requested by the optimiser, and by evaluations.
     uplink_bytes, downlink_bytes, channel_uses : int
-        What was sent.
+        The traffic of all rounds.
     seconds : float
-        How long it took.
+        The duration.
     history : list
-        The records that ``history.jsonl`` holds.
+        The records of ``history.jsonl``.
     problem : Objective
-        What was minimised, where this process holds it.
+        The problem, if this process holds it.
     """
 
     x: Array
@@ -116,26 +116,32 @@ class Result:
 
     @property
     def nfev(self) -> int:
-        """The number of values asked for in all, by SciPy's name."""
+        """The number of all requested values, by SciPy's name."""
         return self.queries + self.evaluation_queries
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of a trained torch module, with the parameters that x has.
+    @property
+    def dropped(self) -> list[dict[str, Any]]:
+        """The devices that did not reply: a ``round``, ``device`` and ``reason`` each."""
+        return [one for record in self.history for one in record.get("dropped", ())]
 
-        As torch's own, it refers to the module's memory, which has x from now on.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of a trained torch module with x as parameters.
+
+        It refers to the module's memory, as torch's own ``state_dict``. That memory now holds x.
         """
         if self.problem is None or not self.problem.offers("state_dict"):
-            raise UsageError("state_dict is for results of a TorchProblem: take result.x")
+            message = "state_dict is for results of a TorchProblem: use result.x"
+            raise UsageError(message, code="no-module")
         return self.problem.state_dict(self.x)
 
     def __repr__(self) -> str:
-        """Return a block to read, a line for each attribute, as SciPy's results print."""
+        """Return a line per attribute, as SciPy's results print."""
         shown = {
             "message": self.message,
             "success": self.success,
             "status": f"{self.status.name.lower()} ({int(self.status)})",
             "fun": f"{self.fun:.8g}",
-            "x": _numbers(self.x),
+            "x": _first_numbers(self.x),
             "best": f"after round {self.best.round}",
             "nit": self.nit,
             "nfev": self.nfev,
@@ -147,7 +153,98 @@ class Result:
         return "\n".join(f"{name:>14}: {value}" for name, value in shown.items())
 
 
-def _numbers(x: Array) -> str:
-    """Return a few numbers of a model on one line."""
+def _first_numbers(x: Array) -> str:
+    """Return the first numbers of a model on one line."""
     few = " ".join(f"{value:.4g}" for value in x[:6])
     return f"[{few}]" if len(x) <= 6 else f"[{few} ...] ({len(x):,} numbers)"
+
+
+def diagnose(
+    rounds: int,
+    queries: int,
+    idle: int,
+    still: int,
+    losses: Sequence[float],
+    best: Best,
+    moved: bool,
+    silent: Sequence[int],
+    dropped: Sequence[int],
+) -> tuple[Status | None, str] | None:
+    """Return why a run that ended normally is not a success: a status, and text for its message.
+
+    Return None if the run is a success. A status of None means a success with a remark.
+
+    Parameters
+    ----------
+    rounds, queries, idle, still : int
+        The number of rounds, of requested values, of rounds without participants, and of rounds
+        with participants that left the model unchanged.
+    losses : sequence of float
+        As evaluated, the first at the start.
+    best : Best
+        The best of them.
+    moved : bool
+        Whether the model differs from the start.
+    silent : sequence of int
+        Devices that replied to no evaluation.
+    dropped : sequence of int
+        Devices that were dropped in every round.
+
+    Examples
+    --------
+    >>> best = Best(x=None, fun=1.0, round=0)
+    >>> diagnose(9, 90, 0, 0, [1.0, 7.0], best, moved=True, silent=[], dropped=[])
+    (<Status.DIVERGED: 5>, ', but the loss rose from 1 to 7')
+    """
+    if not losses:
+        return Status.STALLED, ", before anything was evaluated"
+    if not rounds:
+        return None
+    first, last = losses[0], losses[-1]
+    kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
+    flat = "μ or the step is below the precision of x, or the loss is flat around it"
+    reasons = (
+        (not queries, Status.HALTED, ", in which no device took part"),
+        (silent, Status.HALTED, f", but device {_listed(silent)} never replied"),
+        (2 * idle > rounds, Status.STALLED, f", but in {idle} of {rounds} no device took part"),
+        (dropped, Status.HALTED, f", but device {_listed(dropped)} was dropped in every round"),
+        (
+            last - first > 0.01 * abs(first),  # less than one per cent is noise around a good start
+            Status.DIVERGED,
+            f", but the loss rose from {first:.4g} to {last:.4g}{kept}",
+        ),
+        (not moved, Status.STALLED, f", but the model did not move: {flat}"),
+        (
+            best.round == 0,
+            Status.STALLED,
+            f", but no evaluated model is better than the start, {first:.4g}",
+        ),
+        (  # perhaps this is the optimum
+            2 * still > rounds,
+            None,
+            f"; in {still} of {rounds} rounds the model did not move: {flat}",
+        ),
+    )
+    return next(((status, words) for holds, status, words in reasons if holds), None)
+
+
+def always_dropped(
+    rounds: int, history: Sequence[Mapping[str, Any]], since: Sequence[Mapping[str, Any]]
+) -> list[int]:
+    """Return the devices that were dropped in every round.
+
+    ``since`` lists the devices dropped after the last record of the history.
+
+    >>> always_dropped(2, [{"dropped": [{"round": 1, "device": 7}]}], [{"round": 2, "device": 7}])
+    [7]
+    """
+    absent: dict[int, set[int]] = {}
+    listed = (one for record in history for one in record.get("dropped", ()))
+    for one in (*listed, *since):
+        absent.setdefault(one["device"], set()).add(one["round"])
+    every = set(range(1, rounds + 1))
+    return sorted(device for device, missed in absent.items() if every <= missed)
+
+
+def _listed(devices: Sequence[int]) -> str:
+    return ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")

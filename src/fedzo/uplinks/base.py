@@ -118,7 +118,7 @@ class Uplink:
     ) -> tuple[Array, UplinkInfo]:
         """Return the mean of the values that devices replied, and what was sent."""
         kind = type(self).__name__
-        raise InvalidValue("kind", kind, "one that can send values, such as 'ideal'")
+        raise InvalidValue("name", kind, "one that can send values, such as 'ideal'")
 
 
 def sample_uniformly(t: int, wanted: int | None, setting: RunSetting, task: int = 0) -> Array:

@@ -148,12 +148,12 @@ class RobustSeeds(Robust):
             return mean.value(), UplinkInfo(0, 0, 0)
         if task is None or not task.algorithm.shared_directions:
             raise UsageError(
-                "uplink.kind = 'robust_seeds': coefficients can only be compared along the same "
+                "uplink.name = 'robust_seeds': coefficients can only be compared along the same "
                 "directions; set algorithm.shared_directions = true"
             )
         rows = [update.coefficients for update in heard if update.coefficients is not None]
         if len(rows) < len(heard):
-            raise UsageError("uplink.kind = 'robust_seeds': an update came without coefficients")
+            raise UsageError("uplink.name = 'robust_seeds': an update came without coefficients")
         (centre,) = self.essence(heard, task)
         mean.add(centre)
         return mean.value(), _info(rows, down=len(rows) * task.x.nbytes)

@@ -194,7 +194,7 @@ def sends_updates(setting: RunSetting, device: int) -> bool:
 
 
 _NO_COEFFICIENTS = (
-    "uplink.kind = 'seeds': the algorithm's updates have no coefficients; "
+    "uplink.name = 'seeds': the algorithm's updates have no coefficients; "
     "they must be combinations of its directions"
 )
 

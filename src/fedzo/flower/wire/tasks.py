@@ -18,14 +18,13 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
-from fedzo.core.signature import arguments_of
+from fedzo.core.files import as_toml
 from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Slopes, Task
 from fedzo.errors import FedzoError
 from fedzo.flower.following import Following
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.flower.schema import LONGEST_TEXT, Malformed, array_record, config, numpy_of, take
-from fedzo.runs.parts import describe_parts
-from fedzo.runs.tables import as_toml
+from fedzo.runs.registry import describe_parts, make_parts
 from fedzo.uplinks import Ideal
 
 Array = NDArray[Any]
@@ -240,9 +239,7 @@ def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:
     """Return the algorithm that a text describes, if it is among the known ones."""
     try:
         keys: dict[str, Any] = json.loads(text) if len(text) <= LONGEST_TEXT else {}
-        name = keys.pop("name")
-        kind = known[name]
-        made: Algorithm = kind(**arguments_of("algorithm", kind, keys, hidden=("server",)))
+        made, _, _ = make_parts({"algorithm": {"name": None, **keys}}, known)
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError, FedzoError) as error:
         text = f"the message names no algorithm that is known here: {error}"
         raise Refused(Reason.UNKNOWN_ALGORITHM, text) from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedzo.core.directions import Frame
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import BudgetSpent
+from fedzo.errors import BudgetSpent, FedzoWarning
 from fedzo.models.rounding import step_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def choose_smoothing(problem: Attack, draws: Draws) -> float:
     warnings.warn(
         f"{model.name} answers {answers}: smoothing is raised from 1 to {smoothing:g}, "
         "so that differences stand out",
-        UserWarning,
+        FedzoWarning,
         stacklevel=2,
     )
     return smoothing

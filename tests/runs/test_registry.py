@@ -13,9 +13,10 @@ import fedzo
 from fedzo.algorithms import ALGORITHMS, SERVER_STEPS
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
-from fedzo.errors import InvalidValue, UsageError
-from fedzo.runs.parts import check_part, class_of, describe_parts, make_parts
+from fedzo.errors import UsageError
+from fedzo.runs.registry import check_part, describe_parts, make_parts, maker
 from fedzo.uplinks import UPLINKS
+from raising import rejects
 
 OWN = '''
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ pull = 1.0
 [server]
 name = "MODULE:Momentum"
 [uplink]
-kind = "MODULE:Louder"
+name = "MODULE:Louder"
 gain = 3.0
 [run]
 rounds = 4
@@ -126,7 +127,7 @@ def test_a_file_names_parts_that_lie_beside_it(own):
     assert tables["algorithm"]["name"] == f"{own}:Proximal"
     assert tables["algorithm"]["pull"] == 1.0
     assert tables["server"] == {"name": f"{own}:Momentum", "keep": 0.5}
-    assert tables["uplink"] == {"kind": f"{own}:Louder", "gain": 3.0}
+    assert tables["uplink"] == {"name": f"{own}:Louder", "gain": 3.0}
 
 
 def test_settings_of_own_parts_can_be_set(own):
@@ -136,9 +137,9 @@ def test_settings_of_own_parts_can_be_set(own):
 
 
 def test_another_part_leaves_behind_the_keys_of_the_old_one(own):
-    experiment = Experiment.load(FILE, ["uplink.kind=ideal", "server.name=mean"])
+    experiment = Experiment.load(FILE, ["uplink.name=ideal", "server.name=mean"])
     assert (experiment.tables["uplink"], experiment.tables["server"]) == (
-        {"kind": "ideal"},
+        {"name": "ideal"},
         {"name": "mean"},
     )
     back = Experiment.load("quadratic", [f"server.name={own}:Momentum", "server.keep=0.1"])
@@ -171,7 +172,7 @@ def test_resume_refuses_another_part(own, capsys):
     [
         ("server.kep=1", "server.kep = 1: unknown key (did you mean 'keep'?); [server] takes keep"),
         ("server.keep=high", "server.keep = 'high': must be a number"),
-        ("uplink.kind=no_module:X", "uplink.kind = 'no_module:X': must be importable: No module"),
+        ("uplink.name=no_module:X", "uplink.name = 'no_module:X': must be importable: No module"),
         ("server.name=OWN:Gone", "server.name = 'OWN:Gone': must be importable: module 'OWN' has"),
         (
             "algorithm.name=OWN:number",
@@ -184,18 +185,15 @@ def test_resume_refuses_another_part(own, capsys):
             "fedzo.Algorithm",
         ),
         (
-            "uplink.kind=OWN:Proximal",
-            "uplink.kind = 'OWN:Proximal': must be a dataclass that is a subclass of fedzo.Uplink",
+            "uplink.name=OWN:Proximal",
+            "uplink.name = 'OWN:Proximal': must be a dataclass that is a subclass of fedzo.Uplink",
         ),
         ("server.name=meen", "server.name = 'meen': must be one of 'mean'"),
         (
             "algorithm.name=zo_sgd",
             "server.name = 'OWN:Momentum': must be 'mean': the algorithm zo_sgd has no server step",
         ),
-        (
-            "uplink.kind=seeds",
-            "algorithm.name = 'Proximal': must be an algorithm whose",
-        ),
+        ("uplink.name=seeds", "algorithm.name = 'Proximal': must be an algorithm whose"),
         ("problem.centre=3", "problem.centre = 3: unknown key; [problem] takes nothing else"),
     ],
 )
@@ -213,14 +211,14 @@ def test_what_is_wrong_is_told_in_a_line(own, override, told, capsys):
 )
 def test_what_is_described_is_made_again(table, known):
     for name, kind in known.items():
-        assert class_of(table, name) is kind
+        assert maker(table, name) is kind
         part = kind()
         check_part(table, part)
         algorithm = part if table == "algorithm" else fedzo.FedZO()
         algorithm = fedzo.FedZO(server=part) if table == "server" else algorithm
         uplink = part if table == "uplink" else fedzo.Ideal()
         tables = describe_parts(algorithm, uplink)
-        assert tables[table][{"uplink": "kind"}.get(table, "name")] == name
+        assert tables[table]["name"] == name
         again = make_parts(tables)
         assert again[:2] == (algorithm, uplink)
         assert again[2] == tables
@@ -262,10 +260,11 @@ def test_ask_and_tell_finds_own_parts_again(own, tmp_path):
     whole = fedzo.minimize(lambda x, device: float(SLOPE @ x), np.zeros(2), **given)
     assert opt.result().last.tobytes() == whole.last.tobytes()
     saved = json.loads((tmp_path / "run.json").read_text())
-    saved["tables"]["uplink"]["kind"] = "gone:Louder"
+    saved["tables"]["uplink"]["name"] = "gone:Louder"
     (tmp_path / "run.json").write_text(json.dumps(saved))
-    with pytest.raises(UsageError, match=r"run\.json .*uplink.kind = 'gone:Louder': must be impo"):
+    with pytest.raises(UsageError) as caught:
         fedzo.AskTell.load(tmp_path / "run.json")
+    assert caught.value.__cause__.key == "uplink.name"
 
 
 @dataclass(frozen=True)
@@ -277,21 +276,13 @@ class Stranger:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
-    [
-        ({"uplink": Stranger()}, r"uplink = Stranger\(\): must be a dataclass that is a subclass"),
-        (
-            {"uplink": fedzo.Ideal},
-            r"uplink = <class .*>: must be an object, such as Ideal\(\), not",
-        ),
-        ({"algorithm": fedzo.Ideal()}, r"algorithm = Ideal\(\): must be .* of fedzo.Algorithm"),
-    ],
+    "part", [{"uplink": Stranger()}, {"uplink": fedzo.Ideal}, {"algorithm": fedzo.Ideal()}]
 )
-def test_what_is_no_part_is_refused(part, told):
-    with pytest.raises((InvalidValue, UsageError), match=told):
+def test_other_objects_are_not_parts(part):
+    with rejects(*part):
         fedzo.minimize(lambda x, i: 0.0, np.zeros(2), devices=2, rounds=1, **part)
 
 
 def test_a_server_step_is_one():
-    with pytest.raises(InvalidValue, match=r"server = 3: must be a server optimizer such as"):
+    with rejects("server"):
         fedzo.FedZO(server=3)

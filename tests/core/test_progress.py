@@ -1,11 +1,11 @@
-"""What is said aside never fails, wherever standard error leads."""
+"""Progress never makes a run fail, whatever standard error is."""
 
 import io
 import sys
 
 import pytest
 
-from fedzo.core.telling import on_terminal, tell
+from fedzo.core.progress import LiveLine, show
 
 
 class Full(io.StringIO):
@@ -20,8 +20,12 @@ def closed():
 
 
 @pytest.mark.parametrize("stream", [None, Full(), closed()])
-def test_nobody_listens(monkeypatch, capsys, stream):
+def test_a_stream_that_cannot_be_written_is_ignored(monkeypatch, capsys, stream):
     monkeypatch.setattr(sys, "stderr", stream)
-    tell("hello")
-    assert not on_terminal()
+    show("hello")
+    line = LiveLine(sys.stderr)
+    assert not line.live
+    line.rewrite("round 1/9")
+    line.write("again")
+    line.close()
     assert capsys.readouterr().out == ""  # print(file=None) would have written there

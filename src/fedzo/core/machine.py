@@ -1,0 +1,13 @@
+"""What this machine has."""
+
+from __future__ import annotations
+
+import os
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system can tell
+        return os.cpu_count() or 1

@@ -1,0 +1,387 @@
+"""The registry: components by name, made from tables of a configuration and described as tables.
+
+A table's ``name`` is one of fedzo's own, or ``module:Class`` for the user's. Its other keys are the
+parameters of the named class or factory, checked against the signature. Configurations, saved runs
+and Flower nodes all make their components here. A description makes the same component again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.algorithms import ALGORITHMS, SERVER_STEPS, Algorithm
+from fedzo.algorithms.server import Mean, ServerStep
+from fedzo.core.importing import import_object, own_folder
+from fedzo.core.objective import Objective, is_plain, name_of
+from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
+from fedzo.problems import PROBLEMS
+from fedzo.problems.function import FunctionObjective
+from fedzo.runs.options import RunOptions
+from fedzo.uplinks import UPLINKS, Uplink
+
+Array = NDArray[Any]
+Table = dict[str, Any]
+
+
+class Component(NamedTuple):
+    """A table that makes one of several things: the known names, the default, the base class.
+
+    A known name stands for a class, or for ``module:name``, which is imported on first use.
+    """
+
+    known: Mapping[str, Any]
+    default: str | None
+    base: type
+
+
+COMPONENTS = {
+    "problem": Component(PROBLEMS, None, Objective),
+    "algorithm": Component(ALGORITHMS, "fedzo", Algorithm),
+    "server": Component(SERVER_STEPS, "mean", ServerStep),
+    "uplink": Component(UPLINKS, "ideal", Uplink),
+}
+PARTS = ("algorithm", "server", "uplink")  # the components beside the problem
+NOT_IMPORTABLE = "is defined where no other program can import it"
+
+
+# ------------------------------------------------------------------------------- from a name
+
+
+def maker(table: str, name: object, known: Mapping[str, Any] | None = None) -> Any:
+    """Return the class, or the factory of a problem, that a table's name stands for.
+
+    With ``known``, only these names are allowed, and nothing is imported.
+
+    >>> maker("algorithm", "fedzo").__name__
+    'FedZO'
+    >>> maker("uplink", "ideel")
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: uplink.name = 'ideel': must be one of 'ideal', 'aircomp', 'seeds',
+    'robust', 'robust_seeds', or 'module:Class' for your own (did you mean 'ideal'?)
+    """
+    component, key = COMPONENTS[table], f"{table}.name"
+    names = component.known if known is None else known
+    own = "factory" if table == "problem" else "Class"
+    allowed = one_of(names) + (f", or 'module:{own}' for your own" if known is None else "")
+    if name is None:
+        raise UsageError(f"{key} is missing: it must be {allowed}", code="missing-key")
+    imports = known is None and isinstance(name, str) and ":" in name
+    if not (imports or (isinstance(name, str) and name in names)):
+        raise InvalidValue(key, name, allowed + nearest(str(name), names))
+    found = names.get(str(name), name)
+    if isinstance(found, str):
+        found = import_object(key, found)
+    if table == "problem":
+        try:
+            inspect.signature(found)
+        except (TypeError, ValueError) as error:
+            allowed = "a function or class that makes an Objective"
+            raise InvalidValue(key, name, allowed) from error
+    elif not (inspect.isclass(found) and issubclass(found, component.base) and is_dataclass(found)):
+        needed = f"a dataclass that is a subclass of fedzo.{component.base.__name__}"
+        raise InvalidValue(key, name, needed)
+    return found
+
+
+def make_parts(
+    tables: Mapping[str, Any], algorithms: Mapping[str, Any] | None = None
+) -> tuple[Algorithm, Uplink, dict[str, Table]]:
+    """Return the algorithm and the uplink that tables describe, and the tables with defaults.
+
+    With ``algorithms``, only these algorithms and fedzo's own server steps and uplinks are
+    allowed, and nothing is imported: a node reads the tables of a run in this way.
+
+    >>> algorithm, uplink, resolved = make_parts({"algorithm": {"local_steps": 2}})
+    >>> algorithm.local_steps, uplink, resolved["server"]
+    (2, Ideal(), {'name': 'mean'})
+    """
+    keys = {table: dict(tables.get(table, {})) for table in PARTS}
+    names = {table: keys[table].pop("name", COMPONENTS[table].default) for table in PARTS}
+    known: dict[str, Any] = {}
+    if algorithms is not None:
+        known = {"algorithm": algorithms, "server": SERVER_STEPS, "uplink": UPLINKS}
+    makers = {table: maker(table, names[table], known.get(table)) for table in PARTS}
+    server, server_keys = make("server", makers["server"], keys["server"])
+    uplink, uplink_keys = make("uplink", makers["uplink"], keys["uplink"])
+    kind, given = makers["algorithm"], {"server": server}
+    if not has_server(kind):
+        if not isinstance(server, Mean):
+            allowed = f"'mean': the algorithm {names['algorithm']} has no server step"
+            raise InvalidValue("server.name", names["server"], allowed)
+        given = {}
+    arguments = arguments_of("algorithm", kind, keys["algorithm"], hidden=tuple(given))
+    resolved = {"algorithm": {"name": names["algorithm"], **arguments}}
+    if given:
+        resolved["server"] = {"name": names["server"], **server_keys}
+    resolved["uplink"] = {"name": names["uplink"], **uplink_keys}
+    with naming("algorithm"):
+        return kind(**arguments, **given), uplink, resolved
+
+
+def has_server(kind: Any) -> bool:
+    """Return whether an algorithm has a server step."""
+    return any(field.name == "server" for field in fields(kind))
+
+
+def check_part(table: str, part: object) -> None:
+    """Raise unless ``part`` is an object that such a table could have made."""
+    known, default, base = COMPONENTS[table]
+    if isinstance(part, base) and is_dataclass(part):
+        return
+    example = known[str(default)].__name__
+    if isinstance(part, type) and issubclass(part, base):
+        raise InvalidValue(table, part, f"an object, such as {example}(), not a class")
+    needed = f"a dataclass that is a subclass of fedzo.{base.__name__}, such as fedzo.{example}()"
+    raise InvalidValue(table, part, needed)
+
+
+# ---------------------------------------------------------------------- checked by a signature
+
+
+def make(table: str, factory: Callable[..., Any], keys: Mapping[str, Any]) -> Any:
+    """Return the object that a table makes, and the table's keys with the defaults.
+
+    >>> make("point", complex, {"real": 1, "imag": 2})
+    ((1+2j), {'real': 1, 'imag': 2})
+    """
+    arguments = arguments_of(table, factory, keys)
+    with naming(table):
+        return factory(**arguments), arguments
+
+
+def arguments_of(
+    table: str, factory: Callable[..., Any], keys: Mapping[str, Any], hidden: Sequence[str] = ()
+) -> Table:
+    """Check keys against a factory's parameters, by name and type; fill in the defaults.
+
+    Parameters that are ``hidden`` cannot be set by a key.
+
+    >>> def line(slope: float, start: float = 0.0): ...
+    >>> arguments_of("line", line, {"slope": 2})
+    {'slope': 2.0, 'start': 0.0}
+    >>> arguments_of("line", line, {"slop": 2})
+    Traceback (most recent call last):
+    fedzo.errors.UsageError: line.slop = 2: unknown key (did you mean 'slope'?); ...
+    """
+    parameters = inspect.signature(factory).parameters
+    by_name = {
+        name: p
+        for name, p in parameters.items()
+        if name not in hidden and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
+    takes_any = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    hints = _hints(factory)
+    for key, value in keys.items():
+        if key not in by_name and not takes_any:
+            whose = "" if table in ("run", "flower") else f" for {factory.__name__}"
+            raise UsageError(
+                f"{table}.{key} = {shown(value)}: unknown key{nearest(key, by_name)}; "
+                f"[{table}] takes {', '.join(by_name) or 'nothing else'}{whose}",
+                code="unknown-key",
+            )
+        hint = hints.get(key, Any)
+        if not _fits(value, hint):
+            raise InvalidValue(f"{table}.{key}", value, _type_name(hint))
+    arguments: Table = {}
+    for name, parameter in by_name.items():
+        hint = hints.get(name, Any)
+        if name not in keys and parameter.default is parameter.empty:
+            missing = f"{table}.{name} is missing: {_type_name(hint)} is needed"
+            raise UsageError(missing, code="missing-key")
+        value = keys.get(name, parameter.default)
+        # 1 is a valid learning rate, and means 1.0.
+        arguments[name] = float(value) if float in _options(hint) and type(value) is int else value
+    return {**arguments, **{k: v for k, v in keys.items() if k not in by_name}}
+
+
+def parameters_of(factory: Callable[..., Any]) -> set[str]:
+    """Return the names of a factory's parameters.
+
+    >>> sorted(parameters_of(lambda dim, seed=0: None))
+    ['dim', 'seed']
+    """
+    return set(inspect.signature(factory).parameters)
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    # Hints of a dataclass's fields are resolved in the modules of their own classes.
+    whole = is_dataclass(factory) or not inspect.isclass(factory)
+    try:
+        return typing.get_type_hints(factory if whole else factory.__init__)
+    except (NameError, TypeError):  # hints for type checkers only, or an object without hints
+        return {}
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a TOML value fits a parameter of this type."""
+    return any(_fits_option(value, option) for option in _options(hint))
+
+
+def _fits_option(value: Any, option: Any) -> bool:
+    kind = typing.get_origin(option) or option
+    if kind is typing.Literal:
+        return value in typing.get_args(option)
+    if option is Any or (option is type(None) and value is None):
+        return True
+    if isinstance(value, bool) or option is bool:
+        return isinstance(value, bool) and option is bool
+    if option is float:
+        return isinstance(value, float) or is_number(value)
+    if kind is tuple:
+        return isinstance(value, list | tuple)  # TOML has lists only
+    return isinstance(value, kind) if inspect.isclass(kind) else True
+
+
+def _type_name(hint: Any) -> str:
+    """Return a type as an error message names it."""
+    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    names |= {list: "a list", tuple: "a list", dict: "a table", Any: "a value"}
+    found = []
+    for option in _options(hint):
+        if typing.get_origin(option) is typing.Literal:
+            values = [str(value) for value in typing.get_args(option)]
+            found.append(one_of(values) if len(values) > 1 else repr(values[0]))
+        elif option is not type(None):
+            found.append(names.get(typing.get_origin(option) or option, str(option)))
+    return " or ".join(found)
+
+
+# ----------------------------------------------------------------------------------- to a table
+
+
+def describe_parts(algorithm: Algorithm, uplink: Uplink) -> dict[str, Table]:
+    """Return the tables that make this algorithm, with its server step, and this uplink.
+
+    >>> from fedzo import FedZO, Ideal
+    >>> tables = describe_parts(FedZO(local_steps=2), Ideal())
+    >>> tables["algorithm"]["local_steps"], tables["server"], tables["uplink"]
+    (2, {'name': 'mean'}, {'name': 'ideal'})
+    """
+    described = {"algorithm": _describe("algorithm", algorithm)}
+    if described["algorithm"].pop("server", None) is not None:
+        described["server"] = _describe("server", algorithm.server)  # type: ignore[attr-defined]
+    return described | {"uplink": _describe("uplink", uplink)}
+
+
+def _describe(table: str, part: Any) -> Table:
+    names = {kind: name for name, kind in COMPONENTS[table].known.items()}
+    return {"name": names.get(type(part), name_of(type(part))), **asdict(part)}
+
+
+def describe_job(
+    algorithm: Algorithm, uplink: Uplink, run: RunOptions, problem: Mapping[str, Any]
+) -> dict[str, Table]:
+    """Return the configuration of a run that was started in Python.
+
+    If no configuration can start the same run, ``python_only`` in its [problem] has the reason.
+
+    Examples
+    --------
+    >>> from fedzo import FedZO, Ideal
+    >>> tables = describe_job(FedZO(), Ideal(), RunOptions(rounds=3), {"name": "quadratic"})
+    >>> tables["problem"], tables["run"]["rounds"]
+    ({'name': 'quadratic'}, 3)
+    """
+    described = {key: value for key, value in problem.items() if key != "seed"}
+    parts, table = describe_parts(algorithm, uplink), dict(vars(run))
+    if "seed" in problem:  # a configuration has it under another name
+        table["data_seed"] = problem["seed"]
+    reason = _why_python_only("algorithm", algorithm) or _why_python_only("uplink", uplink)
+    if reason:
+        described.setdefault("python_only", reason)
+    names = [str(keys.get("name")) for keys in (described, *parts.values())]
+    folders = {own_folder(name.partition(":")[0]) for name in names if ":" in name} - {None}
+    if len(folders) == 1:
+        table["modules"] = str(folders.pop())
+    return {"problem": described, **parts, "run": table}
+
+
+def describe_problem(fun: object, objective: Objective, start: Array) -> Table:
+    """Return the [problem] table of a problem that was made in Python.
+
+    ``start`` is the x0 of the run, shape (dim,): a configuration can only use ``initial()``.
+
+    Examples
+    --------
+    >>> from fedzo.problems.quadratic import Quadratic
+    >>> problem = Quadratic(dim=3, gradient_noise=0.5)
+    >>> table = describe_problem(problem, problem, problem.initial())
+    >>> table["name"], table["gradient_noise"]
+    ('quadratic', 0.5)
+    >>> describe_problem(problem, problem, np.ones(3))["python_only"]
+    'its x0 was given in Python'
+    """
+    if isinstance(objective, FunctionObjective):
+        table: Table = {"name": name_of(fun), "dim": objective.dim}
+        table |= {"devices": objective.devices, "max_queries": objective.meter.max_queries}
+        if objective.box is not None:
+            table["bounds"] = objective.box.pairs()
+        if objective.logarithm is not None:
+            table["scale"] = objective.logarithm.names
+        if objective.scale is not None:
+            table["x_scale"] = objective.scale.tolist()
+        return table | {"python_only": "its problem is a function that was given in Python"}
+    names = {factory: name for name, factory in PROBLEMS.items()}
+    own, factory, initial = objective.made_with, _found(objective.made_by), objective.initial()
+    plain = {key: value for key, value in own.items() if is_plain(value)}
+    table = {"name": names.get(objective.made_by, objective.made_by), **plain}
+    if factory is None:
+        reason = f"its problem {NOT_IMPORTABLE}"
+    elif lost := [key for key, value in own.items() if not _survives(key, value, factory)]:
+        reason = f"its problem was made with {', '.join(lost)} in Python"
+    elif not _same_start(start, np.asarray(initial)):
+        reason = "its x0 was given in Python"
+    else:
+        return table
+    return {**table, "dim": objective.dim, "devices": objective.devices, "python_only": reason}
+
+
+def _same_start(start: Array, initial: Array) -> bool:
+    """Return whether a run from ``initial()`` has this start, in the same precision."""
+    precision = initial.dtype if initial.dtype == np.float32 else np.dtype(np.float64)
+    return start.dtype == precision and np.array_equal(start, initial)
+
+
+def _why_python_only(table: str, part: Any) -> str:
+    """Return why a part cannot be made from its table; an empty string if it can."""
+    what = {"server": "server step"}.get(table, table)
+    kind = _found(name_of(type(part)))
+    if kind is None:
+        return f"its {what} {NOT_IMPORTABLE}"
+    own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+    server = own.pop("server") if table == "algorithm" and has_server(kind) else None
+    if lost := [key for key, value in own.items() if not _survives(key, value, kind)]:
+        return f"its {what} was made with {', '.join(lost)} in Python"
+    return "" if server is None else _why_python_only("server", server)
+
+
+def _found(name: str) -> Any:
+    """Return the object that any program can import by this name; None if there is none."""
+    module, _, attribute = name.partition(":")
+    return None if module == "__main__" else getattr(sys.modules.get(module), attribute, None)
+
+
+def _survives(key: str, value: object, factory: Any) -> bool:
+    """Return whether an argument is unchanged after it was written to TOML, which has no null."""
+    if is_plain(value) and not _holds_none(value):
+        return True
+    parameter = inspect.signature(factory).parameters.get(key)
+    return parameter is not None and parameter.default is value
+
+
+def _holds_none(value: object) -> bool:
+    return any(map(_holds_none, value)) if isinstance(value, list | tuple) else value is None

@@ -1,0 +1,333 @@
+"""The files of a run: configuration, history, checkpoint, models, curves.
+
+Every file is replaced in one step (written beside, synced, renamed). A kill at any moment leaves
+the old file or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.core.files import Config, sync_file, toml_text, unfinished, write_atomic
+from fedzo.core.objective import Best
+from fedzo.errors import CannotWrite, UsageError
+from fedzo.runs.history import HISTORY, HistoryDigest, Record, as_line, read_history
+from fedzo.runs.options import FlowerSettings, RunOptions
+
+Array = NDArray[Any]
+
+FORMAT = 3  # of checkpoints; changes with their content
+
+# Settings that may change when a run is resumed.
+FREE_KEYS = {
+    ("problem", "max_queries"),
+    *(("run", field.name) for field in fields(RunOptions) if not field.name.endswith("seed")),
+    *(("flower", field.name) for field in fields(FlowerSettings)),
+}
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Return the settings that changed although they must not change on resume.
+
+    >>> differences({"run": {"seed": 0, "rounds": 5}}, {"run": {"seed": 1, "rounds": 9}})
+    ['run.seed = 0, now 1']
+    """
+    keys = {(table, key) for config in (old, new) for table in config for key in config[table]}
+    return [
+        f"{table}.{key} = {was!r}, now {now!r}"
+        for table, key in sorted(keys - FREE_KEYS)
+        if (was := old.get(table, {}).get(key)) != (now := new.get(table, {}).get(key))
+        and repr(was) != repr(now)  # nan is not equal to itself
+    ]
+
+
+def flatten(state: Any) -> tuple[Array, ...]:
+    """Return the arrays of a state, which is an array or a nested tuple of arrays.
+
+    >>> flatten((np.array([1.0]), (np.array([2.0]), np.array([3.0]))))
+    (array([1.]), array([2.]), array([3.]))
+    """
+    if not isinstance(state, tuple):
+        return (state,)
+    return tuple(array for part in state for array in flatten(part))
+
+
+def unflatten(like: Any, arrays: Sequence[Array]) -> Any:
+    """Return the arrays as a state with the structure of ``like``.
+
+    >>> unflatten((0, (0, 0)), [1, 2, 3])
+    (1, (2, 3))
+    """
+    return _filled(like, iter(arrays))
+
+
+def _filled(like: Any, arrays: Iterator[Array]) -> Any:
+    if not isinstance(like, tuple):
+        return next(arrays)
+    parts = [_filled(part, arrays) for part in like]
+    return tuple(parts) if type(like) is tuple else type(like)(*parts)  # else a named tuple
+
+
+class Checkpoint(NamedTuple):
+    """Everything that an exact resume needs. There are no random generators to save."""
+
+    round: int
+    state: tuple[Array, ...]
+    totals: Mapping[str, Any]  # queries, bytes and so on, over all rounds
+    metered: int  # queries that the problem's own meter has counted
+    best: Best
+    last: Mapping[str, Any]  # the RoundInfo of the last round
+    dropped: list[Record]  # devices dropped since the last evaluation
+    seconds: float
+    config: Config
+    start: str  # a digest of x0
+    records: int  # of the history, on schedule
+    digest: str  # of these records
+
+    def packed(self) -> bytes:
+        """Return the content of the file, with a checksum over all fields."""
+        best = self.best._asdict()
+        arrays: dict[str, Any] = {f"state_{i}": a for i, a in enumerate(self.state)}
+        arrays["best"] = best.pop("x")
+        meta = self._asdict() | {"config": toml_text(self.config), "best": best}
+        del meta["state"]
+        text = json.dumps(meta)
+        seal = np.array(_checksum(text, arrays))
+        file = io.BytesIO()
+        np.savez(file, format=np.array(FORMAT), meta=np.array(text), seal=seal, **arrays)
+        return file.getvalue()
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Return the checkpoint in a file; raise UsageError if the file is damaged."""
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            text = str(arrays.pop("meta"))
+            found = int(arrays.pop("format", 1))  # format 1 had no number
+            if found != FORMAT:
+                raise UsageError(
+                    f"{path} has format {found}, and this fedzo reads format {FORMAT}: "
+                    "resume with the fedzo that wrote it",
+                    code="checkpoint-format",
+                )
+            if str(arrays.pop("seal")) != _checksum(text, arrays):
+                raise ValueError("wrong checksum")
+            meta = json.loads(text)
+            meta["config"] = tomllib.loads(meta["config"])
+            meta["best"] = Best(arrays.pop("best"), **meta["best"])
+            state = tuple(arrays[f"state_{i}"] for i in range(len(arrays)))
+            return cls(state=state, **meta)
+        except UsageError:
+            raise
+        except Exception as error:  # a zip file can be damaged in too many ways to list
+            message = f"{path} is damaged and cannot be resumed"
+            raise UsageError(message, code="damaged-checkpoint") from error
+
+
+def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
+    """Return a checksum over all fields of a checkpoint, their names, types and shapes."""
+    digest = hashlib.sha256(text.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+class RunFolder:
+    """The files of one run, by the names that readers of a run folder rely on."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.toml"
+        self.history = self.path / HISTORY
+        self.checkpoint = self.path / "checkpoint.npz"
+        self.model = self.path / "model.npy"
+        self.best = self.path / "best.npy"
+        self.curves = self.path / "curves.png"
+        self.mark = self.path / ".fedzo"  # a run may write here
+
+    def has_run(self) -> bool:
+        """Return whether a run was started here."""
+        # Path.exists raises in folders without permission; held() then reports the cause.
+        return os.path.exists(self.config) or os.path.exists(self.checkpoint)
+
+    def check_free(self) -> None:
+        """Raise unless the folder is empty or new, or marked as the folder of a run.
+
+        Files that a run did not write are never changed or deleted.
+        """
+        if os.path.exists(self.mark):
+            return
+        try:
+            foreign = next(self.path.iterdir(), None)
+        except OSError:  # not there yet, or held() reports the cause
+            return
+        if foreign is not None:
+            raise UsageError(
+                f"{self.path} holds files that are not of a run, such as {foreign.name}: "
+                "choose an empty or new folder",
+                code="foreign-files",
+            )
+
+    def claim(self) -> None:
+        """Mark the folder as one that holds several runs, unless it holds other files.
+
+        It may already hold the runs of a sweep or a reproduction that was stopped.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            below = (self.path.glob("*/" * depth + self.mark.name) for depth in (1, 2, 3))
+            if next(itertools.chain.from_iterable(below), None) is None:
+                self.check_free()
+            self.mark.touch()
+        except OSError as error:
+            raise _not_writable(self.path, error) from error
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder, and lock it against other runs.
+
+        The lock is on the folder itself: it needs no file, and a kill releases it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = _lock(self.path)
+        except (OSError, ValueError) as error:  # ValueError: a null byte
+            raise _not_writable(self.path, error) from error
+        try:
+            yield
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def prepare(self, config: Config) -> None:
+        """Mark the folder and write the configuration."""
+        own = (self.config, self.history, self.checkpoint, self.model, self.best, self.curves)
+        try:
+            self.mark.touch()
+            for left in (left for path in own for left in unfinished(path)):
+                left.unlink()  # of a run that was killed while it wrote
+        except OSError as error:
+            raise _not_writable(self.path, error) from error
+        write_atomic(self.config, toml_text(config).encode())
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one line to the history."""
+        try:
+            with self.history.open("a") as file:
+                file.write(as_line(record))
+        except OSError as error:
+            raise CannotWrite(self.history, error) from error
+
+    def trim_history(
+        self, upto: int, scheduled: Callable[[int], bool], lenient: bool = False
+    ) -> list[Record]:
+        """Reduce the history to the records on schedule up to a round, and return them.
+
+        The result equals the history of an uninterrupted run at that round. If ``lenient``, it
+        has every record that can be read, one per round, in order.
+        """
+        kept = [
+            record
+            for record in read_history(self.history, lenient)
+            if record["round"] <= upto and scheduled(record["round"])
+        ]
+        if lenient:
+            kept = [record for _, record in sorted({r["round"]: r for r in kept}.items())]
+        write_atomic(self.history, "".join(map(as_line, kept)).encode())
+        return kept
+
+    def check_history(self, checkpoint: Checkpoint) -> int:
+        """Return the last round whose record a resumed run keeps; raise if records are missing.
+
+        A kill may come between the record of a round and the checkpoint after it. The round's
+        checkpoint is then older than its record, which the resumed run writes again.
+        """
+        options, seen = RunOptions(**checkpoint.config.get("run", {})), HistoryDigest()
+        expected, before = (checkpoint.records, checkpoint.digest), None
+        for record in read_history(self.history):
+            if record["round"] <= checkpoint.round and options.evaluates(record["round"]):
+                if record["round"] == checkpoint.round and before is None:
+                    before = (seen.count, seen.digest())
+                seen.add(record)
+        if (seen.count, seen.digest()) == expected:
+            return checkpoint.round
+        if before == expected:
+            return checkpoint.round - 1
+        found = "other" if seen.count == checkpoint.records else str(seen.count)
+        raise UsageError(
+            f"{self.history} does not fit its checkpoint: it has {found} records up to round "
+            f"{checkpoint.round}, and {checkpoint.records} were written. Use --repair to resume "
+            "with the records that can be read",
+            code="history-mismatch",
+        )
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint, after the records of the history that it counts."""
+        sync_file(self.history)
+        write_atomic(self.checkpoint, checkpoint.packed())
+
+    def load(self) -> Checkpoint | None:
+        """Read the checkpoint, if there is one."""
+        return Checkpoint.read(self.checkpoint) if self.checkpoint.exists() else None
+
+    def save_models(self, last: Array, best: Array) -> None:
+        """Write the model after the last round, and the best model if it differs."""
+        _save_array(self.model, last)
+        if not np.array_equal(last, best):
+            _save_array(self.best, best)
+        else:
+            self.best.unlink(missing_ok=True)  # written before a resume
+
+    def draw_curves(self) -> None:
+        """Draw ``curves.png`` from the history, if it has records."""
+        from fedzo.plots.curves import draw_curves
+
+        if history := list(read_history(self.history)):
+            draw_curves({self.path.name: [history]}, self.curves)
+
+
+def _not_writable(path: Path, error: Exception) -> UsageError:
+    reason: object = error.strerror if isinstance(error, OSError) else error
+    if isinstance(error, FileExistsError):
+        reason = "it is not a folder"
+    return UsageError(f"cannot write to {path}: {reason}", code="cannot-write")
+
+
+def _save_array(path: Path, array: Array) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    write_atomic(path, buffer.getvalue())
+
+
+def _lock(folder: Path) -> int | None:
+    """Return a lock on a folder, to be closed; None if the system has no such locks."""
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        message = f"{folder} is in use by another run: choose another folder"
+        raise UsageError(message, code="folder-in-use") from error
+    except OSError:  # a file system without locks
+        os.close(handle)
+        return None
+    return handle

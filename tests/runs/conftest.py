@@ -1,0 +1,11 @@
+"""Fixtures that the tests of runs share."""
+
+import pytest
+
+from fedzo.problems.quadratic import Quadratic
+from fedzo.problems.softmax import softmax
+
+
+@pytest.fixture(scope="session")
+def problems():
+    return {"quadratic": Quadratic(dim=12, devices=10), "softmax": softmax(devices=10)}
