@@ -73,7 +73,7 @@ def test_most_inputs_must_show_differences_not_only_those_near_the_boundary():
     inputs[:8] = 0.52
     problem = Attack(FunctionModel(scores), [inputs], [0], eps=0.5)
     with pytest.warns(UserWarning, match="smoothing is raised from 1 to 4"):
-        assert problem.smoothing(Draws(0, Stream.DIRECTIONS)) == 4  # the root of 16
+        assert problem.suggest_smoothing(Draws(0, Stream.DIRECTIONS)) == 4  # the root of 16
 
 
 @pytest.mark.parametrize(("digits", "total"), [(1, 0.7), (2, 0.98), (3, 1.001)])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from fedzo.core.capabilities import HasGradient, HasSizes, WritesFiles
 from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.work import Update
 from fedzo.errors import InvalidValue
@@ -227,12 +228,12 @@ def test_losses_have_the_same_bits_with_any_number_of_workers(problem):
 def test_tells_what_the_problem_tells():
     local = LocalFederation(softmax(devices=10), seed=4)
     assert (local.dim, local.devices, local.seed) == (7850, 10, 4)
-    assert local.offers("size")
-    assert local.offers("gradient")
-    assert not local.offers("write_files")
+    assert local.provides(HasSizes)
+    assert local.provides(HasGradient)
+    assert not local.provides(WritesFiles)
     assert local.evaluation_cost == 4000
     assert local.workers >= 1
-    assert not federation(1).offers("size")
+    assert not federation(1).provides(HasSizes)
 
 
 def test_impossible_workers():

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 import fedzo
 from fedzo.algorithms import ALGORITHMS
 from fedzo.config.experiment import Experiment
+from fedzo.core.capabilities import HasGradient, Streamed
 from fedzo.core.federation import LocalFederation
 from fedzo.core.work import Work
 from fedzo.errors import Halted
@@ -553,7 +554,9 @@ def test_sizes_of_devices_are_told_by_their_own_node():
 
 
 def test_one_node_does_not_say_what_can_be_asked():
-    assert FlowerFederation(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK).offers("gradient")
+    federation = FlowerFederation(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK)
+    assert federation.provides(HasGradient)
+    assert not federation.provides(Streamed)
 
 
 @pytest.mark.parametrize(

@@ -249,10 +249,9 @@ def test_what_is_not_private_is_not_answered():
     with pytest.raises(Refused):
         private.values(np.zeros((3, 8)), (0, 1, None))
     assert private.metrics(np.zeros(8)) == {}
-    assert not any(private.offers(name) for name in ("gradient", "fused_step", "metrics"))
     grid = node(softmax(devices=20), dotted=DOTTED)
     (reply,) = grid.send_and_receive([Message(wire.greeting({}), 1, wire.HELLO)])
-    assert "gradient" not in wire.read_hello(reply.content).offers
+    assert "HasGradient" not in wire.read_hello(reply.content).offers
 
 
 def test_softmax_still_learns_under_noise():

@@ -1,17 +1,20 @@
 """A module is trained by streamed directions as it would be by held ones, and by nothing else."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import fedzo
+from fedzo.algorithms import HiSo
 from fedzo.core import estimator as estimator_module
-from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.streams import KINDS, Combination
+from fedzo.core.work import Work
 from fedzo.errors import InvalidValue, UsageError
 from fedzo.runs.folder import RunFolder
+from raising import fails
 
 torch = pytest.importorskip("torch")
 TorchProblem = fedzo.TorchProblem
@@ -57,7 +60,7 @@ def samples(devices=3, count=20, dtype=torch.float64):
 class Held(TorchProblem):
     """The same problem, with directions that are held and points that are built."""
 
-    values_streamed = Objective.values_streamed
+    values_streamed = None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,7 +199,7 @@ def test_a_result_has_the_state_of_its_own_module():
     state = first.state_dict()
     assert state.keys() == module.state_dict().keys()
     assert np.array_equal(state["4.weight"].flatten(), first.x[: state["4.weight"].numel()])
-    with pytest.raises(UsageError, match=r"take result\.x"):
+    with fails("no-state-dict"):
         fedzo.minimize(lambda x, device: float(x @ x), np.ones(2), devices=1).state_dict()
 
 
@@ -385,6 +388,37 @@ def test_in_place_a_device_leaves_the_module_as_it_was():
     assert np.array_equal(problem.initial(), before)  # to the bit
     largest = max(layer.weight.numel() + layer.bias.numel() for layer in (module[0], module[4]))
     assert problem._scratch._spare.numel() == largest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fedzo.FedZO(learning_rate=0.05, directions=2, local_steps=2, server=HiSo(nu=0.3)),
+        fedzo.ZOSGD(learning_rate=0.05, directions=2),
+    ],
+    ids=["scaled", "pooled"],
+)
+def test_wrapped_problems_are_streamed_held_and_in_place_one_run(algorithm, kind):
+    """HiSo scales directions, ZO-SGD pools devices: both wrap the problem."""
+    algorithm, found = replace(algorithm, direction_kind=kind), []
+    for make, options in ((Held, {}), (TorchProblem, {}), (TorchProblem, {"in_place": True})):
+        problem = make(network(), loss, samples(), **options)
+        found.append(fedzo.minimize(problem, algorithm=algorithm, rounds=4).last.copy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[2], found[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("factors", [None, np.linspace(0.5, 2.0, 55)], ids=["plain", "scaled"])
+def test_in_place_a_round_builds_no_points_and_leaves_the_start(factors, monkeypatch):
+    problem = TorchProblem(network(), loss, samples(), in_place=True)
+    monkeypatch.setattr(TorchProblem, "values", None)  # (k, d) points
+    before = problem.initial().copy()
+    algorithm = fedzo.FedZO(smoothing=0.5, directions=4, local_steps=2)
+    factors = None if factors is None else np.resize(factors, problem.dim)
+    work = Work(algorithm, problem.initial(), round=0, seed=3, stretch=factors)
+    assert np.isfinite(work(problem, 1).coefficients).all()
+    assert np.array_equal(problem.initial(), before)  # to the bit
 
 
 def test_in_place_after_a_failing_loss_the_module_is_as_it_was():

@@ -158,7 +158,7 @@ def test_the_norms_of_the_upper_layers_are_trained(folder, reviews):
     problem = small(folder)
     assert problem.dim == (2 * 2 + 1) * 16  # two norms in each of two layers, and the last one
     assert sum(problem.size(i) for i in range(4)) == 20
-    assert problem.made_by == "fedzo.problems.text:text"
+    assert problem.factory == "fedzo.problems.text:text"
     algorithm = fedzo.FedZO(
         learning_rate=0.3, smoothing=0.05, directions=8, difference="central", batch_size=8
     )

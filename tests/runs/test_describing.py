@@ -257,7 +257,7 @@ def test_a_class_without_arguments_takes_none(tmp_path):
     class Still(fedzo.Objective):
         dim, devices = 2, 3
 
-    assert Still().made_with == {}
+    assert Still().factory_kwargs == {}
     with pytest.raises(TypeError):
         Still(3)
     with pytest.raises(TypeError):

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedzo.core.capabilities import Best
 from fedzo.core.files import write_atomic
-from fedzo.core.objective import Best
 from fedzo.errors import FedzoError, UsageError
 from fedzo.runs.checkpoint import Checkpoint
 from fedzo.runs.folder import RunFolder

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
+from fedzo.core.capabilities import HasSizes
 from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator
 from fedzo.core.federation import Federation, Replies
@@ -208,7 +209,7 @@ def check_weighting(weighting: str, federation: Federation | None = None) -> Non
     if weighting not in WEIGHTINGS:
         allowed = one_of(WEIGHTINGS) + nearest(weighting, WEIGHTINGS)
         raise InvalidValue("weighting", weighting, allowed)
-    if federation is not None and weighting == "size" and not federation.offers("size"):
+    if federation is not None and weighting == "size" and not federation.provides(HasSizes):
         raise InvalidValue("weighting", "size", "'uniform': the problem gives no device sizes")
 
 

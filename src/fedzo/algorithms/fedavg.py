@@ -16,6 +16,7 @@ from fedzo.algorithms.base import (
     check_weighting,
     weight_of,
 )
+from fedzo.core.capabilities import HasGradient
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -85,7 +86,7 @@ class FedAvg(Algorithm):
         """Return the state before round 0."""
         check_participants(self.participants, federation)
         check_weighting(self.weighting, federation)
-        if not federation.offers("gradient"):
+        if not federation.provides(HasGradient):
             raise InvalidValue("name", "fedavg", "another algorithm: the problem has no gradients")
         if uplink.wants_coefficients:
             raise InvalidValue(
@@ -105,12 +106,12 @@ class FedAvg(Algorithm):
 
     def local(self, objective: Objective, device: int, x: Array, at: Draws) -> Update:
         """Return Δ_i^t: H gradient steps from x^t."""
-        delta = np.zeros_like(x)
+        first_order, delta = objective.capability(HasGradient), np.zeros_like(x)
+        assert first_order is not None, "init checks it"
         for k in range(self.local_steps):
             draws = at.on(Stream.BATCHES)._replace(step=k)
-            gradient = objective.gradient(
-                x + delta, objective.batch(device, self.batch_size, draws)
-            )
+            batch = objective.batch(device, self.batch_size, draws)
+            gradient = first_order.gradient(x + delta, batch)
             delta -= (self.learning_rate * gradient).astype(delta.dtype)
         if not np.isfinite(delta).all():
             raise NonFinite("the gradient", at.round + 1, device)

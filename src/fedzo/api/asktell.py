@@ -118,7 +118,9 @@ class AskTell:
             tables={},
         )
         federation = _AskingFederation(objective, run.seed, notes)
-        self._loop = _AskingLoop.begin(job, federation, u0, point=objective.point, pending=pending)
+        self._loop = _AskingLoop.begin(
+            job, federation, u0, to_user=objective.to_user, pending=pending
+        )
         self._end: tuple[Status, str] | None = None
         self._wanted: list[Query] = []
         self._proceed()

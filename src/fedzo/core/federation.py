@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from fedzo.core.batching import QueryBatcher
 from fedzo.core.budget import Meter
-from fedzo.core.gathering import Gathering
-from fedzo.core.objective import Objective
+from fedzo.core.capabilities import BatchesQueries, HasScale, OwnThreads
+from fedzo.core.objective import Objective, evaluation_cost, meter_of
 from fedzo.core.work import Update, Work
 from fedzo.errors import BudgetSpent, NoAnswer, UsageError, check_count
 
@@ -92,8 +93,8 @@ class Federation(Protocol):
         at: TracebackType | None,
     ) -> None: ...
 
-    def offers(self, method: str) -> bool:
-        """Return whether the devices' problem has one of an objective's optional methods."""
+    def provides(self, kind: type[Any]) -> bool:
+        """Return whether the devices' problem has a capability."""
         ...
 
     def map(self, work: Work, devices: Sequence[int] | Array) -> Replies:
@@ -135,15 +136,18 @@ class LocalFederation:
             check_count("workers", workers)
         self.objective, self.seed = objective, seed
         self.dim, self.devices = objective.dim, objective.devices
-        self.meter, self.scale = objective.meter, objective.scale
+        scaled = objective.capability(HasScale)
+        self.meter, self.scale = meter_of(objective), None if scaled is None else scaled.scale
+        batching = objective.capability(BatchesQueries)
+        self._batcher = None if batching is None else batching.batcher
         self.left_out: list[LeftOutDevice] = []
-        self.workers = 1 if objective.own_threads else workers or cores()
+        self.workers = 1 if self.provides(OwnThreads) else workers or cores()
         self._trials: list[float] | None = [] if workers is None and self.workers > 1 else None
         self._threads: ThreadPoolExecutor | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        if not self.objective.own_threads:
+        if not self.provides(OwnThreads):
             blas = _libraries(len(sys.modules))
             self._open.enter_context(blas.limit(limits=1, user_api="blas"))
         # What is not finite is caught by the run's loop, which names round and device:
@@ -164,23 +168,23 @@ class LocalFederation:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None
-        if self.objective.gathering is not None:
-            self.objective.gathering.close()
+        if self._batcher is not None:
+            self._batcher.close()
         self._open.close()
 
-    def offers(self, method: str) -> bool:
-        """Return whether the problem has one of an objective's optional methods."""
-        return self.objective.offers(method)
+    def provides(self, kind: type[Any]) -> bool:
+        """Return whether the problem has a capability."""
+        return self.objective.capability(kind) is not None
 
     @cached_property
     def evaluation_cost(self) -> int:
         """How many values F_i(x, ξ) one evaluation takes."""
-        return self.objective.evaluation_cost
+        return evaluation_cost(self.objective)
 
     def map(self, work: Task, devices: Sequence[int] | Array) -> Replies:
         """Have each device do the work; return the updates as a stream in device order."""
-        if self.objective.gathering is not None:
-            return Replies(self._gathered(self.objective.gathering, work, devices), work)
+        if self._batcher is not None:
+            return Replies(self._batched(self._batcher, work, devices), work)
         stream = self._ordered if self._trials is None else self._tried
         answers = stream(lambda i: self._answer(work, int(i)), devices)
         return Replies((answer for answer in answers if answer is not None), work)
@@ -192,21 +196,20 @@ class LocalFederation:
         sums in them have the same order, and the same bits, with any number of workers.
         """
         parts = np.array_split(np.arange(self.devices), min(64, self.devices))
-        gathering = self.objective.gathering
-        stream = self._ordered if gathering is None else gathering.map
+        stream = self._ordered if self._batcher is None else self._batcher.map
         return np.concatenate(list(stream(lambda part: self._losses(x, part), parts)))
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return the problem's further metrics at x."""
         return self.objective.metrics(x)
 
-    def _gathered(
-        self, gathering: Gathering, work: Task, devices: Sequence[int] | Array
+    def _batched(
+        self, batcher: QueryBatcher, work: Task, devices: Sequence[int] | Array
     ) -> Iterator[Update]:
         """Yield the updates; where a budget ends, those of the devices that got to their end."""
         heard = False
         try:
-            for update in gathering.map(lambda i: self._answer(work, int(i)), devices):
+            for update in batcher.map(lambda i: self._answer(work, int(i)), devices):
                 if update is not None:
                     yield update
                     heard = True

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt, Term
-from fedzo.core.stretched import Stretched
+from fedzo.core.wrappers import ScaledObjective
 
 Array = NDArray[Any]
 
@@ -82,7 +82,7 @@ class Work:
         """Return what the device answers."""
         x = self.x if self.rows is None else self.x[self.rows.index(device)]
         if self.stretch is not None:
-            objective, x = Stretched(objective, x, self.stretch), np.zeros_like(x)
+            objective, x = ScaledObjective(objective, x, self.stretch), np.zeros_like(x)
         update: Update = self.algorithm.local(objective, device, x, self.at(device))
         return update
 

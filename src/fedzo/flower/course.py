@@ -130,7 +130,7 @@ class _Heard:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def offers(self, method: str) -> bool:
+    def provides(self, kind: type[Any]) -> bool:
         return True
 
     def map(self, work: Work, devices: Any) -> Replies:

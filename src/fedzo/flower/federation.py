@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
+from fedzo.core.capabilities import Streamed
 from fedzo.core.federation import Replies
 from fedzo.core.random import check_seed
 from fedzo.core.work import Update, Work
@@ -133,7 +134,7 @@ class FlowerFederation:
         They are sent the coefficients that the server has heard, in place of the model. A job with
         a folder keeps these there, and a resumed one goes on with them.
         """
-        streamed, dtype = self.offers("values_streamed"), x0.dtype.name
+        streamed, dtype = self.provides(Streamed), x0.dtype.name
         course = Course(job.algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
         if not (follows(self.uplink) and course.can_be_told):
             return
@@ -150,9 +151,9 @@ class FlowerFederation:
         self._downlink = Downlink(course, x0, heard, 0 if before is None else before.round)
         self._nodes.downlink = self._downlink
 
-    def offers(self, method: str) -> bool:
-        """Tell whether every node's problem has one of an objective's optional methods."""
-        return self._registry.offers(method)
+    def provides(self, kind: type[Any]) -> bool:
+        """Return whether the problem of most nodes has a capability."""
+        return self._registry.provides(kind.__name__)
 
     def initial(self) -> Array:
         """Return where the problem starts: what most nodes say, of two the first device's."""
@@ -246,7 +247,7 @@ class FlowerFederation:
         found = self._nodes.ask(
             wire.TRAIN, devices, task, lambda content, asked: _read_updates(content, asked, work)
         )
-        sizes, streamed = self._registry.sizes, self.offers("values_streamed")
+        sizes, streamed = self._registry.sizes, self.provides(Streamed)
         believed = Believed(
             work, self.dim, self.uplink, self.settings, sizes, self.devices, streamed
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedzo.algorithms.questions import Question, Stencil, unpack
 from fedzo.algorithms.searching import Search
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, meter_of
 from fedzo.core.work import Work
 from fedzo.errors import check_counts
 from fedzo.flower.ledger import Spent
@@ -70,7 +70,8 @@ class Limits:
 
     def of_queries(self, objective: Objective) -> Spent:
         """Return the limits of queries; a problem's own ``max_queries`` is one of all runs."""
-        own = objective.meter.max_queries if objective.meter is not None else None
+        meter = meter_of(objective)
+        own = None if meter is None else meter.max_queries
         return Spent(
             self.queries_per_run,
             self.queries_per_day,

@@ -128,9 +128,9 @@ class FunctionObjective(Objective):
         self.scale = self._lengths(x_scale)
         self.meter = Meter(max_queries)
 
-    def point(self, u: Array) -> Array:
-        """Return what the function is given for the optimiser's u: a point inside the bounds."""
-        x = u.copy() if self.box is None else self.box.decode(u)
+    def to_user(self, x: Array) -> Array:
+        """Return the argument of the function for the optimiser's x: a point inside the bounds."""
+        x = x.copy() if self.box is None else self.box.decode(x)
         return x if self.logarithm is None else self.logarithm.decode(x)
 
     def encode(self, x: Array) -> Array:
@@ -194,7 +194,7 @@ class FunctionObjective(Objective):
         """Ask the function once, for as many values as the budget still has."""
         wanted = len(points)
         granted = self.meter.take(wanted)
-        values = self._call(self.point(points[:granted]), device) if granted else np.empty(0)
+        values = self._call(self.to_user(points[:granted]), device) if granted else np.empty(0)
         self.meter.require(granted, wanted)
         return values
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.objective import Best, Objective
+from fedzo.core.capabilities import Best
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
@@ -213,11 +214,11 @@ class TorchProblem(Objective):
             file.flush()
             return np.memmap(file, x.dtype, "r", shape=x.shape)
 
-    def point(self, x: Array) -> Array:
+    def to_user(self, x: Array) -> Array:
         """Return a copy of x; x itself, where it is the module's own memory or a file."""
         return x if self.in_place else x.copy()
 
-    def keep(self, best: Best) -> None:
+    def load_best(self, best: Best) -> None:
         """Leave the best parameters in the module."""
         self.place(best.x)
 

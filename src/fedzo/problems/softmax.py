@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.directions import Frame, advance_kernel
 from fedzo.core.estimator import scale_slopes
-from fedzo.core.objective import Objective, described
+from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, integers_kernel, normals_kernel
 from fedzo.core.simd import exp, use_wide_vectors
 from fedzo.data import Dataset
@@ -127,7 +127,7 @@ class Softmax(Objective):
         delta: Array,
         start: Array,
     ) -> tuple[Array, Array, int]:
-        """Take one step on the sphere: see :class:`fedzo.core.objective.Objective`."""
+        """Take one step on the sphere: see :class:`fedzo.core.capabilities.FusedStep`."""
         batches, directions = addresses
         moves, new_x = np.empty(len(frame.rows), x.dtype), np.empty_like(x)
         _step(
@@ -180,7 +180,7 @@ class Softmax(Objective):
         return loss / len(labels), right / len(labels)
 
 
-@described
+@problem_factory
 def softmax(
     data: str = "fashion-mnist-mini",
     data_dir: str | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.objective import described
+from fedzo.core.objective import problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import partition as deal_out
 from fedzo.data.text import load, model_folder
@@ -24,7 +24,7 @@ Sample = tuple[Prepared, int]
 WORDS = (" negative", " positive")
 
 
-@described
+@problem_factory
 def text(
     model: str = "smollm2-135m",
     data: str = "movie-snippets",
@@ -131,7 +131,7 @@ class TextProblem(TorchProblem):
         Whose accuracies are told at each evaluation: all of the others, if nothing else is said.
     """
 
-    chosen_by = "validation_accuracy"
+    best_metric = "validation_accuracy"
 
     def __init__(
         self,

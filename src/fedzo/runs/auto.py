@@ -20,7 +20,7 @@ If f does not fall at all, as at a minimum or on the steps of an accuracy, a rou
 the measured one goes half of μ far.
 A function in other units, c f for f, gets the rate η/c, and so the same run.
 
-A problem may know how far a round should go at least, and say so by its ``reach``: then the rate
+A problem may know how far a round should go at least, and say so by its ``min_move``: then the rate
 is no less than that over the length of D. An attack does: its loss is often lowest close
 to x⁰ on any line, and low only where a line from x⁰ does not lead.
 
@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from fedzo.algorithms.automatic import Automatic
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.core.budget import Meter
+from fedzo.core.capabilities import AutoHints
 from fedzo.core.federation import LocalFederation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -91,7 +92,7 @@ def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> Automati
     The rate is adapted where it was not the user's own, and where the problem does not know
     itself how far a round should go.
     """
-    adapts = algorithm.learning_rate == "auto" and not objective.reach
+    adapts = algorithm.learning_rate == "auto" and objective.capability(AutoHints) is None
     return Automatic(fedzo=chosen, adapts=adapts)
 
 
@@ -124,7 +125,8 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
     try:
         if algorithm.smoothing == "auto":
             at = Draws(federation.seed, Stream.DIRECTIONS, _ROUND)
-            known = federation.objective.smoothing(at)
+            hints = federation.objective.capability(AutoHints)
+            known = None if hints is None else hints.suggest_smoothing(at)
             algorithm = replace(algorithm, smoothing="auto" if known is None else known)
             queries = meter.queries - before
         if algorithm.smoothing == "auto":
@@ -223,8 +225,8 @@ def _measured(algorithm: FedZO, federation: LocalFederation, x0: Array, least: f
     found = found or careful
     if found is None:
         raise UsageError(_FLAT)
-    furthest = federation.objective.reach / length
-    found = replace(found, learning_rate=max(found.learning_rate, furthest))
+    if (hints := federation.objective.capability(AutoHints)) is not None:
+        found = replace(found, learning_rate=max(found.learning_rate, hints.min_move / length))
     return Chosen(found, queries)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.objective import Best
+from fedzo.core.capabilities import Best
 from fedzo.errors import UsageError
 from fedzo.runs.tables import Config, as_text
 

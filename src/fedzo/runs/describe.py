@@ -79,9 +79,9 @@ def describe_problem(fun: object, objective: Objective, start: Array) -> dict[st
             table["x_scale"] = objective.scale.tolist()
         return table | {"python_only": "its problem is a function that was given in Python"}
     names = {factory: name for name, factory in PROBLEMS.items()}
-    own, maker, initial = objective.made_with, _found(objective.made_by), objective.initial()
+    own, maker, initial = objective.factory_kwargs, _found(objective.factory), objective.initial()
     plain = {key: value for key, value in own.items() if is_plain(value)}
-    table = {"name": names.get(objective.made_by, objective.made_by), **plain}
+    table = {"name": names.get(objective.factory, objective.factory), **plain}
     if maker is None:
         reason = f"its problem {NOT_IMPORTABLE}"
     elif lost := [key for key, value in own.items() if not _comes_back(key, value, maker)]:

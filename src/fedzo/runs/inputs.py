@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedzo.core.capabilities import InPlace
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.errors import InvalidValue, UsageError, check_count, require
 from fedzo.problems.function import FunctionObjective, FunctionOptions
@@ -64,7 +65,7 @@ def as_objective(
 
 def _start(objective: Objective, x0: ArrayLike | None) -> Array:
     """Return where a run starts: a copy, or the problem's own memory where x is moved in place."""
-    if not objective.in_place:
+    if objective.capability(InPlace) is None:
         return checked_start(objective.initial() if x0 is None else x0)
     start = objective.initial()
     if x0 is not None:

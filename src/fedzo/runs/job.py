@@ -17,6 +17,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO
+from fedzo.core.capabilities import (
+    Closable,
+    HasBestMetric,
+    HasUserView,
+    InPlace,
+    LoadsBest,
+    WritesFiles,
+)
 from fedzo.core.federation import Federation, LocalFederation
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
@@ -66,7 +74,9 @@ def threads(job: Job, objective: Objective, drive: Drive) -> Result:
 def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads) -> Result:
     """Prepare, run and finish a job on a problem that this process holds."""
     check_folder(job)  # before the first query
-    with closing(objective):
+    shown, in_place = objective.capability(HasUserView), objective.capability(InPlace)
+    chosen, loads = objective.capability(HasBestMetric), objective.capability(LoadsBest)
+    with closing(objective.capability(Closable)):
         job, probed = choose_numbers(job, objective, x0)
         result = engine(
             job,
@@ -75,16 +85,18 @@ def perform(job: Job, objective: Objective, x0: Array, engine: Engine = threads)
                 job,
                 federation,
                 x0,
-                objective.point,
+                None if shown is None else shown.to_user,
                 probed,
-                objective.snapshot,
-                objective.chosen_by,
+                unchanged if in_place is None else in_place.snapshot,
+                None if chosen is None else chosen.best_metric,
             ),
         )
-        objective.keep(result.best)
+        if loads is not None:
+            loads.load_best(result.best)
         result.problem = objective
-    if job.run_dir is not None:
-        objective.write_files(job.run_dir, result.best)
+    writes = objective.capability(WritesFiles)
+    if job.run_dir is not None and writes is not None:
+        writes.write_files(job.run_dir, result.best)
     return result
 
 
@@ -119,16 +131,16 @@ def drive(
     job: Job,
     federation: Federation,
     x0: Array,
-    point: Callable[[Array], Array] | None = None,
+    to_user: Callable[[Array], Array] | None = None,
     probed: int = 0,
     snapshot: Callable[[Array], Array] = unchanged,
-    chosen_by: str = "",
+    best_metric: str | None = None,
 ) -> Result:
     """Run a job over a federation of any kind.
 
-    ``point`` turns the model into what the user knows, if they differ; ``probed`` is how many
+    ``to_user`` turns the model into what the user knows, if they differ; ``probed`` is how many
     queries were asked before the run; ``snapshot`` copies a model that rounds move in place;
-    ``chosen_by`` is the metric by which the best model is chosen, if it is not the loss.
+    ``best_metric`` is the metric by which the best model is chosen, if it is not the loss.
 
     Examples
     --------
@@ -145,7 +157,13 @@ def drive(
         watchers = (*watchers, Curves(folder))
     job = replace(job, tables=as_toml(job.tables), watchers=watchers)
     loop = Loop.begin(
-        job, federation, x0, point=point, probed=probed, snapshot=snapshot, chosen_by=chosen_by
+        job,
+        federation,
+        x0,
+        to_user=to_user,
+        probed=probed,
+        snapshot=snapshot,
+        best_metric=best_metric,
     )
     with nullcontext() if folder is None else folder.held():
         loop.open(job.resume)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.capabilities import Best
 from fedzo.core.federation import Federation
-from fedzo.core.objective import Best
 from fedzo.errors import BudgetSpent, Halted, NonFinite, UsageError
 from fedzo.runs.checkpoint import Checkpoint
 from fedzo.runs.folder import RunFolder
@@ -45,7 +45,7 @@ class Loop:
     position: Position
     best: Best  # of the evaluations on schedule: those that a resumed run repeats
     start: str  # a fingerprint of x0
-    point: Callable[[Array], Array] | None = None
+    to_user: Callable[[Array], Array] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)  # since the last evaluation
     asked_before: int = 0  # what the meter had counted before the run, if there is one
@@ -53,7 +53,7 @@ class Loop:
     silent: set[int] | None = None  # the devices that have answered no evaluation
     sealed: Seal = field(default_factory=Seal)  # the history's records on schedule
     snapshot: Callable[[Array], Array] = unchanged
-    chosen_by: str = ""  # the metric that makes a model the best, before the loss
+    best_metric: str | None = None  # the metric that makes a model the best, before the loss
 
     @classmethod
     def begin(
@@ -61,7 +61,7 @@ class Loop:
         job: Job,
         federation: Federation,
         x0: Array,
-        point: Callable[[Array], Array] | None = None,
+        to_user: Callable[[Array], Array] | None = None,
         probed: int = 0,
         snapshot: Callable[[Array], Array] = unchanged,
         **settings: Any,
@@ -72,7 +72,7 @@ class Loop:
             federation.meter.evaluations = 1 + job.options.evaluates_between
         best = Best(snapshot(x0), np.inf, 0)
         settings["snapshot"] = snapshot
-        return cls(job, federation, position, best, fingerprint(x0), point, **settings)
+        return cls(job, federation, position, best, fingerprint(x0), to_user, **settings)
 
     @property
     def options(self) -> RunOptions:
@@ -91,7 +91,7 @@ class Loop:
 
     def shown(self, x: Array) -> Array:
         """Return a model as the user knows it."""
-        return x.copy() if self.point is None else self.point(x)
+        return x.copy() if self.to_user is None else self.to_user(x)
 
     @property
     def seconds(self) -> float:
@@ -340,10 +340,10 @@ class Loop:
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
         """Return the key that orders models, the best first: minus the metric, then the loss."""
-        return -record.get(self.chosen_by, 0.0), record["train_loss"]
+        return -record.get(self.best_metric or "", 0.0), record["train_loss"]
 
     def _best_rank(self) -> tuple[float, float]:
-        if not self.chosen_by:
+        if not self.best_metric:
             return 0.0, self.best.fun
         best = (self.best.round, self.best.fun)
         kept = (r for r in self.history if (r["round"], r["train_loss"]) == best)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedzo.core.objective import Best
+from fedzo.core.capabilities import Best
 from fedzo.runs.result import Status
 
 

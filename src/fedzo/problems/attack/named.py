@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.core.objective import described
+from fedzo.core.objective import problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.data import load
 from fedzo.data.partition import partition as split_samples
@@ -15,7 +15,7 @@ from fedzo.problems.attack.inputs import columns_named, gets_right, other_of, vi
 from fedzo.problems.attack.problem import Attack
 
 
-@described
+@problem_factory
 def attack(
     model: str = "cifar10-resnet8",
     data: str = "cifar10-deer-mini",

@@ -35,7 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.core.objective import Best, Objective
+from fedzo.core.capabilities import Best
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.errors import InvalidValue, nearest, one_of, require
 from fedzo.models import Model
@@ -61,7 +62,7 @@ Array = NDArray[Any]
 _CANDIDATES = 4  # inputs that are drawn in place of one, within a budget
 # How far a round should move each number of x at least, in the root of the mean square. In the
 # middle of the range an input moves by half of that: a hundredth of the range.
-_REACH = 0.02
+_MIN_MOVE = 0.02
 
 
 class Attack(Objective):
@@ -133,7 +134,7 @@ class Attack(Objective):
         self.model, self.margin, self.classes = model, margin, classes
         self.meter, self.shape = model.meter, shape_of_inputs(model, parts[0])
         self.transform = transform_of(self.shape, model.input_range, c, eps, norm)
-        self.chosen_by = "" if eps is None else "attack_success"
+        self.best_metric = None if eps is None else "attack_success"
         own = [
             labelled(model, part, name, self.transform, of=f"[{device}]")
             for device, (part, name) in enumerate(zip(parts, names, strict=True))
@@ -145,10 +146,10 @@ class Attack(Objective):
         other = self.target is None or not np.any(self.own.labels == self.target)
         require(other, "target", target, "another class than those of the devices' inputs")
         self.dim, self.devices = self.own.rows.shape[1], len(parts)
-        self.reach = _REACH * math.sqrt(self.dim)
+        self.min_move = _MIN_MOVE * math.sqrt(self.dim)
         self.candidates = 1 if eps is None else _CANDIDATES
         self.victim = Victim(model, self.shape, self.dim)
-        self.victim.reserved, self.gathering = self.evaluation_cost, self.victim.gathering
+        self.victim.reserved, self.batcher = self.evaluation_cost, self.victim.batcher
         self.evaluations = Evaluations(self)
         self.transfer_to = transfer_to
 
@@ -237,7 +238,7 @@ class Attack(Objective):
             leads = np.concatenate([leads, unanswered])
         return leads.reshape(costs.shape) + costs
 
-    def smoothing(self, draws: Draws) -> float | None:
+    def suggest_smoothing(self, draws: Draws) -> float | None:
         """Return μ for an attack within a budget: see :func:`choose_smoothing`."""
         return None if self.candidates == 1 else choose_smoothing(self, draws)
 

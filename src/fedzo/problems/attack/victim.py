@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.gathering import Answer, Gathering
+from fedzo.core.batching import Answer, QueryBatcher
 from fedzo.errors import Halted, ModelError
 from fedzo.models import Model
 
@@ -53,7 +53,7 @@ class Victim:
 
     def __init__(self, model: Model, shape: tuple[int, ...], dim: int) -> None:
         self.model, self._shape = model, model.input_shape or shape
-        self.gathering = Gathering(self._answer, max(1, min(_SIDE_BY_SIDE, _NUMBERS // dim)))
+        self.batcher = QueryBatcher(self._answer, max(1, min(_SIDE_BY_SIDE, _NUMBERS // dim)))
         self.reserved, self.evaluated = 0, False
         self.failure: ModelError | None = None
 
@@ -62,7 +62,7 @@ class Victim:
 
         What devices ask at the same time goes to the model as one batch.
         """
-        return self.gathering.ask(Question(inputs, may_be_cut, evaluates))
+        return self.batcher.ask(Question(inputs, may_be_cut, evaluates))
 
     def _answer(self, questions: list[Question]) -> Sequence[Answer]:
         sizes = np.array([len(question.inputs) for question in questions])

@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
+from fedzo.core.capabilities import Best
 from fedzo.core.files import write_atomic
-from fedzo.core.objective import Best, Objective
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import NoAnswer, UsageError, check_count, nearest, one_of, require
 from fedzo.problems.function import OnFailure, as_number, check_on_failure, check_takes

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.objective import described
+from fedzo.core.objective import problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import load_split
 from fedzo.problems.tuning.problem import Parallel, Tuning
@@ -77,7 +77,7 @@ def _softmax(logits: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-@described
+@problem_factory
 def tuning(
     data: str = "fashion-mnist-mini",
     data_dir: str | None = None,
