@@ -20,8 +20,7 @@ from fedzo.core.federation import Federation, LocalFederation, cores
 from fedzo.core.objective import Objective
 from fedzo.core.work import Update, Work
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import Uplink

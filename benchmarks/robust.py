@@ -34,7 +34,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.work import Update, Work
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.client import held_devices
-from fedzo.problems.softmax import Softmax, softmax
+from fedzo.problems import Softmax, softmax
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Result

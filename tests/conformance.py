@@ -12,7 +12,7 @@ import numpy as np
 from fedzo.algorithms.searching import Search
 from fedzo.core.federation import LocalFederation
 from fedzo.core.work import Work
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.runs.parts import describe_parts, make_parts
 from fedzo.runs.states import flatten, unflatten
 from fedzo.uplinks import Ideal

@@ -36,7 +36,7 @@ from flower_federation import Federation, children, make_node_key
 import fedzo
 from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.work import Work
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 from fedzo.runs.folder import RunFolder
 from fedzo.runs.history import read_history
 from fedzo.runs.job import Job, drive

@@ -8,7 +8,7 @@ from fedzo.core.directions import Frame
 from fedzo.core.federation import LocalFederation
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 
 SEED, T = 5, 3
 QUIET = Quadratic(dim=6, devices=4, condition=5.0, gradient_noise=0.0, dissimilarity=0.7)

@@ -9,7 +9,7 @@ from fedzo.core.federation import LocalFederation
 from fedzo.core.random import Draws, Stream
 from fedzo.core.work import Work
 from fedzo.errors import InvalidValue
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks import Ideal
 
 

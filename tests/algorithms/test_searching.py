@@ -14,7 +14,7 @@ from fedzo.algorithms.questions import Points, Stencil, owners, unpack
 from fedzo.algorithms.searching import Live
 from fedzo.algorithms.separable import is_separable, search_lines
 from fedzo.core.random import Draws, Stream
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 SEARCHES = {
     "adaptive": fedzo.Adaptive(),

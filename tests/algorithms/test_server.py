@@ -28,8 +28,7 @@ from fedzo.core.federation import LocalFederation
 from fedzo.core.waves import plane_waves
 from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs.parts import describe_parts, make_parts
 from fedzo.runs.states import flatten, unflatten
 from fedzo.uplinks import UPLINKS

@@ -8,7 +8,7 @@ import pytest
 import fedzo
 from fedzo.core.random import Draws, Stream
 from fedzo.models import FunctionModel
-from fedzo.problems.attack.problem import Attack
+from fedzo.problems.attack import Attack
 
 RNG = np.random.default_rng(1)
 SHAPE, EPS = (4, 4, 3), 16 / 255
@@ -43,7 +43,7 @@ def test_a_victim_that_answers_labels_only_is_fooled_more_often_than_by_noise():
         lambda batch: logits(batch).argmax(axis=1), "labels", classes=3, max_queries=20_000
     )
     attack = fedzo.UniversalAttack(model, eps=EPS)
-    with pytest.warns(UserWarning, match="answers labels only: smoothing is raised from 1 to"):
+    with pytest.warns(UserWarning, match="smoothing is raised from 1 to"):
         attack.fit(DEVICES, LABEL)
     assert attack.queries == 20_000
     assert attack.result.algorithm.smoothing > 1

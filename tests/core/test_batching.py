@@ -57,7 +57,7 @@ def test_whoever_fails_or_stops_reading_leaves_no_work_behind():
 
     def answer(asked):
         if down[0]:
-            raise ValueError("the model is down")
+            raise ZeroDivisionError
         return asked
 
     batcher = QueryBatcher(answer, most=3)
@@ -69,7 +69,7 @@ def test_whoever_fails_or_stops_reading_leaves_no_work_behind():
         finally:
             working.remove(device)
 
-    with pytest.raises(ValueError, match="is down"):
+    with pytest.raises(ZeroDivisionError):
         list(batcher.map(work, range(3)))
     assert not working
     down[0] = False

@@ -10,10 +10,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from fedzo.core.capabilities import HasGradient, HasSizes, WritesFiles
 from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.work import Update
-from fedzo.errors import InvalidValue
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import FunctionObjective, Quadratic, softmax
+from raising import rejects
 
 ANSWER = 10.0  # seconds; only a test that fails waits so long
 
@@ -111,7 +109,7 @@ def test_an_error_reaches_the_caller_and_cancels_the_rest():
     def work(_objective, device):
         begun.append(device)
         if device == 3:
-            raise RuntimeError("device 3 broke")
+            raise ZeroDivisionError
         if device > 3:
             assert release.wait(ANSWER)
         return update(device)
@@ -119,7 +117,7 @@ def test_an_error_reaches_the_caller_and_cancels_the_rest():
     with federation(2) as local:
         replies = local.map(work, range(40))
         assert [next(replies).device for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(RuntimeError, match="device 3 broke"):
+        with pytest.raises(ZeroDivisionError):
             next(replies)
         release.set()
         assert list(local.map(work, [0])) != []  # has waited for all that was still to be done
@@ -237,7 +235,7 @@ def test_tells_what_the_problem_tells():
 
 
 def test_impossible_workers():
-    with pytest.raises(InvalidValue, match="workers = 0: must be a whole number >= 1"):
+    with rejects("workers"):
         federation(0)
 
 

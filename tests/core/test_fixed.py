@@ -10,9 +10,8 @@ from fedzo.core.estimator import Estimator
 from fedzo.core.federation import LocalFederation
 from fedzo.core.random import Draws, Stream
 from fedzo.core.work import Work
-from fedzo.errors import InvalidValue
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
+from raising import rejects
 
 K, B2 = 12, 3
 PROBLEM = Quadratic(dim=300, devices=6)
@@ -174,13 +173,8 @@ def test_robust_seeds_add_up_their_centre():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"fixed_directions": 10}, "fixed_directions = 10: must be a multiple of directions, 3"),
-        ({"fixed_directions": 0}, "fixed_directions = 0: must be a whole number >= 1"),
-        ({"server": steps.Adam()}, "server = 'Adam': must be the mean with fixed_directions"),
-    ],
+    "settings", [{"fixed_directions": 10}, {"fixed_directions": 0}, {"server": steps.Adam()}]
 )
-def test_what_cannot_be_is_refused(settings, message):
-    with pytest.raises(InvalidValue, match=message):
+def test_what_cannot_be_is_refused(settings):
+    with rejects(*settings):
         fixed(**settings)

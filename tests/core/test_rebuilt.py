@@ -10,7 +10,7 @@ from fedzo.core import streams
 from fedzo.core.directions import KINDS, Frame
 from fedzo.core.streams import Combination
 from fedzo.core.work import Update, Work
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks.base import Mean
 
 

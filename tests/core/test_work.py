@@ -9,7 +9,7 @@ from fedzo import DZOPA, FedZO, ZoneS
 from fedzo.core.federation import Replies
 from fedzo.core.random import Draws, Stream
 from fedzo.core.work import Work
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 
 PROBLEM = Quadratic(dim=6, devices=5)
 ALGORITHM = FedZO(directions=3, local_steps=2, batch_size=2)

@@ -15,9 +15,7 @@ from fedzo.core.federation import LocalFederation
 from fedzo.core.work import Work
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import FunctionObjective, Quadratic, softmax
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Status, as_watchers

@@ -25,7 +25,7 @@ from fedzo.flower.following import (
 from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import sizes
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
 

@@ -21,9 +21,7 @@ from fedzo.flower import FlowerFederation, FlowerSettings, privacy, wire
 from fedzo.flower.ledger import Ledger
 from fedzo.flower.privacy import Privacy, Private
 from fedzo.flower.reasons import Refused
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import Softmax, softmax
+from fedzo.problems import FunctionObjective, Quadratic, Softmax, softmax
 
 NUMBERS = {"epsilon": 8.0, "noise": 20.0, "difference_clip": 0.01, "loss_clip": 3.0}
 DOTTED = {f"privacy.{k}": v for k, v in NUMBERS.items()}

@@ -9,7 +9,7 @@ from fedzo.algorithms.automatic import Automatic
 from fedzo.core.federation import LocalFederation
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.schema import Malformed
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.runs.job import Job, drive
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import UPLINKS

@@ -9,12 +9,12 @@ import pytest
 import fedzo
 from fedzo.algorithms import HiSo
 from fedzo.core import estimator as estimator_module
+from fedzo.core.capabilities import NamesRecords
 from fedzo.core.random import Draws, Stream
 from fedzo.core.streams import KINDS, Combination
 from fedzo.core.work import Work
-from fedzo.errors import InvalidValue, UsageError
 from fedzo.runs.folder import RunFolder
-from raising import fails
+from raising import fails, rejects
 
 torch = pytest.importorskip("torch")
 TorchProblem = fedzo.TorchProblem
@@ -61,6 +61,17 @@ class Held(TorchProblem):
     """The same problem, with directions that are held and points that are built."""
 
     values_streamed = None
+
+
+def test_a_batch_names_its_records():
+    problem = TorchProblem(network(), loss, samples())
+    batch = problem.batch(1, 50, AT)
+    names = problem.capability(NamesRecords).records(batch)
+    assert {device for device, _ in names} == {1}
+    own = samples()[1][0]
+    assert all(
+        torch.equal(own[i], row) for (_, i), row in zip(names, batch.content[0], strict=True)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -233,7 +244,7 @@ def test_data_in_all_its_forms():
     loader = torch.utils.data.DataLoader(rows, batch_size=7)
     problem = TorchProblem(network(), loss, [(inputs, labels), rows, loader])
     batches = [problem.batch(i, 5, AT) for i in range(3)]
-    assert all(torch.equal(batches[0][0], other[0]) for other in batches)
+    assert all(torch.equal(batches[0].content[0], other.content[0]) for other in batches)
     f = problem.losses(problem.initial(), np.arange(3))
     np.testing.assert_allclose(f, f[0], rtol=1e-12)
 
@@ -266,36 +277,36 @@ class Endless(torch.utils.data.IterableDataset):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"trainable": "4.wieght"}, "trainable = '4.wieght'"),
-        ({"data": []}, "data = "),
-        ({"data": [(torch.zeros(0, 4), torch.zeros(0))]}, "no samples of device 0"),
-        ({"data": [3]}, "data = 'a int'"),
-        ({"data": samples()[0]}, "a list with one entry a device"),
-        ({"data": torch.utils.data.TensorDataset(*samples()[0])}, "data = 'a TensorDataset'"),
-        ({"data": [Endless()]}, "data = 'a Endless'"),
-        ({"data": [torch.utils.data.DataLoader(Endless())]}, "data = 'a Endless'"),
-        ({"data": [(torch.zeros(5, 4), torch.zeros(4))]}, r"tensors of \[5, 4\] rows"),
-        ({"trainable": 3}, "trainable = 3: must be a name or a list of names"),
-        ({"trainable": []}, "trainable = "),
-        ({"evaluation_batch": 0}, "evaluation_batch = 0"),
+        {"trainable": "4.wieght"},
+        {"data": []},
+        {"data": [(torch.zeros(0, 4), torch.zeros(0))]},
+        {"data": [3]},
+        {"data": samples()[0]},
+        {"data": torch.utils.data.TensorDataset(*samples()[0])},
+        {"data": [Endless()]},
+        {"data": [torch.utils.data.DataLoader(Endless())]},
+        {"data": [(torch.zeros(5, 4), torch.zeros(4))]},
+        {"trainable": 3},
+        {"trainable": []},
+        {"evaluation_batch": 0},
     ],
 )
-def test_what_does_not_fit_is_refused(arguments, message):
+def test_what_does_not_fit_is_refused(arguments):
     given = {"module": network(), "loss": loss, "data": samples(), **arguments}
-    with pytest.raises(InvalidValue, match=message):
+    with rejects(*arguments):
         TorchProblem(**given)
 
 
 def test_what_is_not_a_module_or_not_a_loss_for_each_sample_is_refused():
-    with pytest.raises(UsageError, match="not a torch"):
+    with fails("not-a-module"):
         TorchProblem(lambda x: x, loss, samples())
     problem = TorchProblem(network(), lambda module, batch: torch.zeros(()), samples())
-    with pytest.raises(UsageError, match=r"loss returned the shape \(\), .* reduction='none'"):
+    with fails("loss-shape"):
         problem.losses(problem.initial(), np.arange(1))
     problem = TorchProblem(network(), lambda module, batch: torch.zeros(3), samples())
-    with pytest.raises(UsageError, match=r"the shape \(3,\), .* each sample of a batch, \(20,\)"):
+    with fails("loss-shape"):
         fedzo.minimize(problem, algorithm=fedzo.FedZO(), rounds=1)
 
 
@@ -387,7 +398,7 @@ def test_in_place_a_device_leaves_the_module_as_it_was():
     assert isinstance(update.delta, Combination)
     assert np.array_equal(problem.initial(), before)  # to the bit
     largest = max(layer.weight.numel() + layer.bias.numel() for layer in (module[0], module[4]))
-    assert problem._scratch._spare.numel() == largest
+    assert problem._own_memory._spare.numel() == largest
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -429,10 +440,10 @@ def test_in_place_after_a_failing_loss_the_module_is_as_it_was():
     before, data = problem.initial().copy(), [piece.tensor.data_ptr() for piece in problem.pieces]
 
     def fail(*_):
-        raise RuntimeError("out of luck")
+        raise ZeroDivisionError
 
     module[3].register_forward_hook(fail)
-    with pytest.raises(RuntimeError, match="out of luck"):
+    with pytest.raises(ZeroDivisionError):
         algorithm.local(problem, 1, problem.initial(), AT)
     assert [piece.tensor.data_ptr() for piece in problem.pieces] == data
     assert np.array_equal(problem.initial(), before)
@@ -454,10 +465,10 @@ def test_in_place_works_with_what_needs_vectors(tmp_path):
 
 
 def test_in_place_refusals():
-    with pytest.raises(InvalidValue, match=r"in_place = True: must be False: 0\.weight is"):
+    with rejects("in_place"):
         TorchProblem(network(torch.bfloat16), loss, samples(), in_place=True)
     module = network()
     module.register_parameter("unused", torch.nn.Parameter(torch.ones(2).double()))
     problem = TorchProblem(module, loss, samples(), in_place=True)
-    with pytest.raises(UsageError, match="the loss does not depend on unused"):
+    with fails("unused-parameter"):
         fedzo.FedZO().local(problem, 0, problem.initial(), AT)

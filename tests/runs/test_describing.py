@@ -13,8 +13,7 @@ import fedzo
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.errors import UsageError
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 
 SMALL = fedzo.FedZO(learning_rate=0.05, batch_size=3, directions=4, local_steps=2, participants=3)
 

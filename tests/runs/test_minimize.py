@@ -18,8 +18,7 @@ import fedzo
 from fedzo import FedZO, Ideal, Status, minimize
 from fedzo.algorithms import ALGORITHMS, TPE
 from fedzo.errors import InvalidValue, NonFinite, UsageError
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 from fedzo.runs.folder import RunFolder
 from fedzo.uplinks import UPLINKS
 

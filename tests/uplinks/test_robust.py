@@ -7,7 +7,7 @@ import fedzo
 from fedzo.core.federation import LocalFederation, Replies
 from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, UsageError
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks.robust import RULES, Robust, RobustSeeds
 
 PROBLEM = Quadratic(dim=3, devices=10)

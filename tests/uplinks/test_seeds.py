@@ -8,8 +8,7 @@ from fedzo.core.directions import KINDS
 from fedzo.core.federation import LocalFederation
 from fedzo.core.work import Update, Work
 from fedzo.errors import InvalidValue, UsageError
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 from fedzo.uplinks.seeds import decode, encode
 
 PROBLEM = Quadratic(dim=300, devices=6)

@@ -62,7 +62,7 @@ class FedAvg(Algorithm):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0)
     >>> result = fedzo.minimize(problem, algorithm=fedzo.FedAvg(learning_rate=0.2), rounds=100)
     >>> bool(result.history[-1]["optimality_gap"] < 1e-9)

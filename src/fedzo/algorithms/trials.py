@@ -29,7 +29,7 @@ def values_of(
     --------
     >>> import numpy as np
     >>> from fedzo.core.federation import LocalFederation
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> from fedzo.uplinks import Ideal
     >>> objective = FunctionObjective(lambda x, device: x[0] + device, dim=1, devices=3)
     >>> with LocalFederation(objective, seed=0) as federation:

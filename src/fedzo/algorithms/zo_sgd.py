@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import ModelState, RoundInfo, ZerothOrder, check_no_uplink
-from fedzo.core import capabilities
+from fedzo.core import capabilities as can
 from fedzo.core.federation import Federation
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -48,7 +48,7 @@ class ZOSGD(ZerothOrder):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0, dissimilarity=0.0)
     >>> algorithm = fedzo.ZOSGD(learning_rate=0.5, directions=5, direction_kind="orthogonal")
     >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=200)
@@ -93,29 +93,11 @@ class ZOSGD(ZerothOrder):
 class Pooled(ObjectiveWrapper):
     """The data of all devices as those of one device: a batch is samples of several devices."""
 
-    passes = (
-        capabilities.BatchesQueries,
-        capabilities.Metered,
-        capabilities.OwnThreads,
-        capabilities.HasEvaluationCost,
-        capabilities.HasScale,
-        capabilities.Closable,
-    )
-    transforms = (capabilities.Streamed,)
+    passes = can.EXECUTION
+    transforms = (can.Streamed,)
     hides = (
-        capabilities.HasGradient,
-        capabilities.ValuesAlong,
-        capabilities.FusedStep,
-        capabilities.NamesRecords,
-        capabilities.HasSizes,
-        capabilities.InPlace,
-        capabilities.AutoHints,
-        capabilities.HasConstants,
-        capabilities.HasUserView,
-        capabilities.HasBestMetric,
-        capabilities.LoadsBest,
-        capabilities.HasStateDict,
-        capabilities.WritesFiles,
+        *(can.HasGradient, can.ValuesAlong, can.FusedStep),
+        *(can.NamesRecords, can.HasSizes, can.InPlace, *can.HINTS, *can.RESULTS),
     )
 
     def __init__(self, inner: Objective) -> None:
@@ -138,7 +120,7 @@ class Pooled(ObjectiveWrapper):
         self, x: Array, walked: Any, steps: Sequence[Any], batch: list[Any]
     ) -> Array:
         """Return the values of a model whose directions are never held."""
-        inner = self.inner.capability(capabilities.Streamed)
+        inner = self.inner.capability(can.Streamed)
         assert inner is not None
         return np.hstack([inner.values_streamed(x, walked, steps, part) for part in batch])
 

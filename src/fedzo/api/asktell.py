@@ -26,7 +26,7 @@ from fedzo.core.federation import LocalFederation, Replies, Task
 from fedzo.core.files import write_atomic
 from fedzo.core.work import Update
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 from fedzo.runs.auto import automatic, choose, stand_in
 from fedzo.runs.describe import describe_job
 from fedzo.runs.inputs import checked_start

@@ -19,7 +19,7 @@ from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 from fedzo.plots.trials import draw_trials
 from fedzo.problems.function import OnFailure
-from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Training, Tuning
+from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Training, Tuning
 from fedzo.runs.describe import describe_job
 from fedzo.runs.job import Job, choose_numbers, perform
 from fedzo.runs.minimize import UNLIMITED, split_options
@@ -106,7 +106,7 @@ def tune(
         How many trainings there may be, evaluations and the choice of a learning rate
         included: as many whole rounds are run as these allow, and the last is evaluated.
     start, worst, on_failure, evaluation_seeds, parallel
-        See :class:`~fedzo.problems.tuning.problem.Tuning`.
+        See :class:`~fedzo.problems.Tuning`.
     method : str
         ``auto`` takes TPE while there are fewer than 100 trials for each parameter, or where
         there are choices, and CMA-ES from there on, or where Optuna is not installed. ``tpe``,

@@ -1,7 +1,8 @@
 """What some problems can do besides :class:`~fedzo.core.objective.Objective`: one protocol each.
 
 ``objective.capability(HasGradient)`` returns an object with the methods of that protocol, or None.
-A problem has a capability if it defines all its members, and no attribute of it is None or False.
+A problem has a capability if it defines all members of the protocol, and their values are neither
+None nor False.
 
 All protocols are in this file, below every room, because every wrapper of a problem declares for
 each of them whether it passes, transforms or hides it: see
@@ -24,7 +25,7 @@ from fedzo.core.directions import Frame
 from fedzo.core.random import Draws
 
 Array = NDArray[Any]
-LazySum = Any  # a sum of directions that is added as it is drawn
+LazySum = Any  # a sum of directions that are drawn when it is added
 
 
 class Best(NamedTuple):
@@ -43,7 +44,6 @@ class HasGradient(Protocol):
 
     def gradient(self, x: Array, batch: Any) -> Array:
         """Return the mean gradient over a batch, shape (d,)."""
-        ...
 
 
 class ValuesAlong(Protocol):
@@ -56,7 +56,6 @@ class ValuesAlong(Protocol):
 
         ``directions`` is overwritten after the call.
         """
-        ...
 
 
 class FusedStep(Protocol):
@@ -80,11 +79,10 @@ class FusedStep(Protocol):
         x + offsets[k] * v[rows[k]]. The coefficients are factor * scale * sum of differences
         (:func:`fedzo.core.estimator.scale_slopes`); ``delta`` is advanced by them in place.
         """
-        ...
 
 
 class Streamed(Protocol):
-    """Evaluates points whose directions are drawn as they are added: for large models."""
+    """Evaluates points without holding their directions: for large models."""
 
     def values_streamed(
         self,
@@ -97,7 +95,6 @@ class Streamed(Protocol):
 
         None stands for zero.
         """
-        ...
 
 
 class NamesRecords(Protocol):
@@ -108,7 +105,6 @@ class NamesRecords(Protocol):
 
         Two columns have the same name if and only if they evaluate the same record.
         """
-        ...
 
 
 class HasSizes(Protocol):
@@ -116,7 +112,6 @@ class HasSizes(Protocol):
 
     def size(self, device: int) -> int:
         """Return the number of samples of a device."""
-        ...
 
 
 # ----------------------------------------------------------------------------------- the execution
@@ -131,8 +126,8 @@ class Metered(Protocol):
 class BatchesQueries(Protocol):
     """Joins the queries of several devices into one call of the model.
 
-    Devices then work side by side. A round that the query budget cuts short is used as far as it
-    came, because which queries were answered does not depend on threads.
+    Devices then work in parallel. The steps of a round before the end of a query budget are used,
+    because which queries were answered does not depend on threads.
     """
 
     batcher: QueryBatcher
@@ -150,7 +145,6 @@ class HasEvaluationCost(Protocol):
     @property
     def evaluation_cost(self) -> int:
         """The number of values per evaluation of all devices."""
-        ...
 
 
 class Closable(Protocol):
@@ -158,7 +152,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Release the resources; the problem may acquire them again."""
-        ...
 
 
 # ------------------------------------------------------------------------------- hints for numbers
@@ -177,7 +170,6 @@ class AutoHints(Protocol):
 
     def suggest_smoothing(self, draws: Draws) -> float | None:
         """Return a suitable μ, or None to have it measured."""
-        ...
 
 
 class HasConstants(Protocol):
@@ -185,7 +177,6 @@ class HasConstants(Protocol):
 
     def constants(self) -> Mapping[str, float]:
         """Return those of L, gap, sigma_g, sigma_h, c_g and c_h that are known."""
-        ...
 
 
 # --------------------------------------------------------------------------- the model and results
@@ -198,7 +189,6 @@ class InPlace(Protocol):
 
     def snapshot(self, x: Array) -> Array:
         """Return a copy of x that later rounds do not change."""
-        ...
 
 
 class HasUserView(Protocol):
@@ -206,7 +196,6 @@ class HasUserView(Protocol):
 
     def to_user(self, x: Array) -> Array:
         """Return what a result and ``model.npy`` hold for x; never x itself, unless in place."""
-        ...
 
 
 class HasBestMetric(Protocol):
@@ -220,7 +209,6 @@ class LoadsBest(Protocol):
 
     def load_best(self, best: Best) -> None:
         """Load the best model of a finished run."""
-        ...
 
 
 class HasStateDict(Protocol):
@@ -228,7 +216,6 @@ class HasStateDict(Protocol):
 
     def state_dict(self, x: Array) -> dict[str, Any]:
         """Return the module's state with the parameters x."""
-        ...
 
 
 class WritesFiles(Protocol):
@@ -236,7 +223,12 @@ class WritesFiles(Protocol):
 
     def write_files(self, folder: Path, best: Best) -> None:
         """Write further files into the folder of a finished run."""
-        ...
+
+
+# Wrappers declare these protocols together.
+EXECUTION = (Metered, BatchesQueries, OwnThreads, HasEvaluationCost, Closable)
+HINTS = (HasScale, AutoHints, HasConstants)
+RESULTS = (HasUserView, HasBestMetric, LoadsBest, HasStateDict, WritesFiles)
 
 
 @cache

@@ -68,7 +68,7 @@ class Estimator:
     The estimate of a linear function's gradient a has expectation a, exactly:
 
     >>> import numpy as np
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> from fedzo.core.random import Draws, Stream
     >>> a = np.array([1.0, -2.0, 3.0])
     >>> objective = FunctionObjective(lambda x, device: a @ x, dim=3, devices=1)

@@ -124,7 +124,7 @@ class LocalFederation:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: device, dim=1, devices=3)
     >>> with LocalFederation(objective, seed=0, workers=2) as federation:
     ...     federation.losses(np.zeros(1))

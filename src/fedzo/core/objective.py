@@ -108,8 +108,8 @@ class Objective(_Recorded):
     def capability(self, kind: type[C]) -> C | None:
         """Return an implementation of a protocol of :mod:`fedzo.core.capabilities`, or None.
 
-        It is the problem itself if it defines all members of the protocol and none of them is None
-        or False. The defaults of :class:`Objective` do not count.
+        It is the problem itself if it defines all members of the protocol, with other values than
+        None and False. The defaults of :class:`Objective` do not count.
         """
         protocol: Any = kind
         return cast(C, self) if all(map(self._defines, members(protocol))) else None
@@ -185,10 +185,10 @@ def check_objective(candidate: object, source: str) -> Objective:
 def problem_factory(function: Callable[P, O]) -> Callable[P, O]:
     """Decorate a function that makes a problem, to record it and its arguments in the problem.
 
-    >>> from fedzo.problems.softmax import softmax
+    >>> from fedzo.problems import softmax
     >>> problem = softmax(devices=10, partition="iid")
     >>> problem.factory, problem.factory_kwargs["partition"]
-    ('fedzo.problems.softmax:softmax', 'iid')
+    ('fedzo.problems.softmax_regression:softmax', 'iid')
     """
 
     @functools.wraps(function)

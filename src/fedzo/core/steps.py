@@ -50,7 +50,7 @@ def local_steps(
     One step on f(x) = x_1 + 2 x_2 along both axes, and the same with a pull back to the start:
 
     >>> from fedzo.core.random import Stream
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: x[0] + 2 * x[1], dim=2, devices=1)
     >>> estimator = Estimator(smoothing=0.1, directions=2, kind="coordinate")
     >>> at = Draws(seed=0, stream=Stream.DIRECTIONS)

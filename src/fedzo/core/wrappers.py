@@ -9,8 +9,19 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core import capabilities
-from fedzo.core.capabilities import LazySum, Streamed
+from fedzo.core.capabilities import (
+    EXECUTION,
+    HINTS,
+    RESULTS,
+    FusedStep,
+    HasGradient,
+    HasSizes,
+    InPlace,
+    LazySum,
+    NamesRecords,
+    Streamed,
+    ValuesAlong,
+)
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws
 
@@ -83,7 +94,7 @@ class ScaledObjective(ObjectiveWrapper):
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> square = FunctionObjective(lambda x, device: x @ x, dim=2, devices=1)
     >>> scaled = ScaledObjective(square, np.array([1.0, 0.0]), np.array([2.0, 0.5]))
     >>> scaled.values(np.array([[0.0, 0.0], [1.0, 2.0]]), scaled.batch(0, 1, None))  # (1,0), (3,1)
@@ -91,30 +102,11 @@ class ScaledObjective(ObjectiveWrapper):
            [10.]])
     """
 
-    passes = (
-        capabilities.BatchesQueries,
-        capabilities.Metered,
-        capabilities.OwnThreads,
-        capabilities.HasEvaluationCost,
-        capabilities.NamesRecords,
-        capabilities.HasSizes,
-        capabilities.Closable,
-    )
-    transforms = (capabilities.Streamed,)
-    adds = (capabilities.ValuesAlong,)
-    hides = (
-        capabilities.HasGradient,
-        capabilities.FusedStep,  # its directions are not scaled
-        capabilities.InPlace,  # y is not the memory of the problem
-        capabilities.HasScale,
-        capabilities.AutoHints,
-        capabilities.HasConstants,
-        capabilities.HasUserView,
-        capabilities.HasBestMetric,
-        capabilities.LoadsBest,
-        capabilities.HasStateDict,
-        capabilities.WritesFiles,
-    )
+    passes = (*EXECUTION, NamesRecords, HasSizes)
+    transforms = (Streamed,)
+    adds = (ValuesAlong,)
+    # The directions of a fused step are not scaled, and y is not the memory of the problem.
+    hides = (HasGradient, FusedStep, InPlace, *HINTS, *RESULTS)
 
     def __init__(self, inner: Objective, x: Array, factors: Array) -> None:
         super().__init__(inner)

@@ -34,7 +34,7 @@ from fedzo.flower.node import Node, Problems, check_settings
 from fedzo.flower.pinned import check_enforced
 from fedzo.flower.privacy import Private, check_proven
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
@@ -75,7 +75,7 @@ def make_client_app(
     Examples
     --------
     >>> from fedzo.flower import InProcessGrid, make_client_app
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: float(x @ x), dim=2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
     >>> len(grid.get_node_ids())

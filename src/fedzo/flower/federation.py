@@ -76,7 +76,7 @@ class FlowerFederation:
     >>> import numpy as np
     >>> from fedzo import Ideal
     >>> from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: float(x @ x) + device, 2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
     >>> federation = FlowerFederation(grid, seed=0, uplink=Ideal())

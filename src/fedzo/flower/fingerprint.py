@@ -23,7 +23,7 @@ def agreed_settings(objective: Objective, own: Collection[str] = ()) -> dict[str
     These are the problem's name, its dimension, how many devices there are, and the numbers and
     words that it was made with, but for those settings that are each node's ``own``.
 
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> settings = agreed_settings(Quadratic(dim=3, devices=2), own=["gradient_noise"])
     >>> settings["problem"], settings["dim"], "gradient_noise" in settings
     ('fedzo.problems.quadratic:Quadratic', 3, False)

@@ -18,7 +18,7 @@ from fedzo.errors import check_counts
 from fedzo.flower.ledger import Spent
 from fedzo.flower.reasons import Reason, Refused
 from fedzo.flower.schema import Malformed
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def queries_of(work: Work, objective: Objective, device: int) -> int:
 
     >>> import numpy as np
     >>> from fedzo import FedZO
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> work = Work(FedZO(), np.zeros(3), round=0, seed=0)
     >>> queries_of(work, Quadratic(dim=3, devices=2), 0)  # 5 steps x (20 + 1) points x 25 samples
     2625

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core import capabilities
+from fedzo.core import capabilities as can
 from fedzo.core.capabilities import LazySum
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
@@ -107,7 +107,7 @@ class Privacy:
 def check_proven(objective: Objective) -> None:
     """Reject a problem for which no test shows that the noise hides a record.
 
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> check_proven(Quadratic())
     Traceback (most recent call last):
     fedzo.flower.reasons.Refused: [privacy] is not supported for Quadratic: no test on neighbouring
@@ -134,7 +134,7 @@ class Private(ObjectiveWrapper):
     The noise has the standard deviation z 2C/b', here 3 x 2 x 0.5 / 1 of a function, whose only
     record it is:
 
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> inner = FunctionObjective(lambda x, device: x[0], dim=1, devices=1)
     >>> privacy = Privacy(epsilon=1.0, noise=3.0, difference_clip=0.5, loss_clip=1.0)
     >>> private = Private(inner, privacy)
@@ -142,30 +142,10 @@ class Private(ObjectiveWrapper):
     3.0
     """
 
-    passes = (
-        capabilities.BatchesQueries,
-        capabilities.Metered,
-        capabilities.OwnThreads,
-        capabilities.HasEvaluationCost,
-        capabilities.HasScale,
-        capabilities.HasSizes,
-        capabilities.InPlace,
-        capabilities.Closable,
-    )
-    transforms = (capabilities.Streamed,)
-    adds = (capabilities.ValuesAlong,)  # values at single points are rejected
-    hides = (
-        capabilities.HasGradient,
-        capabilities.FusedStep,
-        capabilities.NamesRecords,
-        capabilities.AutoHints,
-        capabilities.HasConstants,
-        capabilities.HasUserView,
-        capabilities.HasBestMetric,
-        capabilities.LoadsBest,
-        capabilities.HasStateDict,
-        capabilities.WritesFiles,
-    )
+    passes = (*can.EXECUTION, can.HasSizes, can.InPlace)
+    transforms = (can.Streamed,)
+    adds = (can.ValuesAlong,)  # values at single points are rejected
+    hides = (can.HasGradient, can.FusedStep, can.NamesRecords, *can.HINTS, *can.RESULTS)
 
     def __init__(
         self,
@@ -203,7 +183,7 @@ class Private(ObjectiveWrapper):
     ) -> Array:
         """Return the same of a model whose directions are never held."""
         device, size, inner = batch
-        streamed = self.inner.capability(capabilities.Streamed)
+        streamed = self.inner.capability(can.Streamed)
         assert streamed is not None
         values = streamed.values_streamed(x, walked, steps, inner)
         return self._differences(values, steps[0] is None, device, size)

@@ -102,7 +102,7 @@ def choose(algorithm: FedZO, federation: LocalFederation, x0: Array, rounds: int
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=20, devices=5, smoothness=4.0)
     >>> algorithm = FedZO(learning_rate="auto", smoothing="auto", directions=5, local_steps=2)
     >>> with LocalFederation(problem, seed=0) as federation:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from fedzo.algorithms import Algorithm
 from fedzo.core.importing import own_folder
 from fedzo.core.objective import Objective, is_plain, name_of
-from fedzo.problems import PROBLEMS
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import PROBLEMS, FunctionObjective
 from fedzo.runs.inputs import checked_start
 from fedzo.runs.options import RunOptions
 from fedzo.runs.parts import describe_parts, has_server
@@ -60,7 +59,7 @@ def describe_problem(fun: object, objective: Objective, start: Array) -> dict[st
 
     Examples
     --------
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=3, gradient_noise=0.5)
     >>> table = describe_problem(problem, problem, problem.initial())
     >>> table["name"], table["gradient_noise"]

@@ -145,7 +145,7 @@ def drive(
     Examples
     --------
     >>> import fedzo, numpy as np
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> federation = LocalFederation(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
     >>> job = Job(fedzo.FedZO(learning_rate=0.1), fedzo.Ideal(), RunOptions(rounds=20), tables={})
     >>> bool(drive(job, federation, np.ones(2)).fun < 1e-3)

@@ -26,7 +26,7 @@ class Ideal(Uplink):
     >>> import numpy as np
     >>> from fedzo.core.federation import LocalFederation, Replies
     >>> from fedzo.core.work import Update
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 2, devices=9), seed=1)
     >>> Ideal().participants(0, 4, federation)
     array([2, 4, 5, 8])

@@ -62,7 +62,7 @@ class Robust(Uplink):
     >>> import numpy as np
     >>> from fedzo.core.federation import LocalFederation, Replies
     >>> from fedzo.core.work import Update
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> federation = LocalFederation(FunctionObjective(lambda x, i: 0.0, 1, devices=3), seed=1)
     >>> updates = [Update(i, np.array([v]), 1, 3) for i, v in enumerate([1.0, 2.0, -1e9])]
     >>> Robust("median").aggregate(0, Replies(updates), federation)[0]
@@ -130,7 +130,7 @@ class RobustSeeds(Robust):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> algorithm = fedzo.FedZO(learning_rate=0.01, participants=5, shared_directions=True)
     >>> problem, uplink = Quadratic(dim=10, devices=8), RobustSeeds("median")
     >>> result = fedzo.minimize(problem, algorithm=algorithm, uplink=uplink, rounds=50)
