@@ -21,8 +21,7 @@ from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import LocalSteps, Update
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 from fedzo.runs import Job, RunOptions, run_job
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import Mean, RunSetting

@@ -33,7 +33,7 @@ from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.flower.privacy import Privacy, Private
 from fedzo.plots.style import COLOURS
-from fedzo.problems.softmax import softmax
+from fedzo.problems import softmax
 
 Array = NDArray[Any]
 OUT = Path(__file__).parents[1] / "build" / "privacy.png"

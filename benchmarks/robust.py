@@ -34,7 +34,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Task, Update
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
 from fedzo.flower.client import held_devices
-from fedzo.problems.softmax import Softmax, softmax
+from fedzo.problems import Softmax, softmax
 from fedzo.runs import Job, Result, RunOptions, run_job
 from fedzo.uplinks import Ideal, Robust, RobustSeeds, Uplink
 

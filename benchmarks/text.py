@@ -32,7 +32,7 @@ import torch
 import fedzo
 from fedzo.algorithms.server import Adam, HiSo, Mean, Momentum, Normalised, ServerStep
 from fedzo.config.experiment import Experiment
-from fedzo.problems.text import TextProblem
+from fedzo.problems import TextProblem
 from mezo import METHODS as FIELD
 from results import Kept, percent
 

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 import fedzo
 from fedzo.api.tune import TUNER
-from fedzo.problems.tuning.softmax import SPACE, tuning
+from fedzo.problems.hyperparameters import SPACE, tuning
 
 DEVICES, FRESH_SEEDS = 10, 5
 PROBLEM = tuning(devices=DEVICES)

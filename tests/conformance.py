@@ -12,7 +12,7 @@ import numpy as np
 from driving import begin, play, steps_of
 from fedzo.algorithms.search import Search
 from fedzo.core.engine import LocalEngine
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.runs import describe_parts, flatten, make_parts, unflatten
 from fedzo.uplinks import Ideal
 

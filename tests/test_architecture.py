@@ -30,7 +30,7 @@ STILL_CYCLIC = {"core", "problems"}  # rooms with cycles of typing or late impor
 # what an object can do.
 BY_NAME = {
     "fedzo.api.attack": "estimators and arrays of other libraries",
-    "fedzo.core.gathering": "threading.local has no attributes at first",
+    "fedzo.core.batching": "threading.local has no attributes at first",
     "fedzo.core.importing": "modules without a file",
     "fedzo.core.objective": "what a user's class lacks, for an error message",
     "fedzo.data.fetching": "errors with and without a reason of the system",
@@ -38,10 +38,10 @@ BY_NAME = {
     "fedzo.models.language": "modules of other libraries",
     "fedzo.models.sklearn": "estimators of other libraries",
     "fedzo.problems.attack.inputs": "arrays of other libraries",
-    "fedzo.problems.frozen": "named tuples",
+    "fedzo.problems.network_cache": "named tuples",
     "fedzo.problems.function": "numbers of other libraries, the name of a callable",
     "fedzo.problems.network": "tensors",
-    "fedzo.problems.samples": "data sets of other libraries",
+    "fedzo.problems.network_inputs": "data sets of other libraries",
     "fedzo.runs.result": "callbacks, which may have a close()",
     "fedzo.variables.bounds": "scipy.optimize.Bounds",
     # To be removed: parts of fedzo that are asked for members which only some of them have.

@@ -10,7 +10,7 @@ import fedzo
 from fedzo.cli.measure import PAPER, Synthetic, medians
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
-from fedzo.problems.softmax import softmax
+from fedzo.problems import softmax
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

@@ -32,7 +32,7 @@ from flower_federation import Federation, children
 import fedzo
 from fedzo.algorithms import ALGORITHMS
 from fedzo.cli import main as main_of_fedzo
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks import UPLINKS
 
 SETTINGS = (

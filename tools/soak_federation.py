@@ -36,7 +36,7 @@ from flower_federation import Federation, children, make_node_key
 import fedzo
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Task
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 from fedzo.runs import Job, RunFolder, RunOptions, read_history, run_job
 from fedzo.uplinks import Seeds
 

@@ -9,7 +9,7 @@ from fedzo.core.directions import Frame
 from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks import Ideal
 
 

@@ -12,7 +12,7 @@ from fedzo.algorithms.search.base import SearchContext, Suspended
 from fedzo.algorithms.search.descent import curvature, two_loops, typical_scale
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Slopes, owners
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 SEARCHES = {
     "adaptive": fedzo.Adaptive(),

@@ -29,8 +29,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Update
 from fedzo.core.waves import plane_waves
 from fedzo.errors import InvalidValue
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs import describe_parts, flatten, make_parts, unflatten
 from fedzo.uplinks import UPLINKS
 from fedzo.uplinks.base import Mean as MeanOfUpdates

@@ -8,7 +8,7 @@ import pytest
 import fedzo
 from fedzo.core.random import Draws, Stream
 from fedzo.models import FunctionModel
-from fedzo.problems.attack.problem import Attack
+from fedzo.problems.attack import Attack
 from raising import rejects
 
 RNG = np.random.default_rng(1)
@@ -44,7 +44,7 @@ def test_a_victim_that_answers_labels_only_is_fooled_more_often_than_by_noise():
         lambda batch: logits(batch).argmax(axis=1), "labels", classes=3, max_queries=20_000
     )
     attack = fedzo.UniversalAttack(model, eps=EPS)
-    with pytest.warns(UserWarning, match="answers labels only: smoothing is raised from 1 to"):
+    with pytest.warns(UserWarning, match="smoothing is raised from 1 to"):
         attack.fit(DEVICES, LABEL)
     assert attack.queries == 20_000
     assert attack.result.algorithm.smoothing > 1
@@ -74,7 +74,7 @@ def test_most_inputs_must_show_differences_not_only_those_near_the_boundary():
     inputs[:8] = 0.52
     problem = Attack(FunctionModel(scores), [inputs], [0], eps=0.5)
     with pytest.warns(UserWarning, match="smoothing is raised from 1 to 4"):
-        assert problem.smoothing(Draws(0, Stream.DIRECTIONS)) == 4  # the root of 16
+        assert problem.suggest_smoothing(Draws(0, Stream.DIRECTIONS)) == 4  # the root of 16
 
 
 @pytest.mark.parametrize(("digits", "total"), [(1, 0.7), (2, 0.98), (3, 1.001)])

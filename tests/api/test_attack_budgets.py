@@ -10,8 +10,7 @@ from fedzo.api.attack import SIGNS
 from fedzo.core.waves import Waves, plane_waves
 from fedzo.errors import FedzoWarning
 from fedzo.models import FunctionModel
-from fedzo.problems.attack.named import attack
-from fedzo.problems.attack.problem import Attack
+from fedzo.problems.attack import Attack, attack
 from fedzo.runs import Status
 from raising import rejects
 

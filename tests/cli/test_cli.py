@@ -360,7 +360,7 @@ def test_divergence_is_no_success(here, capsys):
 
 ODD = """
 import numpy as np
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 
 class Odd(Quadratic):
     def batch(self, device, size, draws):
@@ -543,7 +543,7 @@ def test_help_does_not_import_what_is_heavy():
 
 
 LEAVES_OUT = """
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 
 def f(x, device):

@@ -20,9 +20,7 @@ from fedzo.cli import main
 from fedzo.config import experiment as config
 from fedzo.config.experiment import Experiment, shipped
 from fedzo.errors import InvalidValue, UsageError, one_of
-from fedzo.problems import PROBLEMS
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import PROBLEMS, Quadratic, softmax
 from fedzo.runs import RunOptions, minimize
 from fedzo.uplinks import UPLINKS
 

@@ -3,7 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fedzo.core.budget import Meter
-from fedzo.errors import BudgetSpent, InvalidValue
+from fedzo.errors import BudgetSpent
+from raising import rejects
 
 
 def test_without_a_budget_everything_is_granted_and_counted():
@@ -30,5 +31,5 @@ def test_threads_together_are_granted_exactly_the_budget():
 
 @pytest.mark.parametrize("budget", [0, -1, 2.5, True])
 def test_a_budget_is_a_whole_number_of_queries(budget):
-    with pytest.raises(InvalidValue, match="max_queries"):
+    with rejects("max_queries"):
         Meter(budget)

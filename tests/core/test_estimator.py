@@ -12,7 +12,7 @@ from fedzo.core.directions import KINDS
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 DIM = 6
 SLOPE = np.array([1.0, -2.0, 0.5, 3.0, -1.0, 0.25])

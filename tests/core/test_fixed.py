@@ -10,9 +10,7 @@ from fedzo.core.directions import KINDS, Frame
 from fedzo.core.engine import LocalEngine
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import InvalidValue
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 from raising import rejects
 
 K, B2 = 12, 3
@@ -174,15 +172,9 @@ def test_robust_seeds_add_up_their_centre():
     np.testing.assert_allclose(last.x, last.sums.reshape(-1) @ rows, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"fixed_directions": 10}, "fixed_directions = 10: must be a multiple of directions, 3"),
-        ({"fixed_directions": 0}, "fixed_directions = 0: must be a whole number >= 1"),
-    ],
-)
-def test_what_cannot_be_is_refused(settings, message):
-    with pytest.raises(InvalidValue, match=message):
+@pytest.mark.parametrize("settings", [{"fixed_directions": 10}, {"fixed_directions": 0}])
+def test_what_cannot_be_is_refused(settings):
+    with rejects(*settings):
         fixed(**settings)
 
 

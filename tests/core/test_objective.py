@@ -1,14 +1,32 @@
 """What a problem must answer to, and a plain function made into one."""
 
+import inspect
+
 import numpy as np
 import pytest
 
 import fedzo
-from fedzo.core.objective import Objective, check_objective, is_plain
-from fedzo.errors import InvalidValue, UsageError
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.core import capabilities
+from fedzo.core.capabilities import (
+    HasEvaluationCost,
+    HasGradient,
+    HasSizes,
+    InPlace,
+    Metered,
+    members,
+)
+from fedzo.core.objective import (
+    Objective,
+    check_objective,
+    evaluation_cost,
+    is_plain,
+    meter_of,
+    values_along,
+)
+from fedzo.errors import UsageError
+from fedzo.problems import FunctionObjective, Quadratic, Softmax, TorchProblem, Tuning, softmax
+from fedzo.problems.attack import Attack
+from raising import fails, rejects
 
 
 class Bare(fedzo.Objective):
@@ -85,7 +103,7 @@ def test_function_that_answers_nothing_is_an_error():
 
 @pytest.mark.parametrize("devices", [0, -1])
 def test_there_must_be_a_device(devices):
-    with pytest.raises(InvalidValue, match=f"devices = {devices}: must be a whole number >= 1"):
+    with rejects("devices"):
         FunctionObjective(shifted, 2, devices)
 
 
@@ -109,23 +127,23 @@ def test_what_is_missing_is_named(missing):
 
 @pytest.mark.parametrize("thing", [shifted, None, np.zeros(3), Bare.batch, "softmax"])
 def test_what_is_not_an_objective(thing):
-    with pytest.raises(UsageError, match="which is not an Objective: it must be a subclass of"):
+    with fails("not-an-objective"):
         check_objective(thing, "made")
 
 
 def test_a_class_is_not_an_objective():
-    with pytest.raises(UsageError, match="made the class Bare, not an object of it"):
+    with fails("not-an-objective"):
         check_objective(Bare, "made")
 
 
 def test_the_defaults():
     bare = Bare()
     assert bare.size(1) == 1
-    assert bare.evaluation_cost == 3
+    assert evaluation_cost(bare) == 3
     assert bare.initial().tolist() == [0.0, 0.0]
-    assert bare.metrics(np.ones(2)) == bare.constants() == {}
-    assert bare.meter is bare.scale is None
-    points = bare.values_along(np.ones(2), np.eye(2), np.array([1]), np.array([0.5]), 0)
+    assert bare.metrics(np.ones(2)) == {}
+    assert meter_of(bare) is None
+    points = values_along(bare, np.ones(2), np.eye(2), np.array([1]), np.array([0.5]), 0)
     assert points.shape == (1, 1)
 
 
@@ -139,27 +157,59 @@ def test_values_along_builds_the_points():
 
     echo, x = Echo(), np.array([1.0, 2.0], np.float32)
     directions = np.array([[1.0, 0.0], [0.0, -1.0]], np.float32)
-    echo.values_along(x, directions, np.array([1, 0, 1]), np.array([2.0, 3.0, 0.0]), 0)
+    values_along(echo, x, directions, np.array([1, 0, 1]), np.array([2.0, 3.0, 0.0]), 0)
     assert echo.points.dtype == np.float32
     assert echo.points.tolist() == [[1.0, 0.0], [4.0, 2.0], [1.0, 2.0]]
 
 
-def test_what_an_objective_offers():
-    assert not Bare().offers("size")
-    assert Full().offers("size")
-    assert Full().offers("metrics")
-    assert not Full().offers("gradient")
-    assert not Full().offers("evaluation_cost")
+def test_a_capability_is_what_a_problem_defines():
+    bare, full = Bare(), Full()
+    assert full.capability(HasSizes) is full
+    for kind in (HasSizes, HasGradient, HasEvaluationCost, Metered, InPlace):
+        assert bare.capability(kind) is None, kind
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_an_attribute_that_is_none_or_false_is_no_capability(value):
+    class Torch(Bare):
+        in_place = True
+
+        def snapshot(self, x):
+            return x.copy()
+
+    problem = Torch()
+    assert problem.capability(InPlace) is problem
+    problem.in_place = value
+    assert problem.capability(InPlace) is None
+
+
+PROBLEMS = [FunctionObjective, Quadratic, Softmax, Attack, Tuning, TorchProblem]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda kind: kind.__name__)
+def test_problems_have_the_signatures_of_the_protocols(problem):
+    """A capability is found by names only, so the arguments must agree, too."""
+    kinds = [k for _, k in inspect.getmembers(capabilities, inspect.isclass) if "fedzo" in str(k)]
+    for kind in kinds:
+        for name in members(kind):
+            wanted, found = getattr(kind, name, None), getattr(problem, name, None)
+            if inspect.isfunction(wanted) and inspect.isfunction(found):
+                assert list(inspect.signature(wanted).parameters) == list(
+                    inspect.signature(found).parameters
+                ), (kind, name)
 
 
 def test_how_a_problem_was_made_is_known():
     problem = Quadratic(7, gradient_noise=0.5)
-    assert problem.made_by == "fedzo.problems.quadratic:Quadratic"
-    assert problem.made_with["dim"] == 7
-    assert problem.made_with["gradient_noise"] == 0.5
-    assert problem.made_with["devices"] == 10
+    assert problem.factory == "fedzo.problems.quadratic:Quadratic"
+    assert problem.factory_kwargs["dim"] == 7
+    assert problem.factory_kwargs["gradient_noise"] == 0.5
+    assert problem.factory_kwargs["devices"] == 10
     made = softmax(devices=10)
-    assert (made.made_by, made.made_with["devices"]) == ("fedzo.problems.softmax:softmax", 10)
+    assert (made.factory, made.factory_kwargs["devices"]) == (
+        "fedzo.problems.softmax_regression:softmax",
+        10,
+    )
 
 
 @pytest.mark.parametrize("value", [1, 2.5, "a", True, None, [1, [2]], np.float64(3)])

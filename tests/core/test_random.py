@@ -10,7 +10,7 @@ from numba import njit, uint64
 from scipy import stats
 
 from fedzo.core.random import Draws, Stream, fill_normals, philox
-from fedzo.errors import InvalidValue
+from raising import rejects
 
 HERE = Draws(seed=11, stream=Stream.DIRECTIONS, round=3, device=5, step=2)
 
@@ -86,7 +86,7 @@ def test_different_addresses_are_different(pair):
     [("seed", -1), ("seed", 2**64), ("round", 2**32), ("device", -3), ("step", 2**24)],
 )
 def test_addresses_out_of_range_are_refused(field, value):
-    with pytest.raises(InvalidValue, match=field):
+    with rejects(field):
         HERE._replace(**{field: value}).words(1)
 
 
@@ -240,5 +240,5 @@ def test_permutations_are_uniform():
 
 def test_too_many_numbers_for_one_address_are_refused():
     huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (2**32, 2**15), (0, 0))
-    with pytest.raises(InvalidValue, match="directions x dim"):
+    with rejects("directions x dim"):
         fill_normals(huge, HERE)

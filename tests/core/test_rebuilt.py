@@ -11,7 +11,7 @@ from fedzo.core import streams
 from fedzo.core.directions import KINDS, Frame
 from fedzo.core.streams import Combination
 from fedzo.core.tasks import Update
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks.base import Mean
 
 

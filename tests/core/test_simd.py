@@ -79,7 +79,7 @@ def test_exp():
 RUN_AND_COUNT = """
 import sys
 import fedzo
-from fedzo.problems.softmax import softmax
+from fedzo.problems import softmax
 fedzo.minimize(softmax(devices=5), rounds=1, algorithm=fedzo.FedZO(directions=2))
 print(sum(
     sum(kernel.stats.cache_misses.values())

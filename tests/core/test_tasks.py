@@ -11,7 +11,7 @@ from fedzo import DZOPA, FedZO, Seeds, ZoneS
 from fedzo.core.engine import LocalEngine, ReplayEngine, drive
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Replies, Update
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks.base import RunSetting
 
 PROBLEM = Quadratic(dim=6, devices=5)

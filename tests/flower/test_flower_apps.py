@@ -25,8 +25,7 @@ from fedzo.flower import (
 )
 from fedzo.flower.app_config import experiment_of
 from fedzo.flower.client import held_devices
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import FunctionObjective, Quadratic
 
 ALLOWED = {"quadratic": {"devices": 20}, "softmax": {"devices": 50}}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"

@@ -13,7 +13,7 @@ from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, wire
 from fedzo.flower.belief import Believed, clipped_losses
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks import Robust
 
 

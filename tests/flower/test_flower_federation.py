@@ -11,12 +11,11 @@ import fedzo
 from driving import steps_of
 from fedzo.algorithms import ALGORITHMS
 from fedzo.config.experiment import Experiment
+from fedzo.core.capabilities import HasGradient, Streamed
 from fedzo.core.engine import LocalEngine
 from fedzo.errors import Halted
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import FunctionObjective, Quadratic, softmax
 from fedzo.runs import Job, RunOptions, Status, run_job
 from fedzo.runs.result import as_watchers
 from fedzo.uplinks import UPLINKS
@@ -552,7 +551,9 @@ def test_sizes_of_devices_are_told_by_their_own_node():
 
 
 def test_one_node_does_not_say_what_can_be_asked():
-    assert FlowerFederation(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK).offers("gradient")
+    federation = FlowerFederation(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK)
+    assert federation.provides(HasGradient)
+    assert not federation.provides(Streamed)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from fedzo.flower.following import (
 from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import sizes
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.runs import Job, RunOptions, run_job
 
 SETTINGS = FlowerSettings(quorum=0.1, grace=0.01, clip=False)

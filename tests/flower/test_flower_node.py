@@ -38,9 +38,7 @@ from fedzo.flower import (
 from fedzo.flower.ledger import Ledger, Spent
 from fedzo.flower.node import Node
 from fedzo.flower.reasons import Reason
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import FunctionObjective, Quadratic, softmax
 
 PROBLEM = Quadratic(dim=8, devices=6)
 POINTS = Evaluate(np.zeros((3, 8)), batch_size=25)

@@ -20,9 +20,7 @@ from fedzo.flower import FlowerFederation, FlowerSettings, privacy, wire
 from fedzo.flower.ledger import Ledger
 from fedzo.flower.privacy import Privacy, Private
 from fedzo.flower.reasons import Refused
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import Softmax, softmax
+from fedzo.problems import FunctionObjective, Quadratic, Softmax, softmax
 
 NUMBERS = {"epsilon": 8.0, "noise": 20.0, "difference_clip": 0.01, "loss_clip": 3.0}
 DOTTED = {f"privacy.{k}": v for k, v in NUMBERS.items()}
@@ -248,10 +246,9 @@ def test_what_is_not_private_is_not_answered():
     with pytest.raises(Refused):
         private.values(np.zeros((3, 8)), (0, 1, None))
     assert private.metrics(np.zeros(8)) == {}
-    assert not any(private.offers(name) for name in ("gradient", "fused_step", "metrics"))
     grid = node(softmax(devices=20), dotted=DOTTED)
     (reply,) = grid.send_and_receive([Message(wire.greeting({}), 1, wire.HELLO)])
-    assert "gradient" not in wire.read_hello(reply.content).offers
+    assert "HasGradient" not in wire.read_hello(reply.content).offers
 
 
 def test_softmax_still_learns_under_noise():

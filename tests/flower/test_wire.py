@@ -18,7 +18,7 @@ from fedzo.flower.grid import travelled
 from fedzo.flower.reasons import Refused
 from fedzo.flower.schema import Malformed
 from fedzo.flower.traffic import sizes
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 
 PROBLEM = Quadratic(dim=6, devices=4, gradient_noise=0.3)
 X = np.linspace(-1, 1, 6)

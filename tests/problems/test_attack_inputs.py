@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from fedzo.errors import InvalidValue
 from fedzo.models import FunctionModel
-from fedzo.problems.attack.named import attack
-from fedzo.problems.attack.problem import Attack
+from fedzo.problems.attack import Attack, attack
+from raising import rejects
 
 ROWS = np.linspace(0.1, 0.9, 24).reshape(4, 6)
 IMAGES = ROWS.reshape(4, 2, 3)
@@ -17,40 +16,40 @@ def refuse(batch):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "labels", "told"),
+    ("inputs", "labels", "key"),
     [
-        ([], [], "inputs = 'an empty list'"),
-        (None, [0], "inputs = None: must be a list"),
-        ([ROWS, ROWS[:0]], [0, 0], r"inputs\[1\] = 'an empty batch'"),
-        ([ROWS, ROWS[:, :5]], [0, 0], r"inputs\[1\] = .*\(4, 5\)'.* of shape \(6,\)"),
-        ([[[0.5] * 6, [0.5] * 5]], [0], r"inputs\[0\] = 'inputs of different shapes'"),
-        ([ROWS[0]], [0], r"inputs\[0\] = 'an array of shape \(6,\)'"),
-        ([np.full((2, 6), "a")], [0], "of numbers"),
-        ([ROWS], None, "labels = None"),
-        ([ROWS, ROWS], [0], "labels = 'a list of 1': must be a list with an entry"),
+        ([], [], "inputs"),
+        (None, [0], "inputs"),
+        ([ROWS, ROWS[:0]], [0, 0], "inputs[1]"),
+        ([ROWS, ROWS[:, :5]], [0, 0], "inputs[1]"),
+        ([[[0.5] * 6, [0.5] * 5]], [0], "inputs[0]"),
+        ([ROWS[0]], [0], "inputs[0]"),
+        ([np.full((2, 6), "a")], [0], "inputs"),
+        ([ROWS], None, "labels"),
+        ([ROWS, ROWS], [0], "labels"),
         # As many in all as there are inputs, but not for each device:
-        ([ROWS[:1], ROWS[1:]], [[0, 0, 0], [0]], r"labels\[0\] = .* each of the 1 inputs"),
-        ([ROWS], [np.eye(4, dtype=int)], r"labels\[0\] = 'an array of shape \(4, 4\)'"),
-        ([ROWS], [[[0], [0, 1]]], r"labels\[0\] = 'lists of different lengths'"),
-        ([ROWS], ["deer"], "labels = 'an array of <U4': must be whole numbers"),
-        ([ROWS], [-1], "labels = 'from -1 to -1': must be columns of the model's scores, 0 and"),
+        ([ROWS[:1], ROWS[1:]], [[0, 0, 0], [0]], "labels[0]"),
+        ([ROWS], [np.eye(4, dtype=int)], "labels[0]"),
+        ([ROWS], [[[0], [0, 1]]], "labels[0]"),
+        ([ROWS], ["deer"], "labels"),
+        ([ROWS], [-1], "labels"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(inputs, labels, told):
-    with pytest.raises(InvalidValue, match=told):
+def test_what_cannot_be_is_refused_at_once(inputs, labels, key):
+    with rejects(key):
         Attack(FunctionModel(refuse, input_shape=(6,)), inputs, labels)
 
 
 @pytest.mark.parametrize(
-    ("held_out", "told"),
+    ("held_out", "key"),
     [
-        (ROWS, "held_out = 'ndarray': must be a pair"),
-        ((ROWS[:, :5], 0), r"inputs held out = 'an array of shape \(4, 5\)'"),
-        ((ROWS, [0, 0]), "labels held out = .* each of the 4 inputs"),
+        (ROWS, "held_out"),
+        ((ROWS[:, :5], 0), "inputs held out"),
+        ((ROWS, [0, 0]), "labels held out"),
     ],
 )
-def test_what_cannot_be_held_out(held_out, told):
-    with pytest.raises(InvalidValue, match=told):
+def test_what_cannot_be_held_out(held_out, key):
+    with rejects(key):
         Attack(FunctionModel(refuse), [ROWS], [0], held_out=held_out)
 
 
@@ -81,21 +80,21 @@ def test_one_label_may_stand_for_all():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "key"),
     [
-        ({"model_kind": "onyx"}, "^model_kind = 'onyx'"),
-        ({"model_options": {"outputs": "x"}}, r"^model_options.outputs = 'x'"),
-        ({"max_queries": 0}, "^max_queries = 0"),
-        ({"model_options": {"max_queries": 0}}, r"^model_options.max_queries = 0"),
+        ({"model_kind": "onyx"}, "model_kind"),
+        ({"model_options": {"outputs": "x"}}, "model_options.outputs"),
+        ({"max_queries": 0}, "max_queries"),
+        ({"model_options": {"max_queries": 0}}, "model_options.max_queries"),
         (
             {"max_queries": 600, "model_options": {"max_queries": 700}},
-            "^max_queries = 600: must be given once",
+            "max_queries",
         ),
-        ({"max_queries": 499}, "^max_queries = 499: must be >= 500: a query for each image"),
-        ({"model": "http://h"}, "given with its name at that address"),
+        ({"max_queries": 499}, "max_queries"),
+        ({"model": "http://h"}, "model"),
     ],
 )
-def test_settings_are_complained_of_by_their_keys(settings, told):
+def test_settings_are_complained_of_by_their_keys(settings, key):
     pytest.importorskip("onnxruntime")
-    with pytest.raises(InvalidValue, match=told):
+    with rejects(key):
         attack(**settings)

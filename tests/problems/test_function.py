@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.errors import BudgetSpent, InvalidValue, UsageError
-from fedzo.problems.function import FunctionObjective
+from fedzo.errors import BudgetSpent, UsageError
+from fedzo.problems import FunctionObjective
 from fedzo.runs import Status
+from raising import fails, rejects
 
 ALGORITHM = fedzo.FedZO(
     learning_rate=0.05, local_steps=2, directions=3, direction_kind="orthogonal"
@@ -41,7 +42,7 @@ def test_vectorised_is_the_same_run(dtype):
 
 @pytest.mark.parametrize("shape", [(), (4, 1), (3,)])
 def test_a_vectorised_function_of_another_shape_is_refused(shape):
-    with pytest.raises(UsageError, match=r"fun returned the shape \(.*\), not \(.,\)"):
+    with fails("values-shape"):
         fedzo.minimize(lambda p, i: np.zeros(shape), np.ones(3), vectorized=True, **RUN)
 
 
@@ -49,28 +50,36 @@ def test_a_function_without_a_device_is_refused_in_one_line():
     def loss(x):
         return 0.0
 
-    with pytest.raises(InvalidValue, match=r"fun = 'loss\(x\)': must be a function of \(x, device"):
+    with rejects("fun"):
         fedzo.minimize(loss, np.ones(3), **RUN)
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("option", "key"),
     [
-        ({"retries": -1}, "retries = -1: must be a whole number >= 0"),
-        ({"on_failure": "leave"}, "on_failure = 'leave': must be one of 'raise', 'leave_out'"),
-        ({"max_queries": 0}, "max_queries = 0: must be a whole number >= 1"),
-        ({"bounds": [(0, 2)]}, "bounds = '1 pairs': must be 3, one"),
-        ({"bounds": [(0, 2), (0, 0.5), (0, 2)]}, r"x0\[1\] = 1.0: must be between its bounds"),
-        ({"vectorized": "no"}, "vectorized = 'no': must be True or False"),
-        ({"retry": 2}, r"retry = 2: unknown option \(did you mean 'retries'\?\); there are "),
-        ({"target": "low"}, "target = 'low': must be a number"),
-        ({"target": np.nan}, "target = nan: must be a number"),
-        ({"algorithm": "fedzo"}, "algorithm = 'fedzo': must be a dataclass that is a .*Algorithm"),
+        ({"retries": -1}, "retries"),
+        ({"on_failure": "leave"}, "on_failure"),
+        ({"max_queries": 0}, "max_queries"),
+        ({"bounds": [(0, 2)]}, "bounds"),
+        ({"bounds": [(0, 2), (0, 0.5), (0, 2)]}, "x0[1]"),
+        ({"vectorized": "no"}, "vectorized"),
+        ({"target": "low"}, "target"),
+        ({"target": np.nan}, "target"),
     ],
 )
-def test_bad_options_are_refused(option, message):
-    with pytest.raises((InvalidValue, UsageError), match=message):
+def test_bad_options_are_refused(option, key):
+    with rejects(key):
         fedzo.minimize(distance, np.ones(3), **{**RUN, **option})
+
+
+def test_an_algorithm_is_an_object():
+    with rejects("algorithm"):
+        fedzo.minimize(distance, np.ones(3), **{**RUN, "algorithm": "fedzo"})
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_one():
+    with pytest.raises(UsageError, match=r"retry = 2: unknown option \(did you mean 'retries'\?\)"):
+        fedzo.minimize(distance, np.ones(3), **RUN, retry=2)
 
 
 @pytest.mark.parametrize("kind", [float, np.float32, np.array, lambda v: np.array([[v]])])
@@ -81,7 +90,7 @@ def test_what_is_a_number(kind):
 
 @pytest.mark.parametrize("value", [None, [1.0], 1j, np.ones(2), "low"], ids=repr)
 def test_what_is_no_number(value):
-    with pytest.raises(TypeError, match=r"fun returned .*, not a number"):
+    with pytest.raises(TypeError):
         fedzo.minimize(lambda x, i: value, np.ones(3), **RUN)
     left = fedzo.minimize(lambda x, i: value, np.ones(3), on_failure="leave_out", **RUN)
     assert left.status is Status.HALTED
@@ -89,13 +98,13 @@ def test_what_is_no_number(value):
 
 @pytest.mark.parametrize("x0", [["a", "b"], [None, 1.0], np.array([1j, 0])], ids=repr)
 def test_a_start_is_real_numbers(x0):
-    with pytest.raises(InvalidValue, match=r"x0 = .*: must be an array of real numbers"):
+    with rejects("x0"):
         fedzo.minimize(distance, x0, **RUN)
 
 
 def test_options_of_functions_are_not_for_objectives():
     objective = FunctionObjective(distance, 3, 4)
-    with pytest.raises(InvalidValue, match="retries = 2: must be omitted"):
+    with rejects("retries"):
         fedzo.minimize(objective, np.ones(3), retries=2)
 
 

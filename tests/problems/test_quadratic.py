@@ -7,7 +7,7 @@ import pytest
 
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 
 HERE = Draws(seed=1, stream=Stream.BATCHES)
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from fedzo import data
+from fedzo.core.capabilities import NamesRecords
 from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import InvalidValue
-from fedzo.problems.softmax import Softmax, softmax
+from fedzo.problems import Softmax, softmax
+from raising import rejects
 
 HERE = Draws(seed=2, stream=Stream.BATCHES, round=1, device=3, step=4)
 MINI = data.load("fashion-mnist-mini")
@@ -168,8 +169,22 @@ def test_large_logits_do_not_overflow(problem):
     np.testing.assert_allclose(problem.values(x[None], batch)[0], expected, atol=1e-6)
 
 
+def test_a_batch_names_its_records(problem):
+    """Columns with one name are one sample, and devices share no names."""
+    seen = {}
+    for device in (2, 3):
+        batch = problem.batch(device, 200, HERE)
+        names = problem.capability(NamesRecords).records(batch)
+        assert len(names) == 200 > len(set(names.tolist())) > 1
+        for name, row, label in zip(names.tolist(), batch.inputs, batch.labels, strict=True):
+            owner, first, of = seen.setdefault(name, (device, row, label))
+            assert owner == device
+            assert np.array_equal(first, row)
+            assert of == label
+
+
 def test_the_factory_names_its_keys():
-    with pytest.raises(InvalidValue, match="devices"):
+    with rejects("devices"):
         softmax(devices=4001)
-    with pytest.raises(InvalidValue, match="did you mean 'shards'"):
+    with rejects("partition"):
         softmax(partition="shard")

@@ -13,9 +13,9 @@ import fedzo
 from fedzo.api.tune import TUNER
 from fedzo.config.experiment import Experiment
 from fedzo.core.random import Draws, Stream
-from fedzo.errors import InvalidValue, NoAnswer, UsageError
-from fedzo.problems.tuning.problem import Tuning
-from fedzo.problems.tuning.softmax import tuning
+from fedzo.errors import NoAnswer, UsageError
+from fedzo.problems import Tuning, tuning
+from raising import fails, rejects
 
 SPACE = {"rate": fedzo.Float(1e-4, 1.0, log=True), "layers": fedzo.Int(1, 8)}
 HERE = Draws(seed=1, stream=Stream.BATCHES, round=2, device=3)
@@ -66,7 +66,7 @@ class Breaks:
 @pytest.mark.parametrize("parallel", ["threads", "processes"])
 def test_a_training_that_raises(parallel):
     run = {"parallel": parallel, "workers": 1, "seed": 2, "devices": 4, "max_queries": 120}
-    with pytest.raises(FloatingPointError, match="diverged"):
+    with pytest.raises(FloatingPointError):
         fedzo.tune(Breaks(), SPACE, **run)
     tuned = fedzo.tune(Breaks(), SPACE, on_failure="leave_out", **run)
     missing = [one for record in tuned.history for one in record.get("dropped", [])]
@@ -80,23 +80,23 @@ def test_a_training_that_raises(parallel):
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    "setting",
     [
-        ({"worst": "a"}, "worst = 'a': must be a finite number"),
-        ({"worst": np.inf}, "worst = inf: must be a finite number"),
-        ({"evaluate_every": 0}, "evaluate_every = 0: must be a whole number"),
-        ({"algorithm": fedzo.ZOSGD()}, r"algorithm = ZOSGD\(.*: must be a fedzo.FedZO"),
-        ({"on_failure": "leave"}, "on_failure = 'leave': must be one of"),
-        ({"train_and_score": lambda p, i: 0.0}, "train_and_score = .*function of .params, device,"),
-        ({"space": {"seconds": fedzo.Float(0, 1)}}, r"space = \['seconds'\]: must be other names"),
+        {"worst": "a"},
+        {"worst": np.inf},
+        {"evaluate_every": 0},
+        {"algorithm": fedzo.ZOSGD()},
+        {"on_failure": "leave"},
+        {"train_and_score": lambda p, i: 0.0},
+        {"space": {"seconds": fedzo.Float(0, 1)}},
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda setting: next(iter(setting)),
 )
-def test_what_cannot_be_tuned_is_refused_before_a_training(setting, message):
+def test_what_cannot_be_tuned_is_refused_before_a_training(setting):
     def never(params, device, rng):
         raise AssertionError
 
-    with pytest.raises(InvalidValue, match=message):
+    with rejects(*setting):
         fedzo.tune(**{"train_and_score": never, "space": SPACE, **RUN, **setting})
 
 
@@ -155,7 +155,7 @@ def test_rounds_fill_the_budget_and_the_last_is_evaluated(max_queries, every):
 
 @pytest.mark.parametrize(("method", "least"), [("fedzo", 16), ("auto", 12)])
 def test_a_budget_too_small_is_refused(method, least):
-    with pytest.raises(InvalidValue, match=f"max_queries = {least - 1}: must be at least {least}"):
+    with rejects("max_queries"):
         fedzo.tune(score, SPACE, devices=4, max_queries=least - 1, method=method)
     if method == "auto":  # the other one needs more, to choose its rate by
         pytest.importorskip("optuna", reason="needs fedzo[tune]: CMA-ES has no trial to itself")
@@ -209,7 +209,7 @@ def test_processes_are_ended_with_the_run():
 
 
 def test_a_function_that_cannot_be_sent_is_refused_at_once():
-    with pytest.raises(UsageError, match=r"cannot be sent to processes .*parallel = 'threads'"):
+    with fails("not-picklable"):
         Tuning(lambda params, device, rng: 0.0, SPACE, devices=2, parallel="processes")
 
 
@@ -247,16 +247,9 @@ def test_a_budget_ends_a_run_to_the_query():
     assert result.success
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"parallel": "gpus"}, "parallel = 'gpus': must be one of 'threads', 'processes'"),
-        ({"evaluation_seeds": 0}, "evaluation_seeds = 0"),
-        ({"devices": 0}, "devices = 0"),
-    ],
-)
-def test_bad_settings_are_refused(options, message):
-    with pytest.raises(InvalidValue, match=message):
+@pytest.mark.parametrize("options", [{"parallel": "gpus"}, {"evaluation_seeds": 0}, {"devices": 0}])
+def test_bad_settings_are_refused(options):
+    with rejects(*options):
         Tuning(score, SPACE, **{"devices": 2, **options})
 
 
@@ -343,7 +336,7 @@ def test_choices_and_what_depends_on_them(tmp_path):
     assert sum(trial["trainings"] for trial in tuned.trials) == tuned.queries <= 60
     tuned.plot(tmp_path / "trials.svg")
     assert "width" in (tmp_path / "trials.svg").read_text()
-    with pytest.raises(InvalidValue, match="method = 'cma': must be 'auto' or 'tpe'"):
+    with rejects("method"):
         fedzo.tune(kernel_score, KERNELS, method="cma", **run)
 
 

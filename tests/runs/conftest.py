@@ -2,8 +2,7 @@
 
 import pytest
 
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,7 @@ from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.core.engine import LocalEngine, drive
 from fedzo.errors import UsageError
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs.auto import choose
 from fedzo.theory import report
 from fedzo.theory.bounds import Constants

@@ -12,8 +12,7 @@ import pytest
 import fedzo
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 from raising import fails
 
 SMALL = fedzo.FedZO(learning_rate=0.05, batch_size=3, directions=4, local_steps=2, participants=3)
@@ -258,7 +257,7 @@ def test_a_class_without_arguments_takes_none(tmp_path):
     class Still(fedzo.Objective):
         dim, devices = 2, 3
 
-    assert Still().made_with == {}
+    assert Still().factory_kwargs == {}
     with pytest.raises(TypeError):
         Still(3)
     with pytest.raises(TypeError):

@@ -7,7 +7,7 @@ import pytest
 
 import fedzo
 from fedzo.errors import NoAnswer
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 from fedzo.runs import Status
 
 ALGORITHM = fedzo.FedZO(

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedzo.core.capabilities import Best
 from fedzo.core.files import as_toml, write_atomic
-from fedzo.core.objective import Best
 from fedzo.errors import UsageError
 from fedzo.runs import RunFolder, read_history
 from fedzo.runs.store import FORMAT, Checkpoint, differences

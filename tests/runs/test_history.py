@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_limits
 
 from fedzo import FedZO, minimize
 from fedzo.errors import UsageError
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from raising import fails
 
 

@@ -8,7 +8,7 @@ import pytest
 from running import Spoiled, untimed
 
 from fedzo import FedZO, Status, minimize
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.runs import RunFolder
 
 

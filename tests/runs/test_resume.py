@@ -10,7 +10,7 @@ from running import SMALL, assert_same_files, distance, untimed
 
 from fedzo import FedZO, Ideal, minimize
 from fedzo.algorithms import ALGORITHMS, TPE
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.runs import RunFolder
 from fedzo.uplinks import UPLINKS
 from raising import fails

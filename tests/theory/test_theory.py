@@ -18,9 +18,7 @@ import fedzo
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, UsageError
-from fedzo.problems.function import FunctionObjective
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import FunctionObjective, Quadratic, softmax
 from fedzo.theory import (
     Constants,
     Setting,

@@ -10,7 +10,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Replies, Update
 from fedzo.errors import InvalidValue
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 
 N, DIM = 50, 40
 

@@ -8,7 +8,7 @@ from driving import steps_of
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Evaluate, Replies, Update
 from fedzo.errors import InvalidValue, UsageError
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.uplinks.robust import RULES, Robust, RobustSeeds
 
 PROBLEM = Quadratic(dim=3, devices=10)

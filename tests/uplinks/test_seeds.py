@@ -9,8 +9,7 @@ from fedzo.core.directions import KINDS
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import LocalSteps, Update
 from fedzo.errors import InvalidValue, UsageError
-from fedzo.problems.quadratic import Quadratic
-from fedzo.problems.softmax import softmax
+from fedzo.problems import Quadratic, softmax
 from fedzo.uplinks.seeds import decode, encode
 from raising import rejects
 

@@ -5,7 +5,7 @@ import pytest
 
 import fedzo
 from fedzo.errors import InvalidValue
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 from fedzo.variables.logarithm import Logarithm
 
 

@@ -4,7 +4,7 @@ What happens inside is nobody's business: here a small simulation of a heater, w
 each device wants tuned to its own building. No gradients, no data that leave it.
 """
 
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 
 def comfort(x, device):

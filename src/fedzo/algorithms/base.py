@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
+from fedzo.core.capabilities import HasSizes
 from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective
@@ -201,7 +202,7 @@ def check_weighting(weighting: str, setting: RunSetting | None = None) -> None:
     if weighting not in WEIGHTINGS:
         allowed = one_of(WEIGHTINGS) + nearest(weighting, WEIGHTINGS)
         raise InvalidValue("weighting", weighting, allowed)
-    if setting is not None and weighting == "size" and not setting.offers("size"):
+    if setting is not None and weighting == "size" and not setting.provides(HasSizes):
         raise InvalidValue("weighting", "size", "'uniform': the problem gives no device sizes")
 
 

@@ -62,7 +62,7 @@ class DZOPA(ZerothOrder):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0, dissimilarity=0.1)
     >>> algorithm = fedzo.DZOPA(learning_rate=0.3, directions=5, direction_kind="orthogonal")
     >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=200)

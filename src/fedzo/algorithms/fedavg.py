@@ -17,6 +17,7 @@ from fedzo.algorithms.base import (
     check_participants,
     check_weighting,
 )
+from fedzo.core.capabilities import HasGradient
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update, weight_of
@@ -61,7 +62,7 @@ class FedAvg(Algorithm):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0)
     >>> result = fedzo.minimize(problem, algorithm=fedzo.FedAvg(learning_rate=0.2), rounds=100)
     >>> bool(result.history[-1]["optimality_gap"] < 1e-9)
@@ -86,7 +87,7 @@ class FedAvg(Algorithm):
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
         check_coefficients(self, setting)
-        if not setting.offers("gradient"):
+        if not setting.provides(HasGradient):
             allowed = "another algorithm such as 'fedzo': the problem provides only loss values"
             raise InvalidValue("name", "fedavg", allowed)
         return ModelState(x0)
@@ -103,13 +104,13 @@ class FedAvg(Algorithm):
 
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return Δ_i^t: H gradient steps from x^t."""
-        x = task.start(device)
+        first_order, x = objective.capability(HasGradient), task.start(device)
+        assert first_order is not None, "init checks it"
         delta = np.zeros_like(x)
         for k in range(self.local_steps):
-            batch = objective.batch(
-                device, self.batch_size, draws.on(Stream.BATCHES)._replace(step=k)
-            )
-            gradient = objective.gradient(x + delta, batch)
+            at = draws.on(Stream.BATCHES)._replace(step=k)
+            batch = objective.batch(device, self.batch_size, at)
+            gradient = first_order.gradient(x + delta, batch)
             delta -= (task.learning_rate * gradient).astype(delta.dtype)
         if not np.isfinite(delta).all():
             raise NonFinite("the gradient", draws.round + 1, device)

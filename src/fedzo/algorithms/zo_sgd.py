@@ -2,6 +2,7 @@ r"""ZO-SGD: Ghadimi & Lan 2013, the centralised baseline."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import ModelState, Round, RoundInfo, ZerothOrder, check_no_uplink
+from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.steps import local_steps
 from fedzo.core.tasks import LocalSteps, Update
+from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive
 from fedzo.uplinks.base import RunSetting
 
@@ -44,7 +47,7 @@ class ZOSGD(ZerothOrder):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0, dissimilarity=0.0)
     >>> algorithm = fedzo.ZOSGD(learning_rate=0.5, directions=5, direction_kind="orthogonal")
     >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=200)
@@ -86,25 +89,45 @@ class ZOSGD(ZerothOrder):
         )
 
 
-class Pooled(Objective):
-    """All devices' data as those of one: a batch is a few samples here and a few there."""
+class Pooled(ObjectiveWrapper):
+    """The data of all devices as those of one device: a batch is samples of several devices."""
 
-    def __init__(self, objective: Objective) -> None:
-        self.objective, self.dim, self.devices = objective, objective.dim, 1
+    passes = can.EXECUTION
+    transforms = (can.Streamed,)
+    hides = (
+        *(can.HasGradient, can.ValuesAlong, can.FusedStep),
+        *(can.NamesRecords, can.HasSizes, can.InPlace, *can.HINTS, *can.RESULTS),
+    )
+
+    def __init__(self, inner: Objective) -> None:
+        super().__init__(inner)
+        self.devices = 1
 
     def batch(self, device: int, size: int, draws: Draws) -> list[Any]:
         """Return one batch for each device that has a sample in it."""
-        owners = draws.on(Stream.PARTICIPANTS).integers(self.objective.devices, size)
+        owners = draws.on(Stream.PARTICIPANTS).integers(self.inner.devices, size)
         return [
-            self.objective.batch(int(i), int(count), draws._replace(device=int(i)))
+            self.inner.batch(int(i), int(count), draws._replace(device=int(i)))
             for i, count in zip(*np.unique(owners, return_counts=True), strict=True)
         ]
 
     def values(self, points: Array, batch: list[Any]) -> Array:
         """Return the values at each point, (k, d) -> (k, b)."""
-        return np.hstack([self.objective.values(points, part) for part in batch])
+        return np.hstack([self.inner.values(points, part) for part in batch])
+
+    def values_streamed(
+        self, x: Array, walked: Any, steps: Sequence[Any], batch: list[Any]
+    ) -> Array:
+        """Return the values of a model whose directions are never held."""
+        inner = self.inner.capability(can.Streamed)
+        assert inner is not None
+        return np.hstack([inner.values_streamed(x, walked, steps, part) for part in batch])
+
+    def size(self, device: int) -> int:
+        """Return the number of samples of all devices."""
+        return sum(self.inner.size(i) for i in range(self.inner.devices))
 
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f(x), the mean over all devices."""
-        everyone = np.arange(self.objective.devices)
-        return np.full(len(devices), self.objective.losses(x, everyone).mean())
+        everyone = np.arange(self.inner.devices)
+        return np.full(len(devices), self.inner.losses(x, everyone).mean())

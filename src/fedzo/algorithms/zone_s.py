@@ -79,7 +79,7 @@ class ZoneS(ZerothOrder):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0)
     >>> algorithm = fedzo.ZoneS(penalty=1.0, directions=5, direction_kind="orthogonal")
     >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=500)

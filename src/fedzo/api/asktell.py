@@ -26,7 +26,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.files import write_atomic
 from fedzo.core.tasks import Evaluation, Losses, Replies, Task
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 from fedzo.runs.auto import stand_in
 from fedzo.runs.loop import Job, Loop, Running, choose_numbers
 from fedzo.runs.minimize import UNLIMITED, checked_start, split_options
@@ -143,7 +143,7 @@ class AskTell:
     @property
     def x(self) -> Array:
         """The model after the last whole round."""
-        return self._loop.shown
+        return self._loop.to_user(self._loop.x)
 
     def result(self) -> Result:
         """Return the result of the run, or the result so far if it waits for values."""

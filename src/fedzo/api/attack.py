@@ -20,8 +20,8 @@ from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
+from fedzo.problems.attack import Attack
 from fedzo.problems.attack.inputs import check_batches, column_of_target, columns_of, listed
-from fedzo.problems.attack.problem import Attack
 from fedzo.runs.minimize import minimize
 from fedzo.runs.options import RunKeywords
 from fedzo.runs.result import Callbacks, Result

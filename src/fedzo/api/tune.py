@@ -20,7 +20,7 @@ from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 from fedzo.plots.trials import draw_trials
 from fedzo.problems.function import OnFailure
-from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Training, Tuning
+from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Training, Tuning
 from fedzo.runs.history import RESERVED
 from fedzo.runs.loop import Job, choose_numbers
 from fedzo.runs.minimize import UNLIMITED, perform, split_options
@@ -108,7 +108,7 @@ def tune(
         The largest number of trainings, including evaluations and the choice of a learning
         rate. fedzo runs as many whole rounds as these allow, and evaluates the last.
     start, worst, on_failure, evaluation_seeds, parallel
-        See :class:`~fedzo.problems.tuning.problem.Tuning`.
+        See :class:`~fedzo.problems.Tuning`.
     method : str
         ``auto`` is TPE for fewer than 100 trials per parameter or a space with choices, and
         CMA-ES otherwise or without Optuna. ``tpe``, ``cma`` and ``fedzo`` (local steps from the

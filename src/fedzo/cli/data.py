@@ -46,7 +46,7 @@ def show(arguments: argparse.Namespace) -> int:
     """Draw which device holds what."""
     from fedzo.config.experiment import Experiment
     from fedzo.plots.partition import draw_partition
-    from fedzo.problems.softmax import Softmax
+    from fedzo.problems import Softmax
 
     experiment = Experiment.load(arguments.config, arguments.set)
     problem = experiment.problem()

@@ -26,8 +26,8 @@ from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Losses, Replies
-from fedzo.problems.attack.named import attack
-from fedzo.problems.softmax import Softmax, softmax
+from fedzo.problems import Softmax, softmax
+from fedzo.problems.attack import attack
 from fedzo.uplinks import AirComp, Ideal, Seeds
 from fedzo.uplinks.base import RunSetting
 

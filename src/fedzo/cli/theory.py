@@ -29,18 +29,20 @@ def add_command(commands: Any) -> None:
 def theory(arguments: argparse.Namespace) -> int:
     """Print bounds, limits and advice."""
     from fedzo.config.experiment import Experiment
+    from fedzo.core.capabilities import HasConstants
     from fedzo.theory import Constants, Estimate, estimate, report
 
     experiment = Experiment.load(arguments.config, arguments.set)
-    objective: Any = experiment.problem()
+    objective = experiment.problem()
+    known = objective.capability(HasConstants)
     constants: Constants | Estimate
     if arguments.constants is not None:
         constants = Constants.parse(arguments.constants)
     elif arguments.estimate is not None:
         seed = experiment.options.seed
         constants = estimate(objective, queries=arguments.estimate, seed=seed)
-    elif known := objective.constants():
-        constants = Constants(**known)
+    elif known is not None:
+        constants = Constants(**known.constants())
     else:
         raise UsageError(
             f"{arguments.config}: the problem's constants are not known; --estimate measures "

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from fedzo.core.batching import QueryBatcher
 from fedzo.core.budget import Meter
-from fedzo.core.gathering import Gathering
+from fedzo.core.capabilities import BatchesQueries, HasScale, OwnThreads
 from fedzo.core.machine import cores
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, evaluation_cost, meter_of
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.errors import BudgetSpent, NoAnswer, UsageError, check_count
 
@@ -77,8 +78,8 @@ class Engine(Protocol):
         at: TracebackType | None,
     ) -> None: ...
 
-    def offers(self, method: str) -> bool:
-        """Return whether the devices' problem has one of an objective's optional methods."""
+    def provides(self, kind: type[Any]) -> bool:
+        """Return whether the devices' problem has a capability."""
         ...
 
     def ask(self, task: Task | Losses) -> Any:
@@ -95,7 +96,7 @@ def drive(run: Generator[Any, Any, T], engine: Engine) -> T:
     --------
     >>> import numpy as np
     >>> from fedzo.core.tasks import Evaluate
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> def double():
     ...     replies = yield Evaluate(np.array([[1.0], [3.0]]), devices=(0, 2))
     ...     return [2 * update.values for update in replies]
@@ -133,7 +134,7 @@ class LocalEngine:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: device, dim=1, devices=3)
     >>> with LocalEngine(objective, seed=0, workers=2) as engine:
     ...     engine.ask(Losses(np.zeros(1))).losses
@@ -147,15 +148,18 @@ class LocalEngine:
             check_count("workers", workers)
         self.objective, self.seed = objective, seed
         self.dim, self.devices = objective.dim, objective.devices
-        self.meter, self.scale = objective.meter, objective.scale
+        scaled = objective.capability(HasScale)
+        self.meter, self.scale = meter_of(objective), None if scaled is None else scaled.scale
+        batching = objective.capability(BatchesQueries)
+        self._batcher = None if batching is None else batching.batcher
         self.dropped: list[DroppedDevice] = []
-        self.workers = 1 if objective.own_threads else workers or cores()
+        self.workers = 1 if self.provides(OwnThreads) else workers or cores()
         self._timings: list[float] | None = [] if workers is None and self.workers > 1 else None
         self._threads: ThreadPoolExecutor | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        if not self.objective.own_threads:
+        if not self.provides(OwnThreads):
             blas = _libraries(len(sys.modules))
             self._open.enter_context(blas.limit(limits=1, user_api="blas"))
         # The run's loop catches values that are not finite, and names round and device.
@@ -175,18 +179,18 @@ class LocalEngine:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None
-        if self.objective.gathering is not None:
-            self.objective.gathering.close()
+        if self._batcher is not None:
+            self._batcher.close()
         self._open.close()
 
-    def offers(self, method: str) -> bool:
-        """Return whether the problem has one of an objective's optional methods."""
-        return self.objective.offers(method)
+    def provides(self, kind: type[Any]) -> bool:
+        """Return whether the problem has a capability."""
+        return self.objective.capability(kind) is not None
 
     @cached_property
     def evaluation_cost(self) -> int:
         """Number of values F_i(x, ξ) per evaluation."""
-        return self.objective.evaluation_cost
+        return evaluation_cost(self.objective)
 
     def ask(self, task: Task | Losses) -> Any:
         """Return the replies as a stream in device order, or the losses of all devices."""
@@ -203,24 +207,23 @@ class LocalEngine:
         them have the same order, and the same bits, with any number of workers.
         """
         parts = np.array_split(np.arange(self.devices), min(64, self.devices))
-        gathering = self.objective.gathering
-        stream = self._ordered if gathering is None else gathering.map
+        stream = self._ordered if self._batcher is None else self._batcher.map
         return np.concatenate(list(stream(lambda part: self._losses(x, part), parts)))
 
     def _updates(self, task: Task) -> Iterator[Update]:
-        if self.objective.gathering is not None:
-            yield from self._gathered(self.objective.gathering, task)
+        if self._batcher is not None:
+            yield from self._batched(self._batcher, task)
             return
         stream = self._ordered if self._timings is None else self._timed
         for update in stream(lambda device: self._reply(task, device), task.devices):
             if update is not None:
                 yield update
 
-    def _gathered(self, gathering: Gathering, task: Task) -> Iterator[Update]:
+    def _batched(self, batcher: QueryBatcher, task: Task) -> Iterator[Update]:
         """Yield the updates; if a budget ends, those of the devices that were done by then."""
         any_reply = False
         try:
-            for update in gathering.map(lambda device: self._reply(task, device), task.devices):
+            for update in batcher.map(lambda device: self._reply(task, device), task.devices):
                 if update is not None:
                     yield update
                     any_reply = True
@@ -327,8 +330,8 @@ class ReplayEngine:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def offers(self, method: str) -> bool:
-        """Return True: what a log has was offered."""
+    def provides(self, kind: type[Any]) -> bool:
+        """Return True: the devices of a log had what its tasks needed."""
         return True
 
     def ask(self, task: Task | Losses) -> Replies:

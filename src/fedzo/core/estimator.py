@@ -33,8 +33,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedzo.core.capabilities import FusedStep
 from fedzo.core.directions import Frame, check_directions
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import (
     InvalidValue,
@@ -67,7 +68,7 @@ class Estimator:
     The estimate of a linear function's gradient a has expectation a, exactly:
 
     >>> import numpy as np
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> from fedzo.core.random import Draws, Stream
     >>> a = np.array([1.0, -2.0, 3.0])
     >>> objective = FunctionObjective(lambda x, device: a @ x, dim=3, devices=1)
@@ -133,11 +134,12 @@ class Estimator:
         problem that does all of this in one compiled call, its ``fused_step``, is asked to.
         Raises :class:`~fedzo.errors.NonFinite` where a value was not finite.
         """
-        if frame.kind == "sphere" and objective.offers("fused_step"):
+        fused = objective.capability(FusedStep) if frame.kind == "sphere" else None
+        if fused is not None:
             factor = -learning_rate * self.factor(x.size, batch_size)
             rows, offsets = self.stencil[0], self.smoothing * self.stencil[1]
             addresses = at.on(Stream.BATCHES), self.address(at)
-            moves, new_x, asked = objective.fused_step(
+            moves, new_x, asked = fused.fused_step(
                 x, frame, rows, offsets, factor, addresses, batch_size, delta, start
             )
             require_finite(moves, at)
@@ -183,7 +185,7 @@ class Estimator:
         frame.draw(self.address(at))
         # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
         steps = self.smoothing * signs * frame.scales[rows]
-        values = objective.values_along(x, frame.rows, rows, steps, batch)
+        values = values_along(objective, x, frame.rows, rows, steps, batch)
         values = np.asarray(values, np.float64)
         if values.ndim != 2 or len(values) != len(rows):
             name, shape = type(objective).__name__, f"({len(rows)}, samples)"

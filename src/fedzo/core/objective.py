@@ -1,93 +1,67 @@
-"""What a problem answers to: values at points, and what else it may offer.
+"""What every problem provides: batches of a device's randomness, and the loss of points on them.
 
-An optimiser asks for a batch of a device's randomness and for the loss of points on that
-batch. How the values are made, in BLAS, in ONNX Runtime, behind an HTTP endpoint, is the
-problem's own business.
+How the values are computed, such as in BLAS, in ONNX Runtime or behind an HTTP endpoint, is up to
+the problem. What only some problems can do is in :mod:`fedzo.core.capabilities`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
-from fedzo.core.gathering import Gathering
+from fedzo.core.capabilities import HasEvaluationCost, Metered, ValuesAlong, members
 from fedzo.core.random import Draws
 from fedzo.errors import UsageError
 
-if TYPE_CHECKING:
-    from fedzo.core.directions import Frame
-    from fedzo.core.streams import Combination
-
 Array = NDArray[Any]
+C = TypeVar("C")
 
 
-class Best(NamedTuple):
-    """The best evaluated model so far: that of the lowest loss, unless a problem says otherwise."""
+class _Recorded:
+    """Records the constructor's arguments, so that a configuration can make the object again."""
 
-    x: Array
-    fun: float
-    round: int
-
-
-class _Made:
-    """Notes how an object was made, so that a run's configuration can make it again."""
-
-    made_by: str
+    factory: str
     _called_with: tuple[Any, Any]
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """Note the arguments of the constructor."""
+        """Record the arguments of the constructor."""
         self = super().__new__(cls)
-        self.made_by, self._called_with = name_of(cls), (arguments, keywords)
+        self.factory, self._called_with = name_of(cls), (arguments, keywords)
         return self
 
     @functools.cached_property
-    def made_with(self) -> Mapping[str, Any]:
-        """All arguments by name; found out when asked for, since few of the many made are."""
+    def factory_kwargs(self) -> Mapping[str, Any]:
+        """All arguments by name; bound on first use, because most objects never need them."""
         return _arguments(type(self), *self._called_with)
 
 
-class Objective(_Made):
+class Objective(_Recorded):
     """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
 
-    A problem is a subclass. It must set ``dim``, which is d, and ``devices``, which is
-    N, and define :meth:`batch`, :meth:`values` and :meth:`losses`. Everything else here has a
-    default, and is what a problem *may* offer: quicker values, a start, metrics, files.
+    A problem is a subclass. It sets ``dim`` and ``devices`` and defines :meth:`batch`,
+    :meth:`values` and :meth:`losses`. :meth:`initial`, :meth:`size` and :meth:`metrics` have
+    defaults. Methods and attributes of a protocol in :mod:`fedzo.core.capabilities`, such as
+    ``gradient``, give a problem that capability.
 
-    A problem that cannot answer for one device, for now, raises
-    :class:`~fedzo.errors.NoAnswer`: the round goes on without that device.
+    A problem that cannot evaluate one device for now raises :class:`~fedzo.errors.NoAnswer`. The
+    round then continues without that device.
 
     Attributes
     ----------
     dim, devices : int
         d and N.
-    meter : Meter, optional
-        Counts every query, and may end the run at a budget.
-    scale : array, optional
-        The typical length of each number in x, where it is known: adaptive algorithms begin by it.
-    reach : float
-        How far x should go in a round at least, where the problem knows the scale of its x:
-        ``learning_rate = "auto"`` goes by it.
-    own_threads : bool
-        Whether the problem uses all cores itself, and must be asked by one thread at a time, as
-        a network is.
-    gathering : Gathering, optional
-        Joins what devices ask at the same moment, where a larger batch is quicker: then devices
-        work side by side, and a round that a budget cuts short is used as far as it came.
-    chosen_by : str
-        The metric that is largest for the best model, ties broken by the loss; empty: the loss.
-    in_place : bool
-        Whether x is memory of the problem's own, which a round moves in place.
+    factory, factory_kwargs : str, mapping
+        The class or function that made the problem, as ``module:name``, and its arguments.
 
     Examples
     --------
+    >>> from fedzo.core.capabilities import HasGradient
     >>> class Distance(Objective):
     ...     dim, devices = 2, 3
     ...     def batch(self, device, size, draws):
@@ -97,24 +71,15 @@ class Objective(_Made):
     ...     def losses(self, x, devices):
     ...         return np.array([np.sum((x - i) ** 2) for i in devices])
     >>> problem = Distance()
-    >>> problem.initial(), problem.size(0), problem.offers("gradient")
-    (array([0., 0.]), 1, False)
+    >>> problem.initial(), problem.size(0), problem.capability(HasGradient)
+    (array([0., 0.]), 1, None)
     """
 
     dim: int
     devices: int
-    meter: Meter | None = None
-    scale: Array | None = None
-    reach: float = 0.0
-    own_threads: bool = False
-    gathering: Gathering | None = None
-    chosen_by: str = ""
-    in_place: bool = False
 
     def __init__(self) -> None:  # or a class without one would take any arguments
         pass
-
-    # ------------------------------------------------------------------------ what it must answer
 
     def batch(self, device: int, size: int, draws: Draws) -> Any:
         """Return ``size`` independent realisations ξ of a device's randomness."""
@@ -125,116 +90,62 @@ class Objective(_Made):
         raise NotImplementedError
 
     def losses(self, x: Array, devices: Array) -> Array:
-        """Return f_i(x) of the given devices, each over all that it holds."""
+        """Return f_i(x) of the given devices, each over all its data, shape (n_devices,)."""
         raise NotImplementedError
-
-    # -------------------------------------------------------------------------- quicker values
-
-    def values_along(
-        self, x: Array, directions: Array, rows: Array, steps: Array, batch: Any
-    ) -> Array:
-        """Return the (k, b) values at the k points x + steps[k] * directions[rows[k]].
-
-        The default builds the points. Whoever need not build them overrides this: for a linear
-        model it is one matrix product. ``directions`` is lent, and overwritten after the call.
-        """
-        points = x + steps[:, None].astype(x.dtype) * directions[rows]
-        return self.values(points, batch)
-
-    def fused_step(
-        self,
-        x: Array,
-        frame: Frame,
-        rows: Array,
-        offsets: Array,
-        factor: float,
-        addresses: tuple[Draws, Draws],
-        size: int,
-        delta: Array,
-        start: Array,
-    ) -> tuple[Array, Array, int]:
-        """Take a whole step on the sphere in one compiled call, which needs no GIL for it.
-
-        It draws a batch and the frame by their two addresses, takes the values at
-        x + offsets[k] * v[rows[k]], makes the moves factor * scale * sum of differences (see
-        :func:`fedzo.core.estimator.scale_slopes`), adds them up into ``delta``, and returns the
-        moves, start + delta and the number of values. It is used only where it is overridden.
-        """
-        raise NotImplementedError
-
-    def values_streamed(
-        self,
-        x: Array,
-        walked: Combination | None,
-        steps: Sequence[Combination | None],
-        batch: Any,
-    ) -> Array:
-        """Return the (k, b) values at the k points x + walked + steps[k]; None stands for zero.
-
-        For models that are too large for their directions to be held: the sums are added as they
-        are drawn. It is used only where it is overridden, for directions that can be streamed.
-        """
-        raise NotImplementedError
-
-    def gradient(self, x: Array, batch: Any) -> Array:
-        """Return the mean gradient over a batch, for first-order baselines, where there is one."""
-        raise NotImplementedError
-
-    # ------------------------------------------------------------------------ what it is about
 
     def initial(self) -> Array:
-        """Return where to start when the caller does not say: at zero, if nothing else is said."""
+        """Return the default start, shape (d,): zero."""
         return np.zeros(self.dim)
 
     def size(self, device: int) -> int:
-        """Return how many samples a device holds: 1 where there is no notion of samples."""
+        """Return the number of samples of a device: 1 for problems without samples."""
         return 1
-
-    @property
-    def evaluation_cost(self) -> int:
-        """How many values one evaluation takes: one for each sample, if nothing else is said."""
-        return sum(self.size(i) for i in range(self.devices))
-
-    def smoothing(self, draws: Draws) -> float | None:
-        """Return the μ that suits the problem, which ``smoothing = "auto"`` takes; None: any."""
-        return None
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return further numbers to record at an evaluation, such as a test accuracy."""
         return {}
 
-    def constants(self) -> Mapping[str, float]:
-        """Return L, gap, sigma_g, sigma_h, c_g and c_h of the paper's assumptions, where known."""
-        return {}
+    def capability(self, kind: type[C]) -> C | None:
+        """Return an implementation of a protocol of :mod:`fedzo.core.capabilities`, or None.
 
-    def point(self, x: Array) -> Array:
-        """Return what the optimiser's x is to a person: what a result and ``model.npy`` hold."""
-        return x.copy()
+        It is the problem itself if it defines all members of the protocol, with other values than
+        None and False. The defaults of :class:`Objective` do not count.
+        """
+        protocol: Any = kind
+        return cast(C, self) if all(map(self._defines, members(protocol))) else None
 
-    def snapshot(self, x: Array) -> Array:
-        """Return x as it is now, to be kept: a copy where x is moved in place."""
-        return x
+    def _defines(self, name: str) -> bool:
+        if name in vars(Objective) and getattr(type(self), name) is getattr(Objective, name):
+            return False
+        value = getattr(self, name, None)
+        return value is not None and value is not False
 
-    # --------------------------------------------------------------------------- when it ends
 
-    def keep(self, best: Best) -> None:
-        """Take the best model of a run that has ended, where the problem holds one itself."""
+def values_along(
+    objective: Objective, x: Array, directions: Array, rows: Array, steps: Array, batch: Any
+) -> Array:
+    """Return the values at the k points x + steps[k] * directions[rows[k]], shape (k, b).
 
-    def state_dict(self, x: Array) -> dict[str, Any]:
-        """Return the state of the module that has x for parameters, where there is a module."""
-        raise NotImplementedError
+    The problem's own method is used if it has one (:class:`~fedzo.core.capabilities.ValuesAlong`).
+    Otherwise the points are built in the precision of x.
+    """
+    if (quick := objective.capability(ValuesAlong)) is not None:
+        return quick.values_along(x, directions, rows, steps, batch)
+    return objective.values(x + steps[:, None].astype(x.dtype) * directions[rows], batch)
 
-    def write_files(self, folder: Path, best: Best) -> None:
-        """Write further files into the folder of a run that has ended."""
 
-    def close(self) -> None:
-        """Let go of what is held for a run, such as processes, when it has ended."""
+def meter_of(objective: Objective) -> Meter | None:
+    """Return the meter of a problem that counts its queries itself, or None."""
+    metered = objective.capability(Metered)
+    return None if metered is None else metered.meter
 
-    # ----------------------------------------------------------------------------------------
 
-    def offers(self, name: str) -> bool:
-        """Return whether the problem has its own version of one of the optional methods."""
-        return getattr(type(self), name) is not getattr(Objective, name)
+def evaluation_cost(objective: Objective) -> int:
+    """Return the number of values that one evaluation takes: one per sample by default."""
+    own = objective.capability(HasEvaluationCost)
+    if own is not None:
+        return own.evaluation_cost
+    return sum(objective.size(i) for i in range(objective.devices))
 
 
 P = ParamSpec("P")
@@ -242,7 +153,7 @@ O = TypeVar("O", bound=Objective)
 
 
 def check_objective(candidate: object, source: str) -> Objective:
-    """Return the candidate if it is an objective with all that it needs, or raise.
+    """Return the candidate if it is a complete objective, or raise.
 
     >>> check_objective(3, "problem.name = 'mine:make' made")
     Traceback (most recent call last):
@@ -252,32 +163,39 @@ def check_objective(candidate: object, source: str) -> Objective:
     kind = type(candidate)
     needed = "a subclass of fedzo.Objective with dim, devices, batch, values and losses"
     if isinstance(candidate, type):
-        raise UsageError(f"{source} the class {candidate.__name__}, not an object of it")
+        raise UsageError(
+            f"{source} the class {candidate.__name__}, not an object of it", code="not-an-objective"
+        )
     if not isinstance(candidate, Objective):
         raise UsageError(
             f"{source} an object of type {kind.__name__}, which is not an Objective: "
-            f"it must be {needed}"
+            f"it must be {needed}",
+            code="not-an-objective",
         )
     lacks = [name for name in ("dim", "devices") if not hasattr(candidate, name)]
-    lacks += [name for name in ("batch", "values", "losses") if not candidate.offers(name)]
+    needed_methods = ("batch", "values", "losses")
+    lacks += [m for m in needed_methods if getattr(kind, m) is getattr(Objective, m)]
     if lacks:
-        raise UsageError(f"{source} {kind.__name__}, which lacks {', '.join(lacks)}")
+        raise UsageError(
+            f"{source} {kind.__name__}, which lacks {', '.join(lacks)}", code="incomplete-objective"
+        )
     return candidate
 
 
-def described(factory: Callable[P, O]) -> Callable[P, O]:
-    """Decorate a function that makes a problem, so that the problem knows how it was made.
+def problem_factory(function: Callable[P, O]) -> Callable[P, O]:
+    """Decorate a function that makes a problem, to record it and its arguments in the problem.
 
-    >>> from fedzo.problems.softmax import softmax
+    >>> from fedzo.problems import softmax
     >>> problem = softmax(devices=10, partition="iid")
-    >>> problem.made_by, problem.made_with["partition"]
-    ('fedzo.problems.softmax:softmax', 'iid')
+    >>> problem.factory, problem.factory_kwargs["partition"]
+    ('fedzo.problems.softmax_regression:softmax', 'iid')
     """
 
-    @functools.wraps(factory)
+    @functools.wraps(function)
     def make(*arguments: P.args, **keywords: P.kwargs) -> O:
-        made = factory(*arguments, **keywords)
-        made.made_by, made.made_with = name_of(factory), _arguments(factory, arguments, keywords)
+        made = function(*arguments, **keywords)
+        made.factory = name_of(function)
+        made.factory_kwargs = _arguments(function, arguments, keywords)
         return made
 
     return make
@@ -287,7 +205,7 @@ def _arguments(maker: Any, arguments: Any, keywords: Any) -> dict[str, Any]:
     """Return all arguments of a call by name, defaults included."""
     try:
         bound = inspect.signature(maker).bind(*arguments, **keywords)
-    except (TypeError, ValueError):  # the call is about to say what is wrong
+    except (TypeError, ValueError):  # the call itself reports what is wrong
         return {}
     bound.apply_defaults()
     return dict(bound.arguments)

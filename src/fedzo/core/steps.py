@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.capabilities import BatchesQueries, InPlace, Streamed
 from fedzo.core.estimator import Estimator, require_finite, scale_slopes
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -49,7 +50,7 @@ def local_steps(
     One step on f(x) = x_1 + 2 x_2 along both axes, and the same with a pull back to the start:
 
     >>> from fedzo.core.random import Stream
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: x[0] + 2 * x[1], dim=2, devices=1)
     >>> estimator = Estimator(smoothing=0.1, directions=2, kind="coordinate")
     >>> at = Draws(seed=0, stream=Stream.DIRECTIONS)
@@ -61,9 +62,10 @@ def local_steps(
     >>> local_steps(estimator, objective, np.zeros(2), at, **options).delta.round(9)
     array([-0.75, -1.5 ])
     """
-    if objective.offers("values_streamed") and estimator.kind in KINDS and correction is None:
+    streamed = objective.capability(Streamed)
+    if streamed is not None and estimator.kind in KINDS and correction is None:
         return _streamed_steps(
-            estimator, objective, x, at, learning_rate, batch_size, steps, weight
+            estimator, objective, streamed, x, at, learning_rate, batch_size, steps, weight
         )
     frame = estimator.frame(x.size, x.dtype)
     start, delta, queries = x, np.zeros_like(x), 0
@@ -76,7 +78,7 @@ def local_steps(
                 objective, x, batch_size, frame, at._replace(step=k), learning_rate, delta, start
             )
         except BudgetSpent:
-            if k == 0 or objective.gathering is None:  # then what was asked depends on threads
+            if k == 0 or objective.capability(BatchesQueries) is None:  # else it depends on threads
                 raise
             coefficients[k:] = 0  # the steps that were taken are an update, too
             break
@@ -96,6 +98,7 @@ def local_steps(
 def _streamed_steps(
     estimator: Estimator,
     objective: Objective,
+    streamed: Streamed,
     x: Array,
     at: Draws,
     learning_rate: float,
@@ -121,7 +124,7 @@ def _streamed_steps(
         points = [
             every.term(n, sign) if sign else None for n, sign in zip(rows, signs, strict=True)
         ]
-        values = np.asarray(objective.values_streamed(x, walked, points, batch), np.float64)
+        values = np.asarray(streamed.values_streamed(x, walked, points, batch), np.float64)
         slopes, factor = np.empty(count), estimator.factor(dim, values.shape[1])
         scale_slopes(values, estimator.difference == "forward", lengths, factor, slopes)
         require_finite(slopes, here)
@@ -129,6 +132,7 @@ def _streamed_steps(
         step = Combination.of(kind, dim, place, moves[k])
         walked, queries = step if walked is None else walked + step, queries + values.size
     assert walked is not None
-    walked = replace(walked, dtype=x.dtype, in_place=objective.in_place)
-    delta = walked if objective.in_place else walked.build()
+    in_place = objective.capability(InPlace) is not None
+    walked = replace(walked, dtype=x.dtype, in_place=in_place)
+    delta = walked if in_place else walked.build()
     return Update(device=at.device, delta=delta, weight=weight, queries=queries, coefficients=moves)

@@ -66,6 +66,8 @@ class Combination:
         The model's precision, in which the sum is built.
     in_place
         Whether it moves the memory of x itself, where that is a problem's own.
+    factors
+        What each number of the sum is multiplied by, shape (d,); None: one.
 
     Examples
     --------
@@ -88,6 +90,7 @@ class Combination:
     coefficients: NDArray[np.float64]
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
     in_place: bool = False
+    factors: Array | None = None
 
     @classmethod
     def of(cls, kind: str, dim: int, at: Draws | Sequence[Draws], coefficients: Array) -> Self:
@@ -147,7 +150,15 @@ class Combination:
         """Do the same on this core alone."""
         kernel = _add_signs if self.kind == "rademacher" else _add_normals
         base, c = out if base is None else base, self.coefficients.astype(out.dtype)
-        kernel(out, base, start, self.dim, self.addresses, self.rows, c)
+        if self.factors is None:
+            kernel(out, base, start, self.dim, self.addresses, self.rows, c)
+            return
+        for first in range(0, out.size, _WORTH_A_THREAD):  # a small temporary
+            part = slice(first, first + _WORTH_A_THREAD)
+            total = np.zeros_like(out[part])
+            kernel(total, total, start + first, self.dim, self.addresses, self.rows, c)
+            total *= self.factors[start + first : start + first + total.size]
+            np.add(base[part], total, out=out[part])
 
     def moved(self, x: Array) -> Array:
         """Return x plus the sum, in x's own memory if it is to be moved in place."""

@@ -84,7 +84,10 @@ def numbers(step: Combination, start: int, stop: int, like: Tensor) -> Tensor:
         parts = torch.arange(first, last, device=like.device) + int(row) * each
         row_numbers = make(parts, [int(word) for word in address]).to(like.dtype)
         total = _add_multiple(total, float(c), row_numbers)
-    return total[start - first * unit : stop - first * unit]
+    total = total[start - first * unit : stop - first * unit]
+    if step.factors is not None:
+        total = total * torch.from_numpy(step.factors[start:stop]).to(total)
+    return total
 
 
 def _add_multiple(total: Tensor, c: float, row: Tensor) -> Tensor:

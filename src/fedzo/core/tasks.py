@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.rebuilt import Rebuilt, Term
-from fedzo.core.stretched import Stretched
+from fedzo.core.wrappers import ScaledObjective
 
 Array = NDArray[Any]
 
@@ -128,7 +128,7 @@ class LocalSteps(Task):
         """Return the device's update."""
         task = self
         if self.direction_scale is not None:
-            objective = Stretched(objective, self.x, self.direction_scale)
+            objective = ScaledObjective(objective, self.x, self.direction_scale)
             task = replace(self, x=np.zeros_like(self.x), direction_scale=None)
         update: Update = self.algorithm.local(objective, device, task, self.draws(device))
         return update

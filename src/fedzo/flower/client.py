@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
+from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.tasks import LocalSteps, Task, Update
 from fedzo.errors import UsageError, require
@@ -33,12 +34,12 @@ from fedzo.flower.node import Node, Problems, check_settings
 from fedzo.flower.pinned import check_enforced
 from fedzo.flower.privacy import Private, check_proven
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
 
-OPTIONAL = ("gradient", "metrics", "initial", "size", "values_streamed")
+REPORTED = (HasGradient, HasSizes, Streamed)  # the capabilities that a server asks about
 
 
 def make_client_app(
@@ -74,7 +75,7 @@ def make_client_app(
     Examples
     --------
     >>> from fedzo.flower import InProcessGrid, make_client_app
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: float(x @ x), dim=2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
     >>> len(grid.get_node_ids())
@@ -149,6 +150,7 @@ class _Host:
             objective = Private(objective, node.privacy)
         if self.guarded:
             reasons.log.info("this node's problem, which all must have: %s", settings)
+        own_cost = objective.capability(HasEvaluationCost)
         introduction = wire.Hello(
             version=__version__,
             fingerprint=fingerprint(settings),
@@ -157,8 +159,8 @@ class _Host:
             devices=objective.devices,
             held=tuple(held),
             sizes=tuple(objective.size(i) for i in held),
-            offers=tuple(name for name in OPTIONAL if objective.offers(name)),
-            cost=objective.evaluation_cost if objective.offers("evaluation_cost") else 0,
+            offers=tuple(k.__name__ for k in REPORTED if objective.capability(k) is not None),
+            cost=0 if own_cost is None else own_cost.evaluation_cost,
         )
         return wire.hello(introduction)
 

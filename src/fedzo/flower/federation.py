@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms import FedZO
 from fedzo.core.budget import Meter
+from fedzo.core.capabilities import Streamed
 from fedzo.core.random import check_seed
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.errors import Halted, NonFinite, UsageError
@@ -74,7 +75,7 @@ class FlowerFederation:
     >>> import numpy as np
     >>> from fedzo import Ideal
     >>> from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: float(x @ x) + device, 2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
     >>> federation = FlowerFederation(grid, seed=0, uplink=Ideal())
@@ -134,7 +135,7 @@ class FlowerFederation:
         """
         if isinstance(job.algorithm, FedZO) and job.algorithm.automatic:
             return  # its numbers are not known yet
-        streamed, dtype = self.offers("values_streamed"), x0.dtype.name
+        streamed, dtype = self.provides(Streamed), x0.dtype.name
         course = Course(job.algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
         if not (follows(self.uplink) and course.can_be_told):
             return
@@ -151,9 +152,9 @@ class FlowerFederation:
         self._downlink = Downlink(course, x0, heard, 0 if before is None else before.round)
         self._nodes.downlink = self._downlink
 
-    def offers(self, method: str) -> bool:
-        """Tell whether every node's problem has one of an objective's optional methods."""
-        return self._registry.offers(method)
+    def provides(self, kind: type[Any]) -> bool:
+        """Return whether the problem of most nodes has a capability."""
+        return self._registry.provides(kind.__name__)
 
     def initial(self) -> Array:
         """Return where the problem starts: what most nodes say, of two the first device's."""
@@ -253,7 +254,7 @@ class FlowerFederation:
             message,
             lambda content, asked: _read_updates(content, asked, task),
         )
-        sizes, streamed = self._registry.sizes, self.offers("values_streamed")
+        sizes, streamed = self._registry.sizes, self.provides(Streamed)
         believed = Believed(
             task, self.dim, self.uplink, self.settings, sizes, self.devices, streamed
         )

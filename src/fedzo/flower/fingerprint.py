@@ -23,16 +23,16 @@ def agreed_settings(objective: Objective, own: Collection[str] = ()) -> dict[str
     These are the problem's name, its dimension, how many devices there are, and the numbers and
     words that it was made with, but for those settings that are each node's ``own``.
 
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> settings = agreed_settings(Quadratic(dim=3, devices=2), own=["gradient_noise"])
     >>> settings["problem"], settings["dim"], "gradient_noise" in settings
     ('fedzo.problems.quadratic:Quadratic', 3, False)
     """
-    made = {k: v for k, v in objective.made_with.items() if k not in own}
+    made = {k: v for k, v in objective.factory_kwargs.items() if k not in own}
     return {
         **{k: v for k, v in made.items() if is_plain(v) and not _is_path(v)},
         **{k: name_of(v) for k, v in made.items() if callable(v)},
-        "problem": objective.made_by,
+        "problem": objective.factory,
         "dim": objective.dim,
         "devices": objective.devices,
     }

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from fedzo.core.capabilities import OwnThreads
 from fedzo.core.engine import LocalEngine
 from fedzo.core.machine import cores
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, meter_of
 from fedzo.flower.node import Node
 from fedzo.flower.privacy import Private
 from fedzo.flower.reasons import Reason, Refused
@@ -95,7 +96,7 @@ class Gate:
             return
         most = sum(cost.queries for cost in costs.values())
         self.node.ledger.reserve(self.run, most, self.node.limits.of_queries(objective))
-        meter = objective.meter
+        meter = meter_of(objective)
         before = 0 if meter is None else meter.queries
         yield  # where it raises, or the process is killed, all of it stays charged
         if meter is None:
@@ -163,7 +164,7 @@ class Found:
                     except BaseException as error:  # SystemExit, too: it may say anything
                         failures[device] = error
 
-        count = 1 if objective.own_threads else min(cores(), len(devices))
+        count = 1 if objective.capability(OwnThreads) is not None else min(cores(), len(devices))
         threads = [threading.Thread(target=work, name="fedzo", daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()

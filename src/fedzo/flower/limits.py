@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, meter_of
 from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task
 from fedzo.errors import check_counts
 from fedzo.flower.ledger import Spent
 from fedzo.flower.reasons import Reason, Refused
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import FunctionObjective
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Limits:
 
     def of_queries(self, objective: Objective) -> Spent:
         """Return the limits of queries; a problem's own ``max_queries`` is one of all runs."""
-        own = objective.meter.max_queries if objective.meter is not None else None
+        meter = meter_of(objective)
+        own = None if meter is None else meter.max_queries
         return Spent(
             self.queries_per_run,
             self.queries_per_day,
@@ -146,7 +147,7 @@ def queries_of(task: Task, objective: Objective, device: int) -> int:
 
     >>> import numpy as np
     >>> from fedzo import FedZO
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> task = LocalSteps(FedZO(), np.zeros(3))
     >>> queries_of(task, Quadratic(dim=3, devices=2), 0)  # 5 steps x (20 + 1) points x 25 samples
     2625

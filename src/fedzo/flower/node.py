@@ -154,7 +154,7 @@ def _chosen(problems: Problems, run_config: Mapping[str, Any]) -> str:
 
 def check_settings(objective: Objective, said: Mapping[str, Any], own: Collection[str]) -> None:
     """Refuse a run that says otherwise of the problem than this node: it would be another run."""
-    made = objective.made_with
+    made = objective.factory_kwargs
     for key in (said.keys() & made.keys()) - set(own):
         if is_plain(made[key]) and said[key] != made[key]:
             text = f"problem.{key} = {said[key]!r}, and here it is {made[key]!r}"

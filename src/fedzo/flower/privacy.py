@@ -32,26 +32,24 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.objective import Objective
+from fedzo.core import capabilities as can
+from fedzo.core.capabilities import LazySum
+from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
+from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive, require
 from fedzo.flower.reasons import Reason, Refused
-
-if TYPE_CHECKING:
-    from fedzo.core.streams import Combination
 
 Array = NDArray[Any]
 
 # Problems with a test that measures, on neighbouring data sets, how far one record moves an answer.
 # Exact classes, because a subclass can compute other values. No problem has such a test yet.
 PROVEN: tuple[type[Objective], ...] = ()
-
-_TELLING = ("gradient", "fused_step", "metrics", "constants")  # what would tell data unclipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +107,7 @@ class Privacy:
 def check_proven(objective: Objective) -> None:
     """Reject a problem for which no test shows that the noise hides a record.
 
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> check_proven(Quadratic())
     Traceback (most recent call last):
     fedzo.flower.reasons.Refused: [privacy] is not supported for Quadratic: no test on neighbouring
@@ -124,8 +122,10 @@ def check_proven(objective: Objective) -> None:
         )
 
 
-class Private(Objective):
+class Private(ObjectiveWrapper):
     """An objective whose differences and losses are clipped and noised.
+
+    Every capability that would release values without clipping and noise is hidden.
 
     ``answers`` is how many of them each device may give: those that were paid for. None: any.
 
@@ -134,7 +134,7 @@ class Private(Objective):
     The noise has the standard deviation z 2C/b', here 3 x 2 x 0.5 / 1 of a function, whose only
     record it is:
 
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> inner = FunctionObjective(lambda x, device: x[0], dim=1, devices=1)
     >>> privacy = Privacy(epsilon=1.0, noise=3.0, difference_clip=0.5, loss_clip=1.0)
     >>> private = Private(inner, privacy)
@@ -142,30 +142,21 @@ class Private(Objective):
     3.0
     """
 
+    passes = (*can.EXECUTION, can.HasSizes, can.InPlace)
+    transforms = (can.Streamed,)
+    adds = (can.ValuesAlong,)  # values at single points are rejected
+    hides = (can.HasGradient, can.FusedStep, can.NamesRecords, *can.HINTS, *can.RESULTS)
+
     def __init__(
         self,
         objective: Objective,
         privacy: Privacy,
         answers: Mapping[int, int] | None = None,
     ) -> None:
-        self.inner, self.privacy = objective, privacy
-        self.dim, self.devices = objective.dim, objective.devices
-        self.meter, self.scale, self.reach = objective.meter, objective.scale, objective.reach
-        self.own_threads, self.in_place = objective.own_threads, objective.in_place
+        super().__init__(objective)
+        self.privacy = privacy
         self._left = None if answers is None else dict(answers)
         self._lock = threading.Lock()
-
-    def offers(self, name: str) -> bool:
-        """Tell whether it has one of the optional methods: the inner ones that tell no data."""
-        return name not in _TELLING and self.inner.offers(name)
-
-    def initial(self) -> Array:
-        """Return where to start."""
-        return self.inner.initial()
-
-    def size(self, device: int) -> int:
-        """Return how many records a device holds."""
-        return self.inner.size(device)
 
     def batch(self, device: int, size: int, draws: Draws) -> tuple[int, int, Any]:
         """Return a batch of a device."""
@@ -180,19 +171,21 @@ class Private(Objective):
     ) -> Array:
         """Return values whose differences are clipped, averaged over records and noised."""
         device, size, inner = batch
-        values = self.inner.values_along(x, directions, rows, steps, inner)
+        values = values_along(self.inner, x, directions, rows, steps, inner)
         return self._differences(values, bool(steps[0] == 0), device, size)
 
     def values_streamed(
         self,
         x: Array,
-        walked: Combination | None,
-        steps: Sequence[Combination | None],
+        walked: LazySum | None,
+        steps: Sequence[LazySum | None],
         batch: Any,
     ) -> Array:
         """Return the same of a model whose directions are never held."""
         device, size, inner = batch
-        values = self.inner.values_streamed(x, walked, steps, inner)
+        streamed = self.inner.capability(can.Streamed)
+        assert streamed is not None
+        values = streamed.values_streamed(x, walked, steps, inner)
         return self._differences(values, steps[0] is None, device, size)
 
     def _differences(self, values: Array, forward: bool, device: int, size: int) -> Array:
@@ -248,10 +241,6 @@ class Private(Objective):
             if self._left.get(device, 0) < 1:
                 raise Refused(Reason.PRIVACY, f"device {device}: more answers than were paid for")
             self._left[device] -= 1
-
-    def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return nothing: a metric has no bound."""
-        return {}
 
 
 def _finite(values: Array) -> Array:

@@ -106,9 +106,11 @@ class NodeRegistry:
                 found.setdefault(self._owners[device], []).append(device)
         return found
 
-    def offers(self, method: str) -> bool:
-        """Tell whether most nodes' objectives have this optional method."""
-        return 2 * sum(method in each.offers for each in self._nodes.values()) > len(self._nodes)
+    def provides(self, capability: str) -> bool:
+        """Return whether the problem of most nodes has a capability, by its name."""
+        return 2 * sum(capability in each.offers for each in self._nodes.values()) > len(
+            self._nodes
+        )
 
     def _greet(self, nodes: list[int]) -> None:
         said = wire.greeting(self._settings)

@@ -22,7 +22,7 @@ from flwr.supercore.telemetry import EventType
 from fedzo.config.experiment import Experiment
 from fedzo.core.files import as_toml
 from fedzo.core.machine import cores
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, meter_of
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower import wire
 from fedzo.flower.app_config import ProblemOf
@@ -64,7 +64,7 @@ def simulation(experiment: Experiment) -> Backend:
     """
 
     def run(job: Job, objective: Objective, drive: Drive) -> Result:
-        meter = objective.meter
+        meter = meter_of(objective)
         if meter is not None and meter.max_queries is not None:
             raise UsageError(
                 f"a budget of {meter.max_queries:,} queries is kept within one process, and "

@@ -61,7 +61,7 @@ class FedzoStrategy:
     >>> import numpy as np
     >>> from fedzo import FedZO
     >>> from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: np.sum((x - device) ** 2), 2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=3)
     >>> strategy = FedzoStrategy(FedZO(learning_rate=0.05, direction_kind="orthogonal",

@@ -12,7 +12,7 @@ import numpy as np
 from fedzo.paper.claims import Claim, Comparison, Runs, final_level
 from fedzo.paper.figure import Curve, Figure, Panel, Points, Scale
 from fedzo.paper.thresholds import EXPONENT, RATE
-from fedzo.problems.quadratic import Quadratic
+from fedzo.problems import Quadratic
 from fedzo.theory import Constants, Setting, bound, corollary, limit
 
 COUNTS = (1, 2, 4, 8)

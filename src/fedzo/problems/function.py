@@ -1,4 +1,4 @@
-"""A plain function, ``fun(x, device) -> float``, made into an objective."""
+"""A plain function ``fun(x, device) -> float`` as an objective."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OnFailure = Literal["raise", "leave_out"]
 
 
 class FunctionOptions(TypedDict, total=False):
-    """What can be said of a plain function: see :class:`FunctionObjective`."""
+    """Options of a plain function: see :class:`FunctionObjective`."""
 
     vectorized: bool
     bounds: Bounds | None
@@ -44,40 +44,38 @@ class FunctionOptions(TypedDict, total=False):
 
 
 class FunctionObjective(Objective):
-    """An objective made of a plain function.
+    """An objective from a plain function.
 
-    The function has no randomness that we know of, so a batch is one realisation whatever
-    size is asked for, and b1 plays no part.
+    The randomness of the function is unknown. So a batch is one realisation whatever its size, and
+    b1 has no effect.
 
     Parameters
     ----------
     fun : callable
-        ``fun(x, device) -> float`` with x (d,) and ``device`` in 0, ..., N-1; what it is given
-        is its own to overwrite. An array of one number is a number, too.
+        ``fun(x, device) -> float`` with x of shape (d,) and ``device`` in 0, ..., N-1. It may
+        overwrite x. It may return an array of one number.
     dim, devices : int
         d and N.
     vectorized : bool
-        The function is ``fun(points, device)`` of (k, d) points and answers with k values.
+        The function is ``fun(points, device)``: points of shape (k, d), values of shape (k,).
     bounds : sequence of pairs or scipy.optimize.Bounds, optional
-        (low, high) of each number in x, None for an open end. The function is asked inside
+        (low, high) of each number in x, None for an open end. The function is evaluated inside
         them only, by a smooth change of variables: see :class:`~fedzo.variables.bounds.Box`.
     scale : str or sequence of str
-        ``linear``, or ``log`` for numbers over decades, which the optimiser sees as logarithms:
-        for all of x or for each number.
+        ``linear``, or ``log`` for numbers over decades, which the optimiser sees as logarithms.
+        One word for all of x, or one per number.
     x_scale : float or array, optional
-        The typical length of each number in x (on a logarithmic scale: in decades), as SciPy's.
-        Bounds tell one, too.
+        The typical length of each number in x (on a logarithmic scale: in decades), as in SciPy.
+        By default that of the bounds.
     args : tuple
         Further arguments of the function: ``fun(x, device, *args)``.
     retries : int
-        How many times the function is asked again where it raises, or where its value is not
-        finite.
+        How often the function is called again if it raises or returns a non-finite value.
     on_failure : str
-        What comes of a function that still fails: ``raise`` ends the run, by the function's
-        own exception or as a run that is not finite; ``leave_out`` leaves the device out of
-        the round, and the history names it.
+        If the function still fails: ``raise`` ends the run with its exception, or as a non-finite
+        run; ``leave_out`` drops the device from the round, and the history names it.
     max_queries : int, optional
-        How many times the function may be asked, evaluations and retries included.
+        The largest number of calls, evaluations and retries included.
 
     Examples
     --------
@@ -128,19 +126,19 @@ class FunctionObjective(Objective):
         self.scale = self._lengths(x_scale)
         self.meter = Meter(max_queries)
 
-    def point(self, u: Array) -> Array:
-        """Return what the function is given for the optimiser's u: a point inside the bounds."""
-        x = u.copy() if self.box is None else self.box.decode(u)
+    def to_user(self, x: Array) -> Array:
+        """Return the argument of the function for the optimiser's x: a point inside the bounds."""
+        x = x.copy() if self.box is None else self.box.decode(x)
         return x if self.logarithm is None else self.logarithm.decode(x)
 
     def encode(self, x: Array) -> Array:
-        """Return the optimiser's u of a starting point, which lies inside the bounds."""
+        """Return the optimiser's x of a starting point inside the bounds."""
         if self.logarithm is not None:
             x = self.logarithm.encode("x0", x)
         return x if self.box is None else self.box.encode(x)
 
     def _lengths(self, x_scale: ArrayLike | None) -> Array | None:
-        """Return the typical lengths of u, NaN where nothing is known."""
+        """Return the typical lengths of the optimiser's x, NaN where unknown."""
         if x_scale is not None:
             lengths = np.asarray(x_scale, np.float64)
             right = lengths.shape in ((), (self.dim,)) and bool((lengths > 0).all())
@@ -154,7 +152,7 @@ class FunctionObjective(Objective):
         return None if np.isnan(lengths).all() else lengths
 
     def batch(self, device: int, size: int, draws: Draws) -> int:
-        """Return the device: it is all that a plain function needs to know."""
+        """Return the device: a plain function has no other randomness."""
         return device
 
     def values(self, points: Array, batch: int) -> Array:
@@ -171,7 +169,7 @@ class FunctionObjective(Objective):
         return np.concatenate([self._answers(x[None], device) for x in points])
 
     def _answers(self, points: Array, device: int) -> Array:
-        """Ask the function, and ask again while it fails and may."""
+        """Call the function, and again up to ``retries`` times while it fails."""
         failure: Exception | None = None
         for _ in range(1 + self.retries):
             try:
@@ -188,13 +186,13 @@ class FunctionObjective(Objective):
             raise NoAnswer(reason) from failure
         if failure is not None:
             raise failure
-        return values  # not finite: the estimator says in which round
+        return values  # not finite: the estimator reports the round
 
     def _ask(self, points: Array, device: int) -> Array:
-        """Ask the function once, for as many values as the budget still has."""
+        """Call the function once, for as many values as the budget allows."""
         wanted = len(points)
         granted = self.meter.take(wanted)
-        values = self._call(self.point(points[:granted]), device) if granted else np.empty(0)
+        values = self._call(self.to_user(points[:granted]), device) if granted else np.empty(0)
         self.meter.require(granted, wanted)
         return values
 
@@ -203,7 +201,9 @@ class FunctionObjective(Objective):
             return np.array([as_number("fun", self.fun(points[0], device, *self.args))])
         values = np.asarray(self.fun(points, device, *self.args), np.float64)
         if values.shape != (len(points),):
-            raise UsageError(f"fun returned the shape {values.shape}, not {(len(points),)}")
+            raise UsageError(
+                f"fun returned the shape {values.shape}, not {(len(points),)}", code="values-shape"
+            )
         return values
 
 
@@ -212,7 +212,7 @@ def _worst(values: Array) -> float:
 
 
 def as_number(key: str, value: Any) -> float:
-    """Return what a user's function returned as a number, if it is one.
+    """Return the value of a user's function as a float.
 
     >>> as_number("fun", np.array([[0.5]]))
     0.5
@@ -227,14 +227,14 @@ def as_number(key: str, value: Any) -> float:
 
 
 def check_on_failure(on_failure: str) -> None:
-    """Raise unless it is known what shall come of a function that fails."""
+    """Raise unless ``on_failure`` is one of the known words."""
     ways = get_args(OnFailure)
     allowed = one_of(ways) + nearest(on_failure, ways)
     require(on_failure in ways, "on_failure", on_failure, allowed)
 
 
 def check_takes(key: str, fun: Callable[..., Any], count: int, allowed: str) -> None:
-    """Raise unless a function can be called with so many arguments, if it tells what it takes.
+    """Raise unless a function accepts ``count`` arguments; functions without signature pass.
 
     >>> check_takes("fun", lambda x: x, 2, "a function of (x, device)")
     Traceback (most recent call last):
@@ -243,7 +243,7 @@ def check_takes(key: str, fun: Callable[..., Any], count: int, allowed: str) -> 
     require(callable(fun), key, fun, allowed)
     try:
         signature = inspect.signature(fun)
-    except (TypeError, ValueError):  # of some builtins nobody knows
+    except (TypeError, ValueError):  # as for some builtins
         return
     try:
         signature.bind(*[None] * count)

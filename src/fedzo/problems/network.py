@@ -1,8 +1,8 @@
-"""A torch module to be trained from its losses alone, on data that lies with several devices."""
+"""Train a torch module from its losses alone, on the data of several devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.objective import Best, Objective
+from fedzo.core.capabilities import Best
+from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.streams import Combination
 from fedzo.core.streams_torch import add_to
 from fedzo.errors import MissingExtra, UsageError, check_count, require
-from fedzo.problems.batched import Batched
-from fedzo.problems.frozen import Frozen
-from fedzo.problems.samples import NamedBatch, held_by_devices
-from fedzo.problems.scratch import Piece, Scratch
-from fedzo.problems.trainable import chosen
+from fedzo.problems.network_cache import FrozenCache
+from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
+from fedzo.problems.network_points import BatchedModule, InPlaceModule
 
 Array = NDArray[Any]
 Module = Any  # torch.nn.Module: torch is imported where it is used
@@ -31,50 +30,48 @@ Loss = Callable[[Module, Any], Tensor]
 class TorchProblem(Objective):
     """A torch module's parameters as x, and the mean loss over each device's samples as f_i.
 
-    The module is the caller's own, and is what the run trains: it ends with the best parameters
-    that were evaluated. It is put into evaluation mode and run without gradients: dropout is off,
-    batch norm uses its running statistics, and buffers stay as they are. x is float32 (or
-    float64, if the parameters are); the parameters may have any precision and lie on any device
-    that torch has.
+    A run trains the given module, which ends with the best evaluated parameters. The module is put
+    into evaluation mode and runs without gradients: dropout is off, batch norm uses its running
+    statistics, and buffers do not change. x is float32, or float64 if all parameters are. The
+    parameters may have any precision and lie on any torch device.
 
-    Directions are never held: a point is written into the module in one pass, as its numbers are
-    drawn (:mod:`fedzo.core.streams`), so memory does not grow with b2, M or N. Besides
-    the module there are a few vectors of the trainable parameters' size.
+    Directions are never held. A point is written into the module in one pass, as its numbers are
+    drawn (:mod:`fedzo.core.streams`), so memory does not grow with b2, M or N. Besides the module
+    there are a few vectors of the size of the trainable parameters.
 
     Parameters
     ----------
     module : torch.nn.Module
-        What is trained.
+        The module to train.
     loss : callable
         ``loss(module, batch)`` returns the loss of each sample of a batch, a tensor of shape (b,).
     data : sequence
-        What each device holds, one entry a device: a tuple of tensors with a sample in each row,
-        a torch data set or other sequence of samples, or a loader, whose data set and way to
-        put samples together are taken. NumPy's arrays will do in place of tensors.
+        The data of each device, one entry per device: a tuple of tensors with one sample per row,
+        a torch data set or another sequence of samples, or a loader, of which the data set and
+        ``collate_fn`` are used. NumPy arrays are accepted as tensors.
     trainable : str or sequence of str, optional
         Names of parameters or layers, patterns such as ``"*.bias"``, or a group: ``all``,
-        ``norms``, ``biases``, ``head`` (:func:`fedzo.problems.trainable.chosen`). By default the
-        parameters that require a gradient: as torch, and peft for its adapters, mark what is to be
-        trained.
+        ``norms``, ``biases``, ``head`` (:func:`fedzo.problems.network_inputs.chosen`). By default
+        the parameters that require a gradient, as torch and peft mark them.
     metrics : callable, optional
         ``metrics(module)`` returns further numbers for the history, such as a test accuracy.
     evaluation_batch : int
-        How many samples are evaluated at a time.
+        The number of samples per batch of an evaluation.
     in_place : bool
-        Whether x is the module's own memory, for models of which there is to be no second copy:
-        parameters on the CPU in float32 or float64. A layer is perturbed in memory of its own
-        while it is run, so the module itself is never touched by a device and needs no
-        restoring; peak memory is that of inference and the largest layer's parameters, whatever
-        b2, H, M and N are. The best parameters are kept in a temporary file. A local step k > 1
-        draws the k - 1 before it again, so H = 1 is the quickest. Server steps other than the
-        mean, and over-the-air uplinks, build vectors of x's size.
+        Whether x is the memory of the module itself, for models too large for a second copy. The
+        parameters must be float32 or float64 on the CPU. A layer is perturbed in separate memory
+        while it runs, so devices never change the module. Peak memory is that of inference and of
+        the parameters of the largest layer, whatever b2, H, M and N are. The best parameters are
+        kept in a temporary file. A local step k > 1 draws the k - 1 steps before it again, so
+        H = 1 is the fastest. Server optimizers other than the mean, and over-the-air uplinks,
+        build vectors of the size of x.
     frozen_memory : int
-        Bytes in which to keep what layers make of a sample that are run before the first trained
-        parameter is read, so that they are run once for each sample: for data that are the same
-        each time they are looked at. What has no room is computed each time.
+        Bytes for a cache of the outputs of layers that run before the first trained parameter is
+        read, so that they run once per sample. Use it only if a sample is always the same, without
+        augmentation. Outputs that do not fit are computed each time.
     batched_memory : int
-        Bytes that running several points in one batched pass may take (``torch.func.vmap``): for
-        adapters, norms or a head, whose points differ in little. 0: one point after another.
+        Bytes for running several points in one batched pass (``torch.func.vmap``): for adapters,
+        norms or a head, where points differ in few parameters. 0: one point after another.
 
     Examples
     --------
@@ -110,55 +107,55 @@ class TorchProblem(Objective):
     ) -> None:
         torch = _torch()
         if not isinstance(module, torch.nn.Module):
-            raise UsageError(f"module is a {type(module).__name__}, not a torch.nn.Module")
+            found = type(module).__name__
+            raise UsageError(f"module is a {found}, not a torch.nn.Module", code="not-a-module")
         check_count("evaluation_batch", evaluation_batch)
         self.module, self.loss, self._own_metrics = module, loss, metrics
-        self.pieces = _pieces(chosen(module, trainable))
-        self.data = held_by_devices(data)
+        self.pieces = pieces_of(module, trainable)
+        self.data = samples_of_devices(data)
         self.dim, self.devices = self.pieces[-1].stop, len(self.data)
         self.evaluation_batch = evaluation_batch
         double = all(piece.tensor.dtype == torch.float64 for piece in self.pieces)
         self.dtype = np.dtype(np.float64 if double else np.float32)
-        self._placed: Array | None = None  # what the module holds now, where that is known
+        self._placed: Array | None = None  # the parameters in the module, if known
         self._base = np.empty(0, self.dtype)
         self.in_place = in_place
-        self._scratch = Scratch(module, self.pieces, self.dtype) if in_place else None
+        self._own_memory = InPlaceModule(module, self.pieces, self.dtype) if in_place else None
         for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
             require(size >= 0, key, size, "a number of bytes")
-        allowed = "0 with in_place, which is there so that no second point exists"
+        allowed = "0 with in_place, which holds no second point"
         require(not (in_place and batched_memory), "batched_memory", batched_memory, allowed)
-        self._frozen = Frozen(module, self.pieces, frozen_memory) if frozen_memory else None
+        self._frozen = FrozenCache(module, self.pieces, frozen_memory) if frozen_memory else None
         self._batched = None
         if batched_memory:
-            self._batched = Batched(module, loss, self.pieces, batched_memory)
-
-    # ------------------------------------------------------------------------------ the contract
+            self._batched = BatchedModule(module, loss, self.pieces, batched_memory)
 
     def initial(self) -> Array:
-        """Return the parameters that the module has: a copy, or the memory itself."""
-        if self._scratch is not None:
-            return self._scratch.memory
+        """Return the parameters of the module: a copy, or its memory if ``in_place``."""
+        if self._own_memory is not None:
+            return self._own_memory.memory
         x = np.empty(self.dim, self.dtype)
         for piece in self.pieces:
             x[piece.start : piece.stop] = piece.tensor.detach().reshape(-1).double().cpu().numpy()
         return x
 
     def size(self, device: int) -> int:
-        """Return how many samples a device holds."""
+        """Return the number of samples of a device."""
         return len(self.data[device])
 
-    def batch(self, device: int, size: int, draws: Draws) -> Any:
+    def batch(self, device: int, size: int, draws: Draws) -> NamedBatch:
         """Return samples of a device, drawn independently (with replacement)."""
         return self._batch(device, draws.integers(self.size(device), size))
 
-    def _batch(self, device: int, which: Array) -> Any:
-        """Return some samples of a device, with their names where something is kept of them."""
-        content = self.data[device].batch(which)
-        if self._frozen is None:
-            return content
-        return NamedBatch(content, [(device, int(i)) for i in which])
+    def _batch(self, device: int, which: Array) -> NamedBatch:
+        """Return the samples of a device with these indices, and their names."""
+        return NamedBatch(self.data[device].batch(which), [(device, int(i)) for i in which])
 
-    def values(self, points: Array, batch: Any) -> Array:
+    def records(self, batch: NamedBatch) -> Sequence[tuple[int, int]]:
+        """Return the device and the index of each sample of a batch."""
+        return batch.names
+
+    def values(self, points: Array, batch: NamedBatch) -> Array:
         """Return the loss of each sample at each point."""
         values = []
         for point in points:
@@ -171,13 +168,13 @@ class TorchProblem(Objective):
         x: Array,
         walked: Combination | None,
         steps: Sequence[Combination | None],
-        batch: Any,
+        batch: NamedBatch,
     ) -> Array:
-        """Return the loss of each sample at x + walked + steps[k], for each k."""
-        if self._scratch is not None:
+        """Return the loss of each sample at x + walked + steps[k], shape (k, b)."""
+        if self._own_memory is not None:
             self.place(x)
             sums = [_sum(walked, step) for step in steps]
-            return np.array([self._scratch.run(self._losses, batch, step) for step in sums])
+            return np.array([self._own_memory.run(self._losses, batch, step) for step in sums])
         base = x
         if walked is not None:
             self._base = self._base if self._base.size else np.empty_like(x)
@@ -197,7 +194,7 @@ class TorchProblem(Objective):
         return np.array([self._mean_loss(int(device)) for device in devices])
 
     def metrics(self, x: Array) -> Mapping[str, float]:
-        """Return the caller's own metrics of the module with these parameters."""
+        """Return ``metrics(module)`` of the caller, with these parameters."""
         if self._own_metrics is None:
             return {}
         self.place(x)
@@ -205,20 +202,20 @@ class TorchProblem(Objective):
             return self._own_metrics(self.module)
 
     def snapshot(self, x: Array) -> Array:
-        """Return x as it is now: in a temporary file, where x is the module's own memory."""
-        if self._scratch is None or x is not self._scratch.memory:
+        """Return a copy of x, in a temporary file, if x is the memory of the module."""
+        if self._own_memory is None or x is not self._own_memory.memory:
             return x
         with TemporaryFile() as file:
             x.tofile(file)
             file.flush()
             return np.memmap(file, x.dtype, "r", shape=x.shape)
 
-    def point(self, x: Array) -> Array:
-        """Return a copy of x; x itself, where it is the module's own memory or a file."""
+    def to_user(self, x: Array) -> Array:
+        """Return a copy of x, or x itself if it is the memory of the module or a file."""
         return x if self.in_place else x.copy()
 
-    def keep(self, best: Best) -> None:
-        """Leave the best parameters in the module."""
+    def load_best(self, best: Best) -> None:
+        """Load the best parameters into the module."""
         self.place(best.x)
 
     def write_files(self, folder: Path, best: Best) -> None:
@@ -231,7 +228,7 @@ class TorchProblem(Objective):
         save_model(self.module, str(folder / "model.safetensors"))
 
     def state_dict(self, x: Array) -> dict[str, Tensor]:
-        """Return the module's state with the parameters of a result's x."""
+        """Return the state of the module with the parameters x."""
         self.place(x)
         state: dict[str, Tensor] = self.module.state_dict()
         return state
@@ -239,10 +236,10 @@ class TorchProblem(Objective):
     # -------------------------------------------------------------------------------- the module
 
     def place(self, x: Array) -> None:
-        """Write parameters into the module, unless it has them."""
-        if self._scratch is not None:
-            if x is not self._scratch.memory:
-                _copy(x, self._scratch.memory)
+        """Write parameters into the module, unless they are there already."""
+        if self._own_memory is not None:
+            if x is not self._own_memory.memory:
+                _copy(x, self._own_memory.memory)
         elif self._placed is not x:
             self._write(x, None)
             self._placed = x
@@ -258,20 +255,19 @@ class TorchProblem(Objective):
             else:
                 add_to(step, tensor, start, values)
 
-    def _losses(self, batch: Any) -> NDArray[np.float64]:
-        """Return the loss of each sample with the parameters that the module has."""
+    def _losses(self, batch: NamedBatch) -> NDArray[np.float64]:
+        """Return the loss of each sample with the present parameters of the module."""
         return self._run(batch, self._losses_of)
 
-    def _run(self, batch: Any, values: Callable[[Any], NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Return the values of a batch's content, in evaluation mode and without gradients.
-
-        Frozen layers answer from what is kept.
-        """
+    def _run(
+        self, batch: NamedBatch, values: Callable[[Any], NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """Return ``values(content)`` of a batch, in evaluation mode and without gradients."""
         if self.module.training:
             self.module.eval()
         with _torch().inference_mode():
-            if self._frozen is None or not isinstance(batch, NamedBatch):
-                return values(batch)
+            if self._frozen is None:
+                return values(batch.content)
             self._frozen.watch(lambda: self._losses_of(batch.content))
             with self._frozen.answering(batch.names):
                 return values(batch.content)
@@ -294,18 +290,8 @@ class TorchProblem(Objective):
         return total / count
 
 
-def _pieces(parameters: Iterable[tuple[str, Tensor]]) -> list[Piece]:
-    """Give each parameter its place in x, one after the other."""
-    pieces, start = [], 0
-    for name, tensor in parameters:
-        tensor.data = tensor.data.contiguous()  # its numbers lie in the order of their indices
-        pieces.append(Piece(name, tensor, start, start + tensor.numel()))
-        start += tensor.numel()
-    return pieces
-
-
 def _copy(x: Array, target: Array) -> None:
-    """Copy x, which may be a file, a little at a time: a file's pages are let go of again."""
+    """Copy x in small parts. If x is a file, release the pages that were read."""
     file: Any = x.base
     for first in range(0, x.size, 1 << 16):
         target[first : first + (1 << 16)] = x[first : first + (1 << 16)]
@@ -314,12 +300,15 @@ def _copy(x: Array, target: Array) -> None:
 
 
 def _complain(losses: Any, samples: int | None = None) -> None:
-    """Raise an error that tells what a loss should have returned."""
+    """Raise an error about the return value of ``loss``."""
     shape = getattr(losses, "shape", None)
     found = f"a {type(losses).__name__}" if shape is None else f"the shape {tuple(shape)}"
     right = "a tensor of one loss for each sample"
     right += "" if samples is None else f" of a batch, ({samples},)"
-    raise UsageError(f"loss returned {found}, not {right}; torch's losses need reduction='none'")
+    raise UsageError(
+        f"loss returned {found}, not {right}; torch's losses need reduction='none'",
+        code="loss-shape",
+    )
 
 
 def _sum(walked: Combination | None, step: Combination | None) -> Combination | None:

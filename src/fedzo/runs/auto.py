@@ -20,7 +20,7 @@ If f does not fall at all, as at a minimum or on the steps of an accuracy, a rou
 the measured one goes half of μ far.
 A function in other units, c f for f, gets the rate η/c, and so the same run.
 
-A problem may know how far a round should go at least, and say so by its ``reach``: then the rate
+A problem may know how far a round should go at least, and say so by its ``min_move``: then the rate
 is no less than that over the length of D. An attack does: its loss is often lowest close
 to x⁰ on any line, and low only where a line from x⁰ does not lead.
 
@@ -43,7 +43,8 @@ from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.algorithms.base import Algorithm
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.core.budget import Meter
-from fedzo.core.objective import Objective
+from fedzo.core.capabilities import AutoHints
+from fedzo.core.objective import Objective, meter_of
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, LocalSteps, Replies, Task
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
@@ -97,7 +98,7 @@ def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> Adaptive
     The rate is adapted where it was not the user's own, and where the problem does not know
     itself how far a round should go.
     """
-    adapts = algorithm.learning_rate == "auto" and not objective.reach
+    adapts = algorithm.learning_rate == "auto" and objective.capability(AutoHints) is None
     return AdaptiveRate(fedzo=chosen, adapts=adapts)
 
 
@@ -110,7 +111,7 @@ def choose(
     --------
     >>> import numpy as np
     >>> from fedzo.core.engine import LocalEngine, drive
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> from fedzo.uplinks import Ideal
     >>> problem = Quadratic(dim=20, devices=5, smoothness=4.0)
     >>> algorithm = FedZO(learning_rate="auto", smoothing="auto", directions=5, local_steps=2)
@@ -132,12 +133,12 @@ def choose(
         )
     )
     least, queries = math.inf, 0
-    meter = objective.meter or Meter()
+    meter, hints = meter_of(objective) or Meter(), objective.capability(AutoHints)
     before = meter.queries
     try:
         if algorithm.smoothing == "auto":
             at = Draws(setting.seed, Stream.DIRECTIONS, task=_NOISE)
-            known = objective.smoothing(at)
+            known = None if hints is None else hints.suggest_smoothing(at)
             algorithm = replace(algorithm, smoothing="auto" if known is None else known)
             queries = meter.queries - before
         if algorithm.smoothing == "auto":
@@ -146,8 +147,9 @@ def choose(
             algorithm = replace(algorithm, smoothing=smoothing)
         if algorithm.learning_rate != "auto":
             return Chosen(algorithm, queries)
-        chosen = yield from _measured(algorithm, setting, objective.reach, x0, least)
-        asked = queries + chosen.queries if objective.meter is None else meter.queries - before
+        min_move = 0.0 if hints is None else hints.min_move
+        chosen = yield from _measured(algorithm, setting, min_move, x0, least)
+        asked = queries + chosen.queries if meter_of(objective) is None else meter.queries - before
         return chosen._replace(queries=asked)
     except BudgetSpent:
         # The run finds it spent as well, before its first step, and ends in order.
@@ -207,11 +209,11 @@ def _difference(replies: Replies) -> tuple[float, float]:
 
 
 def _measured(
-    algorithm: FedZO, setting: RunSetting, reach: float, x0: Array, least: float
+    algorithm: FedZO, setting: RunSetting, min_move: float, x0: Array, least: float
 ) -> Probing[Chosen]:
     """Return the algorithm with a measured rate, and with a smaller μ where x has smaller units.
 
-    ``least`` is the lower limit of μ, and ``reach`` how far a round should go at least.
+    ``least`` is the lower limit of μ, and ``min_move`` how far a round should go at least.
     """
     found, careful, lowest, queries = None, None, 0.0, 0
     for _ in range(_TRIES):
@@ -237,7 +239,7 @@ def _measured(
     found = found or careful
     if found is None:
         raise UsageError(_FLAT, code="flat")
-    rate = max(float(found.learning_rate), reach / length)
+    rate = max(float(found.learning_rate), min_move / length)
     return Chosen(replace(found, learning_rate=rate), queries)
 
 

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.compose import compose, current
+from fedzo.core.capabilities import Best, HasBestMetric, HasUserView, InPlace
 from fedzo.core.engine import Engine, drive
 from fedzo.core.files import Config, as_toml
-from fedzo.core.objective import Best, Objective
+from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.errors import BudgetSpent, FedzoWarning, Halted, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
@@ -121,7 +122,11 @@ class Loop:
     def __init__(
         self, job: Job, engine: Engine, x0: Array, problem: Objective | None = None
     ) -> None:
-        self.job, self.engine, self.problem = job, engine, problem or Objective()
+        self.job, self.engine = job, engine
+        problem = problem or Objective()
+        self.user_view, self.in_place = problem.capability(HasUserView), problem.capability(InPlace)
+        chosen = problem.capability(HasBestMetric)
+        self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
         self.setting = RunSetting(engine, job.uplink)
         self.algorithm = compose(job.algorithm, job.uplink, x0)
@@ -129,7 +134,7 @@ class Loop:
         if engine.meter is not None:  # after the evaluations of the start and the end
             engine.meter.evaluations = 1 + job.options.evaluates_between
         # Of the evaluations on schedule, which a resumed run repeats.
-        self.best = Best(self.problem.snapshot(x0), np.inf, 0)
+        self.best = Best(self.snapshot(x0), np.inf, 0)
         self.start = digest_of(x0)
         self.history: list[Record] = []
         self.records = HistoryDigest()  # of the history, on schedule
@@ -148,10 +153,13 @@ class Loop:
         """The global model."""
         return self.algorithm.model(self.at.state)
 
-    @property
-    def shown(self) -> Array:
-        """The global model in the user's variables."""
-        return self.problem.point(self.x)
+    def to_user(self, x: Array) -> Array:
+        """Return a model in the user's variables."""
+        return x.copy() if self.user_view is None else self.user_view.to_user(x)
+
+    def snapshot(self, x: Array) -> Array:
+        """Return a model that later rounds do not change."""
+        return x if self.in_place is None else self.in_place.snapshot(x)
 
     @property
     def seconds(self) -> float:
@@ -288,7 +296,7 @@ class Loop:
         t, done, target = self.at.round, self.at.last.done, self.options.target
         record = self.history[-1] if self._recorded() else None
         progress = Progress(
-            t, self.options.rounds, self.shown, self.at.queries, self.seconds, record
+            t, self.options.rounds, self.to_user(self.x), self.at.queries, self.seconds, record
         )
         if True in [bool(watcher(progress)) for watcher in self.job.watchers]:  # call each
             return Status.STOPPED, f"stopped by the callback after round {t}"
@@ -379,16 +387,16 @@ class Loop:
         if self._recorded() and (
             self.algorithm.tracks_best or self._rank(self.history[-1]) < self._best_rank()
         ):
-            x = self.problem.snapshot(self.x)
+            x = self.snapshot(self.x)
             return Best(x, self.history[-1]["train_loss"], self.at.round)
         return self.best
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
         """Return the sort key of a model, best first: minus the problem's metric, then the loss."""
-        return -record.get(self.problem.chosen_by, 0.0), record["train_loss"]
+        return -record.get(self.best_metric, 0.0), record["train_loss"]
 
     def _best_rank(self) -> tuple[float, float]:
-        if not self.problem.chosen_by:
+        if not self.best_metric:
             return 0.0, self.best.fun
         best = (self.best.round, self.best.fun)
         same = (r for r in self.history if (r["round"], r["train_loss"]) == best)
@@ -445,8 +453,8 @@ class Loop:
         """Write the models, and return the result."""
         at, best = self.at, self._better()
         status, message = self._diagnosed(status, message, best)
-        last = self.problem.point(self.problem.snapshot(self.x))
-        best = best._replace(x=self.problem.point(best.x))
+        last = self.to_user(self.snapshot(self.x))
+        best = best._replace(x=self.to_user(best.x))
         if not self.history:  # the first evaluation failed or was interrupted
             best = best._replace(fun=float("nan"))
         if self.job.folder is not None:
@@ -529,7 +537,7 @@ def run_job(job: Job, engine: Engine, x0: Array, problem: Objective | None = Non
     --------
     >>> import fedzo, numpy as np
     >>> from fedzo.core.engine import LocalEngine
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> engine = LocalEngine(FunctionObjective(lambda x, i: x @ x, 2, devices=3), seed=0)
     >>> job = Job(fedzo.FedZO(learning_rate=0.1), fedzo.Ideal(), RunOptions(rounds=20), tables={})
     >>> bool(run_job(job, engine, np.ones(2)).fun < 1e-3)

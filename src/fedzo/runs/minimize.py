@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.algorithms import Adaptive, Algorithm, FedZO
+from fedzo.core.capabilities import Closable, InPlace, LoadsBest, WritesFiles
 from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
@@ -168,10 +169,11 @@ def as_objective(
     if given is not None:
         allowed = f"of the objective's dimension, {fun.dim}"
         require(given.size == fun.dim, "x0", f"an array of {given.size}", allowed)
-        if not fun.in_place:
+        if fun.capability(InPlace) is None:
             return fun, given
     # A model that rounds change in place is the problem's own memory: not copied.
-    start = fun.initial() if fun.in_place else checked_start(fun.initial())
+    in_place = fun.capability(InPlace) is not None
+    start = fun.initial() if in_place else checked_start(fun.initial())
     if start.size != fun.dim:
         message = f"{name_of(fun)}: initial() has {start.size} numbers, dim is {fun.dim}"
         raise UsageError(message, code="invalid-objective")
@@ -218,14 +220,16 @@ def checked_start(x0: ArrayLike) -> Array:
 def perform(job: Job, objective: Objective, x0: Array, backend: Backend | None = None) -> Result:
     """Run a job on a problem, over threads of this process or by another engine."""
     job.check_folder()  # before the first query
-    with closing(objective):
+    with closing(objective.capability(Closable)):
         if backend is None:
             with LocalEngine(objective, job.options.seed, job.options.workers) as engine:
                 result = drive(tasks(job, engine, x0, objective), engine)
         else:
             result = backend(job, objective, lambda engine: run_job(job, engine, x0, objective))
-        objective.keep(result.best)
+        if (loads := objective.capability(LoadsBest)) is not None:
+            loads.load_best(result.best)
         result.problem = objective
-    if job.run_dir is not None:
-        objective.write_files(job.run_dir, result.best)
+    writes = objective.capability(WritesFiles)
+    if job.run_dir is not None and writes is not None:
+        writes.write_files(job.run_dir, result.best)
     return result

@@ -23,8 +23,7 @@ from fedzo.algorithms.server import Mean, ServerStep
 from fedzo.core.importing import import_object, own_folder
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
-from fedzo.problems import PROBLEMS
-from fedzo.problems.function import FunctionObjective
+from fedzo.problems import PROBLEMS, FunctionObjective
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import UPLINKS, Uplink
 
@@ -317,7 +316,7 @@ def describe_problem(fun: object, objective: Objective, start: Array) -> Table:
 
     Examples
     --------
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=3, gradient_noise=0.5)
     >>> table = describe_problem(problem, problem, problem.initial())
     >>> table["name"], table["gradient_noise"]
@@ -336,9 +335,9 @@ def describe_problem(fun: object, objective: Objective, start: Array) -> Table:
             table["x_scale"] = objective.scale.tolist()
         return table | {"python_only": "its problem is a function that was given in Python"}
     names = {factory: name for name, factory in PROBLEMS.items()}
-    own, factory, initial = objective.made_with, _found(objective.made_by), objective.initial()
+    own, factory, initial = objective.factory_kwargs, _found(objective.factory), objective.initial()
     plain = {key: value for key, value in own.items() if is_plain(value)}
-    table = {"name": names.get(objective.made_by, objective.made_by), **plain}
+    table = {"name": names.get(objective.factory, objective.factory), **plain}
     if factory is None:
         reason = f"its problem {NOT_IMPORTABLE}"
     elif lost := [key for key, value in own.items() if not _survives(key, value, factory)]:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
-from fedzo.core.objective import Best, Objective
+from fedzo.core.capabilities import Best, HasStateDict
+from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
 
 Array = NDArray[Any]
@@ -129,10 +130,12 @@ class Result:
 
         It refers to the module's memory, as torch's own ``state_dict``. That memory now holds x.
         """
-        if self.problem is None or not self.problem.offers("state_dict"):
-            message = "state_dict is for results of a TorchProblem: use result.x"
-            raise UsageError(message, code="no-module")
-        return self.problem.state_dict(self.x)
+        trained = None if self.problem is None else self.problem.capability(HasStateDict)
+        if trained is None:
+            raise UsageError(
+                "state_dict is for results of a TorchProblem: use result.x", code="no-state-dict"
+            )
+        return trained.state_dict(self.x)
 
     def __repr__(self) -> str:
         """Return a line per attribute, as SciPy's results print."""

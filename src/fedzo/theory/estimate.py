@@ -77,7 +77,7 @@ def estimate(
 
     Examples
     --------
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=20, devices=5, smoothness=2.0, gradient_noise=3.0)
     >>> found = estimate(problem, queries=100_000)
     >>> round(found.constants.L, 3), round(found.constants.sigma_g), found.constants.c_g

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.directions import Frame
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
 
@@ -89,7 +89,7 @@ class Probe:
     def values(self, x: Array, directions: Array, steps: Array, batch: Any) -> Array:
         """Return the values at x + steps[k] directions[k], (k, b), counted."""
         rows = np.arange(len(steps))
-        values = self.objective.values_along(x, directions, rows, steps, batch)
+        values = values_along(self.objective, x, directions, rows, steps, batch)
         self.queries += values.size
         return np.asarray(values, np.float64)
 

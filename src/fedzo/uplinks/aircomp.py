@@ -77,7 +77,7 @@ class AirComp(Uplink):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> problem = Quadratic(dim=10, devices=20, gradient_noise=0.0)
     >>> result = fedzo.minimize(
     ...     problem, algorithm=fedzo.FedZO(learning_rate=0.02), uplink=fedzo.AirComp(snr_db=0.0))

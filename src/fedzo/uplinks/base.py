@@ -67,9 +67,9 @@ class RunSetting:
         self.engine, self.uplink, self.scale = engine, uplink, engine.scale
         self.scratch: dict[str, Any] = {}
 
-    def offers(self, method: str) -> bool:
-        """Return whether the problem has one of an objective's optional methods."""
-        return self.engine.offers(method)
+    def provides(self, kind: type[Any]) -> bool:
+        """Return whether the problem has a capability, such as ``HasGradient``."""
+        return self.engine.provides(kind)
 
     @property
     def sending_updates(self) -> set[int]:

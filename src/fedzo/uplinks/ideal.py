@@ -26,7 +26,7 @@ class Ideal(Uplink):
     >>> import numpy as np
     >>> from fedzo.core.engine import LocalEngine
     >>> from fedzo.core.tasks import Replies, Update
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> from fedzo.uplinks.base import RunSetting
     >>> engine = LocalEngine(FunctionObjective(lambda x, i: 0.0, 2, devices=9), seed=1)
     >>> setting = RunSetting(engine, Ideal())

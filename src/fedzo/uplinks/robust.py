@@ -61,7 +61,7 @@ class Robust(Uplink):
     >>> import numpy as np
     >>> from fedzo.core.engine import LocalEngine
     >>> from fedzo.core.tasks import Replies, Update
-    >>> from fedzo.problems.function import FunctionObjective
+    >>> from fedzo.problems import FunctionObjective
     >>> from fedzo.uplinks.base import RunSetting
     >>> engine = LocalEngine(FunctionObjective(lambda x, i: 0.0, 1, devices=3), seed=1)
     >>> setting = RunSetting(engine, Robust())
@@ -129,7 +129,7 @@ class RobustSeeds(Robust):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.quadratic import Quadratic
+    >>> from fedzo.problems import Quadratic
     >>> algorithm = fedzo.FedZO(learning_rate=0.01, participants=5, shared_directions=True)
     >>> problem, uplink = Quadratic(dim=10, devices=8), RobustSeeds("median")
     >>> result = fedzo.minimize(problem, algorithm=algorithm, uplink=uplink, rounds=50)

@@ -64,7 +64,7 @@ class Seeds(Uplink):
     Examples
     --------
     >>> import fedzo
-    >>> from fedzo.problems.softmax import softmax
+    >>> from fedzo.problems import softmax
     >>> algorithm = fedzo.FedZO(participants=20)
     >>> run = dict(algorithm=algorithm, rounds=2)
     >>> ideal = fedzo.minimize(softmax(), uplink=fedzo.Ideal(), **run)

@@ -22,7 +22,7 @@ class Hello(NamedTuple):
     devices: int  # N, of the whole federation
     held: tuple[int, ...]  # which of them live here
     sizes: tuple[int, ...]  # how many samples each of those has
-    offers: tuple[str, ...]  # the objective's optional methods
+    offers: tuple[str, ...]  # the problem's capabilities, by name
     cost: int  # of an evaluation, if the objective tells it, else 0
 
     @property

@@ -1,23 +1,110 @@
-"""What an attack's evaluations see: each input once under each perturbation, and remembered."""
+"""Evaluate perturbations: the queries to the attacked model, its margins and its errors."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedzo.problems.attack.inputs import PIECE, Inputs, joined
-
-if TYPE_CHECKING:
-    from fedzo.problems.attack.problem import Attack
+from fedzo.core.batching import Answer, QueryBatcher
+from fedzo.errors import Halted, InvalidValue, ModelError, nearest, one_of, require
+from fedzo.models import Model
+from fedzo.models.base import check_columns
+from fedzo.models.rounding import step_of
+from fedzo.problems.attack.inputs import (
+    PIECE,
+    Inputs,
+    column_of_target,
+    joined,
+    labelled,
+    listed,
+    shape_of_inputs,
+)
+from fedzo.problems.attack.transforms import transform_of
+from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
 
 Array = NDArray[Any]
 
+MARGINS = ("logits", "confidences")
+_DEVICES_AT_ONCE = 32
+_NUMBERS = 1 << 21  # in the directions of all devices at once: a few hundred MB with all else
+
+
+class Question(NamedTuple):
+    """Inputs to evaluate, shape (n, d)."""
+
+    inputs: Array
+    may_be_cut: bool  # whether an answer to the first of them is of use
+    evaluates: bool  # whether it may use the queries that are reserved for evaluations
+
+
+class Victim:
+    """The attacked model, which several devices query in one batch.
+
+    Parameters
+    ----------
+    model : Model
+        The black box.
+    shape : tuple of int
+        The shape of an input, if the model does not know it.
+    dim : int
+        The number of values of an input.
+
+    Attributes
+    ----------
+    reserved : int
+        The number of queries that only evaluations may use.
+    evaluated : bool
+        Whether a perturbation was evaluated: from then on a failing model ends the run normally.
+    failure : ModelError, optional
+        The failure of the model that ended the run.
+    """
+
+    def __init__(self, model: Model, shape: tuple[int, ...], dim: int) -> None:
+        self.model, self._shape = model, model.input_shape or shape
+        at_once = max(1, min(_DEVICES_AT_ONCE, _NUMBERS // dim))
+        self.batcher = QueryBatcher(self._answer, at_once)
+        self.reserved, self.evaluated = 0, False
+        self.failure: ModelError | None = None
+
+    def ask(self, inputs: Array, *, may_be_cut: bool = False, evaluates: bool = False) -> Array:
+        """Return the scores of the inputs, or of the first of them if the budget allows no more.
+
+        Raises :class:`~fedzo.errors.BudgetSpent` if no input can be evaluated.
+        """
+        return self.batcher.ask(Question(inputs, may_be_cut, evaluates))
+
+    def _answer(self, questions: list[Question]) -> Sequence[Answer]:
+        sizes = np.array([len(question.inputs) for question in questions])
+        left = self.model.meter.left
+        if left is not None:
+            left -= 0 if questions[0].evaluates else self.reserved  # the same for all of a group
+            granted = (left - (np.cumsum(sizes) - sizes)).clip(0, sizes)
+            whole = np.array([not question.may_be_cut for question in questions])
+            sizes = np.where(whole & (granted < sizes), 0, granted)
+        spent = self.model.meter.spent()
+        if not sizes.any():
+            return [spent] * len(questions)
+        inputs = [q.inputs[:size] for q, size in zip(questions, sizes, strict=True)]
+        scores = self._scores(inputs[0] if len(inputs) == 1 else np.concatenate(inputs))
+        parts = np.split(scores, np.cumsum(sizes)[:-1])
+        return [part if len(part) else spent for part in parts]
+
+    def _scores(self, inputs: Array) -> Array:
+        try:
+            return self.model(inputs.reshape(-1, *self._shape))
+        except ModelError as error:
+            if not self.evaluated:
+                raise
+            self.failure = error
+            raise Halted(str(error)) from error
+
 
 class Outcome(NamedTuple):
-    """What became of some inputs under one perturbation, each (n,)."""
+    """The effect of a perturbation on some inputs, each array of shape (n,)."""
 
     losses: Array
     fooled: Array
@@ -26,49 +113,175 @@ class Outcome(NamedTuple):
     linf: Array
 
 
-class Evaluations:
-    """The evaluations of one attack.
+class Evaluator:
+    """A model and the labelled inputs of devices, on which perturbations are evaluated.
 
-    The last outcome of each device is remembered, since its loss and its metrics are asked for
-    one after the other, and all predictions under each x, for the report.
+    See :class:`fedzo.problems.attack.problem.Attack` for the parameters. The last outcome of each
+    device is cached, because its loss and its metrics are evaluated one after the other. The
+    predictions under each x are cached for the report.
     """
 
-    def __init__(self, problem: Attack) -> None:
-        self._problem = problem
+    def __init__(
+        self,
+        model: Model,
+        inputs: Sequence[ArrayLike],
+        labels: Sequence[ArrayLike],
+        held_out: tuple[ArrayLike, ArrayLike] | None,
+        c: float,
+        eps: float | None,
+        norm: str,
+        target: Any,
+        margin: str,
+    ) -> None:
+        if margin not in MARGINS:
+            raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(str(margin), MARGINS))
+        parts, names = listed("inputs", inputs), listed("labels", labels)
+        every = f"a list with an entry for each of the {len(parts)} devices"
+        require(len(parts) == len(names), "labels", f"a list of {len(names)}", every)
+        self.model, self.margin, self.shape = model, margin, shape_of_inputs(model, parts[0])
+        self.transform = transform_of(self.shape, model.input_range, c, eps, norm)
+        own = [
+            labelled(model, part, name, self.transform, of=f"[{device}]")
+            for device, (part, name) in enumerate(zip(parts, names, strict=True))
+        ]
+        self.own = joined(own)
+        self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
+        self.held_out = None if held_out is None else self._labelled_pair(held_out)
+        self.target = None if target is None else column_of_target(model, target)
+        other = self.target is None or not np.any(self.own.labels == self.target)
+        require(other, "target", target, "another class than those of the devices' inputs")
+        self.within_budget = eps is not None
+        self.dim, self.devices = self.own.rows.shape[1], len(parts)
+        self.victim = Victim(model, self.shape, self.dim)
         self._last: dict[int, tuple[str, Outcome]] = {}  # by device
-        self._predictions: dict[str, Array] = {}  # for all inputs, by perturbation
+        self._predictions: dict[str, Array] = {}  # of all inputs, by perturbation
 
-    def of_device(self, x: Array, device: int) -> Outcome:
-        """Return what becomes of a device's inputs, asked for once in a row for the same x."""
-        key = _fingerprint(x)
+    def _labelled_pair(self, held_out: tuple[ArrayLike, ArrayLike]) -> Inputs | None:
+        is_pair = isinstance(held_out, tuple | list) and len(held_out) == 2
+        require(is_pair, "held_out", type(held_out).__name__, "a pair of inputs and their labels")
+        if not len(held_out[0]):  # type: ignore[arg-type]
+            return None
+        return labelled(self.model, *held_out, self.transform, of=" held out")
+
+    @property
+    def evaluation_cost(self) -> int:
+        """The number of queries per evaluation: all inputs of the devices and those held out."""
+        held_out = 0 if self.held_out is None else len(self.held_out.labels)
+        return len(self.own.labels) + held_out
+
+    @property
+    def reported(self) -> Inputs:
+        """The inputs of the report: those held out, or else those of the devices."""
+        return self.own if self.held_out is None else self.held_out
+
+    def initial(self) -> Array:
+        """Return no perturbation."""
+        return np.zeros(self.dim, np.float32)
+
+    def size(self, device: int) -> int:
+        """Return the number of inputs of a device."""
+        return int(self._starts[device + 1] - self._starts[device])
+
+    def perturbation(self, x: Array) -> Perturbation:
+        """Return the perturbation x in the shape of an input."""
+        return self.transform.perturbation(x)
+
+    def distortion(self, x: Array) -> Distortion:
+        """Return how far x moves the inputs of the devices; takes no queries."""
+        perturbed = self.transform.perturbed_inputs(self.own.rows, x)
+        return distortion_of(perturbed.l2, perturbed.linf)
+
+    def margins(self, scores: Array, labels: Array) -> Array:
+        """Return the margin by which each input still resists, shape (n,)."""
+        # The paper's form uses all scores as they are.
+        return margins(
+            self.model, scores, labels, self.target, self.margin, may_be_rounded=self.within_budget
+        )
+
+    def fooled(self, predictions: Array, labels: Array) -> Array:
+        """Return which predictions are wrong, or are the target if there is one."""
+        wrong = predictions != labels if self.target is None else predictions == self.target
+        return np.asarray(wrong)
+
+    def outcome_of_device(self, x: Array, device: int) -> Outcome:
+        """Return the outcome for the inputs of a device; the last one is cached."""
+        key = _digest(x)
         evaluated, outcome = self._last.get(device, ("", None))
         if evaluated != key or outcome is None:
-            outcome = self.of_inputs(x, self._problem.inputs_of(device))
+            own = slice(self._starts[device], self._starts[device + 1])
+            outcome = self.outcome_of(x, Inputs(self.own.rows[own], self.own.labels[own]))
             self._last[device] = key, outcome
         return outcome
 
-    def of_inputs(self, x: Array, inputs: Inputs) -> Outcome:
-        """Return what becomes of inputs, asked for in pieces."""
-        problem, outcomes = self._problem, []
+    def outcome_of(self, x: Array, inputs: Inputs) -> Outcome:
+        """Return the outcome for some inputs, evaluated in pieces."""
+        outcomes = []
         for start in range(0, len(inputs.labels), PIECE):
             rows, labels = (part[start : start + PIECE] for part in inputs)
-            perturbed = problem.transform.perturbed_inputs(rows, x)
-            scores = problem.victim.ask(perturbed.inputs, evaluates=True)
-            losses = np.maximum(problem.margins(scores, labels), 0) + perturbed.costs
+            perturbed = self.transform.perturbed_inputs(rows, x)
+            scores = self.victim.ask(perturbed.inputs, evaluates=True)
+            losses = np.maximum(self.margins(scores, labels), 0) + perturbed.costs
             predictions = scores.argmax(axis=1)
-            fooled = problem.fooled(predictions, labels)
+            fooled = self.fooled(predictions, labels)
             outcomes.append(Outcome(losses, fooled, predictions, perturbed.l2, perturbed.linf))
         return joined(outcomes)
 
     def remember(self, x: Array, outcomes: list[Outcome]) -> None:
-        """Keep what the model took all inputs for, those held out last."""
+        """Cache the predictions of all inputs, those held out last."""
         predictions = [outcome.predictions for outcome in outcomes]
-        self._predictions[_fingerprint(x)] = np.concatenate(predictions).astype(np.int32)
+        self._predictions[_digest(x)] = np.concatenate(predictions).astype(np.int32)
+        self.victim.evaluated = True
 
-    def predictions(self, x: Array) -> Array | None:
-        """Return what was remembered; None if x was not evaluated."""
-        return self._predictions.get(_fingerprint(x))
+    def predictions(self, x: Array, which: slice | Array, inputs: Array) -> Array | None:
+        """Return the predictions of some inputs under x: cached, or else by queries.
+
+        None if there are not enough queries. ``which`` are the indices of the inputs among all,
+        and ``inputs`` the perturbed inputs.
+        """
+        cached = self._predictions.get(_digest(x))
+        return self.ask_predictions(inputs) if cached is None else cached[which]
+
+    def ask_predictions(self, inputs: Array) -> Array | None:
+        """Return the predictions of perturbed inputs, or None without enough queries."""
+        try:
+            return np.asarray(self.victim.ask(inputs, evaluates=True).argmax(axis=1))
+        except Halted:
+            return None
 
 
-def _fingerprint(x: Array) -> str:
+def _digest(x: Array) -> str:
     return hashlib.sha256(x.astype(np.float32).tobytes()).hexdigest()
+
+
+def margins(
+    model: Model,
+    scores: Array,
+    labels: Array,
+    target: int | None,
+    margin: str,
+    may_be_rounded: bool,
+) -> Array:
+    """Return the lead of the right class over any other, or of any other class over the target.
+
+    Rounded probabilities are compared as confidences if they may be rounded: logarithms would
+    exaggerate the step from 0 to 0.01.
+
+    >>> from fedzo.models import FunctionModel
+    >>> model = FunctionModel(len, outputs="logits")
+    >>> margins(model, np.array([[1.0, 3.0, 2.5]]), np.array([1]), None, "logits", False)
+    array([0.5])
+    >>> margins(model, np.array([[1.0, 3.0, 2.5]]), np.array([1]), 0, "logits", False)
+    array([2.])
+    """
+    if target is not None:
+        labels = np.full(len(labels), target)
+    check_columns(labels, scores.shape[1])  # unknown before the first answer of some models
+    rounded = may_be_rounded and model.outputs == "probabilities" and step_of(scores) is not None
+    confidences = rounded or margin == "confidences"
+    of = model.probabilities_of if confidences else model.log_scores_of
+    scores = of(scores).astype(np.float64)
+    rows = np.arange(len(labels))
+    own = scores[rows, labels]
+    scores[rows, labels] = -np.inf
+    lead = np.asarray(own - scores.max(axis=1))
+    return lead if target is None else -lead

@@ -1,4 +1,4 @@
-"""What is brought to an attack, a model and labelled inputs: put into one form, or refused."""
+"""Check the model and the labelled inputs of an attack, and bring them into one form."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from fedzo.variables.perturbation import batch_of
 Array = NDArray[Any]
 
 
-PIECE = 256  # inputs that go to the model at once, where there are many
+PIECE = 256  # the most inputs per model call
 
 Columns = TypeVar("Columns", bound=tuple[Any, ...])
 
 
 class Inputs(NamedTuple):
-    """Labelled inputs, those of several devices one after another."""
+    """Labelled inputs of one or several devices."""
 
     rows: Array  # (n, d), in the units of a fedzo.problems.attack.transforms.Transform
     labels: Array  # (n,), columns of the model's scores
 
 
 def listed(key: str, parts: Iterable[Any]) -> list[Any]:
-    """Return what there is for each device, one or more."""
+    """Return a list with one entry per device, at least one."""
     try:
         every = list(parts)
     except TypeError:
-        raise InvalidValue(key, parts, "a list, with an entry for each device") from None
-    require(len(every) > 0, key, "an empty list", "a list, with an entry for each device")
+        raise InvalidValue(key, parts, "a list with one entry per device") from None
+    require(len(every) > 0, key, "an empty list", "a list with one entry per device")
     return every
 
 
 def check_batches(model: Model, given: Any, first: Any) -> None:
-    """Raise if inputs were given as one batch, of which each input would become a device.
+    """Raise if the inputs are one batch: each input would become a device.
 
     >>> from fedzo.models import FunctionModel
     >>> check_batches(FunctionModel(len), images := np.zeros((60, 3, 32, 32)), images[0])
@@ -52,7 +52,7 @@ def check_batches(model: Model, given: Any, first: Any) -> None:
     """
     try:
         shape, whole = np.shape(first), getattr(given, "shape", None)
-    except ValueError:  # lists of different lengths, which are refused soon
+    except ValueError:  # lists of different lengths, which are rejected later
         return
     image = whole is not None and len(whole) == 4 and is_image(tuple(whole[1:]))
     single = image if model.input_shape is None else shape == model.input_shape
@@ -62,9 +62,9 @@ def check_batches(model: Model, given: Any, first: Any) -> None:
 
 
 def shape_of_inputs(model: Model, first: ArrayLike) -> tuple[int, ...]:
-    """Return the shape of one input, by what the model says of it or else by the first batch.
+    """Return the shape of one input: that of the model, or else that of the first batch.
 
-    Rows for a model of images have the model's shape; images for a model of rows keep theirs.
+    Images for a model of rows keep their shape.
 
     >>> from fedzo.models import FunctionModel
     >>> images, rows = np.zeros((5, 2, 3)), np.zeros((5, 6))
@@ -75,7 +75,7 @@ def shape_of_inputs(model: Model, first: ArrayLike) -> tuple[int, ...]:
     """
     try:
         given = np.shape(first)[1:]
-    except ValueError:  # lists of different lengths, which are refused soon
+    except ValueError:  # lists of different lengths, which are rejected later
         given = ()
     wanted = model.input_shape
     if wanted is None or wanted == (math.prod(given),):
@@ -86,7 +86,7 @@ def shape_of_inputs(model: Model, first: ArrayLike) -> tuple[int, ...]:
 def labelled(
     model: Model, inputs: ArrayLike, labels: ArrayLike, transform: Transform, of: str = ""
 ) -> Inputs:
-    """Return a batch of inputs with their labels; ``of`` is whose they are.
+    """Return a batch of inputs with their labels; ``of`` names it in error messages.
 
     >>> from fedzo.models import FunctionModel
     >>> from fedzo.problems.attack.transforms import PaperTransform
@@ -100,7 +100,7 @@ def labelled(
 
 
 def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels") -> Array:
-    """Return the columns of the labels of so many inputs; one label may stand for all."""
+    """Return the columns of the labels of ``count`` inputs; one label may stand for all."""
     allowed = f"one for each of the {count} inputs, or one for all"
     try:
         given = np.asarray(labels)
@@ -111,7 +111,7 @@ def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels")
 
 
 def column_of_target(model: Model, target: Any) -> int:
-    """Return the column of the class that inputs are to be taken for."""
+    """Return the column of the target class."""
     try:
         return int(columns_of(model, [target], 1)[0])
     except InvalidValue as error:
@@ -119,7 +119,7 @@ def column_of_target(model: Model, target: Any) -> int:
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """Return several named tuples of arrays as one, the arrays end to end.
+    """Concatenate named tuples of arrays.
 
     >>> joined([Inputs(np.array([[0.5]]), np.array([1])), Inputs(np.array([[0.0]]), np.array([2]))])
     Inputs(rows=array([[0.5],
@@ -132,7 +132,7 @@ def joined(parts: Sequence[Columns]) -> Columns:
 def victim_of(
     spec: str, kind: str | None, options: dict[str, Any], max_queries: int | None
 ) -> Model:
-    """Load the model; complain of its settings by the keys that they have in [problem]."""
+    """Load the model; errors name the keys of the [problem] table."""
     if max_queries is not None:
         allowed = "given once: as max_queries, or in model_options"
         require("max_queries" not in options, "max_queries", max_queries, allowed)
@@ -147,7 +147,7 @@ def victim_of(
 
 
 def other_of(spec: str) -> Model:
-    """Load the model that a perturbation is tried on in the end."""
+    """Load the model on which the final perturbation is tested."""
     try:
         return models.load(spec)
     except InvalidValue as error:
@@ -155,7 +155,7 @@ def other_of(spec: str) -> Model:
 
 
 def gets_right(model: Model, images: Array, labels: Array) -> tuple[Array, Array]:
-    """Return the images, bytes, in the model's range, that it gets right, and their labels."""
+    """Return the images that the model gets right, scaled to its range, and their labels."""
     low, high = model.input_range
     inputs = (low + images * ((high - low) / 255)).astype(np.float32).clip(low, high)
     pieces = [inputs[i : i + PIECE] for i in range(0, len(inputs), PIECE)]

@@ -1,12 +1,11 @@
-"""What a tester hands in of an attack: ``attack.json``, and the same as a picture.
+"""The report of an attack: ``attack.json``, ``attack.png``, ``images.png`` and the perturbation.
 
-All of it is about inputs that no device had, where there are any, else about the devices' own.
-Success against ε is the only part that asks the model for more than evaluations did.
+A report is about the inputs that no device has, or else about those of the devices. Only success
+against ε takes more queries than the evaluations did.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,26 +17,55 @@ from numpy.typing import NDArray
 from fedzo.core.files import write_atomic
 from fedzo.core.waves import is_image
 from fedzo.models import Model
-from fedzo.problems.attack.images import picture_of
-from fedzo.problems.attack.similarity import ssim
+from fedzo.problems.attack.evaluation import Evaluator
+from fedzo.problems.attack.inputs import Inputs, joined
+from fedzo.problems.attack.pictures import draw_images, draw_report
 from fedzo.variables.ball import LEVELS
 from fedzo.variables.perturbation import Perturbation, distortion_of
 
 Array = NDArray[Any]
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of ε, at which success is measured
-LEVELS_TRIED = (2, 4, 8, 16)  # grey levels, where there is no ε
-_COLUMNS = 12  # classes in a confusion matrix that is written out in the picture
-_DARK = 0.6  # of the largest count: from there on numbers are white
+LEVELS_TRIED = (2, 4, 8, 16)  # grey levels, if there is no ε
+_SHOWN = 12  # inputs in the picture
+
+
+def write_run_files(
+    attack: Evaluator,
+    folder: Path,
+    x: Array,
+    classes: Sequence[str] | None = None,
+    transfer_to: Model | None = None,
+) -> None:
+    """Write the perturbation x, its report and pictures into the folder of a run."""
+    perturbation = attack.perturbation(x)
+    perturbation.save(folder / "perturbation.npz")
+    inputs = _reported(attack, x)
+    count = attack.model.classes or int(attack.own.labels.max()) + 1
+    report = content(
+        inputs,
+        perturbation,
+        [str(n) for n in range(count)] if classes is None else list(classes),
+        attack.target,
+        _success_by_eps(attack, inputs, perturbation),
+        history_in(folder),
+        None if transfer_to is None else transfer(transfer_to, inputs, attack.target),
+        attack.model,
+    )
+    write_atomic(folder / "attack.json", (json.dumps(report, indent=2) + "\n").encode())
+    draw_report(report, perturbation, folder / "attack.png")
+    if is_image(attack.shape):
+        pictures = _pictures(attack, attack.initial()), _pictures(attack, x)
+        draw_images(*pictures, perturbation, classes, folder / "images.png")
 
 
 class ReportedInputs(NamedTuple):
-    """The inputs that a report is about, and what the model takes them for."""
+    """The inputs of a report, and the predictions of the model."""
 
     whose: str  # "held out" or "own"
     clean: Array  # (n, ...), in the model's range
     labels: Array  # (n,)
-    before: Array | None  # predictions; None: not asked
+    before: Array | None  # predictions; None: not known
     after: Array | None
     perturbed: Array  # (n, ...)
     l2: Array
@@ -45,7 +73,7 @@ class ReportedInputs(NamedTuple):
 
 
 def budgets(perturbation: Perturbation) -> list[float]:
-    """Return the ε at which success is to be measured.
+    """Return the ε at which to measure success.
 
     >>> budgets(Perturbation(np.zeros(2), eps=0.5, norm="l2"))
     [0.125, 0.25, 0.375, 0.5]
@@ -74,7 +102,7 @@ def content(
     transferred: Mapping[str, Any] | None,
     model: Model,
 ) -> dict[str, Any]:
-    """Return all that a report says, as JSON has it."""
+    """Return the content of ``attack.json``."""
     low, high = model.input_range
     report: dict[str, Any] = {
         "model": model.name,
@@ -113,29 +141,19 @@ def content(
     return report
 
 
-def transfer(
-    model: Model, clean: Array, perturbed: Array, labels: Array, target: int | None
-) -> dict[str, Any]:
-    """Return how often another model errs on what it got right before the perturbation."""
-    shape = model.input_shape or clean.shape[1:]
-    right = model(clean.reshape(-1, *shape)).argmax(axis=1) == labels
+def transfer(model: Model, inputs: ReportedInputs, target: int | None) -> dict[str, Any]:
+    """Return the error rate of another model on inputs that it gets right without perturbation."""
+    shape = model.input_shape or inputs.clean.shape[1:]
+    right = model(inputs.clean.reshape(-1, *shape)).argmax(axis=1) == inputs.labels
     if not right.any():
         return {"model": model.name, "inputs": 0, "success": None}
-    after = model(perturbed[right].reshape(-1, *shape)).argmax(axis=1)
-    fooled = after != labels[right] if target is None else after == target
+    after = model(inputs.perturbed[right].reshape(-1, *shape)).argmax(axis=1)
+    fooled = after != inputs.labels[right] if target is None else after == target
     return {
         "model": model.name,
         "inputs": int(right.sum()),
         "success": float(fooled.mean()),
     }
-
-
-def write(folder: Path, report: Mapping[str, Any], perturbation: Perturbation) -> None:
-    """Write ``attack.json`` and ``attack.png``."""
-    write_atomic(folder / "attack.json", (json.dumps(report, indent=2) + "\n").encode())
-    picture = io.BytesIO()
-    _drawn(report, perturbation).savefig(picture, format="png")
-    write_atomic(folder / "attack.png", picture.getvalue())
 
 
 def _fooled(inputs: ReportedInputs, target: int | None) -> Array:
@@ -153,7 +171,7 @@ def _by_class(inputs: ReportedInputs, classes: Sequence[str], target: int | None
 
 
 def _confusion(labels: Array, predictions: Array | None, count: int) -> list[list[int]] | None:
-    """Return how often inputs of each class (rows) are taken for each (columns)."""
+    """Return the number of inputs of each class (rows) by prediction (columns)."""
     if predictions is None:
         return None
     table = np.zeros((count, count), np.int64)
@@ -163,11 +181,11 @@ def _confusion(labels: Array, predictions: Array | None, count: int) -> list[lis
 
 
 def _percent(rate: float | None) -> str:
-    return "not asked" if rate is None else f"{rate:.0%}"
+    return "not measured" if rate is None else f"{rate:.0%}"
 
 
 def _summary(report: Mapping[str, Any]) -> str:
-    """Return the main numbers in a line."""
+    """Return the main numbers in one line."""
     moved, inputs = report["distortion"], report["inputs"]
     parts = [
         f"{_percent(report['success'])} of {inputs['count']} inputs {inputs['whose']} fooled",
@@ -183,78 +201,97 @@ def _summary(report: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _drawn(report: Mapping[str, Any], perturbation: Perturbation) -> Any:
-    """Return the figure: curves above, classes and confusions below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 6.6), dpi=110, layout="constrained")
-    figure.suptitle(report["summary"], size=10)
-    above, below = figure.subplots(2, 3)
-    _draw_queries(above[0], report["success_by_queries"])
-    _draw_budgets(above[1], report["success_by_eps"], report["norm"])
-    _draw_perturbation(above[2], perturbation)
-    _draw_classes(below[0], report["by_class"])
-    for axes, when in zip(below[1:], ("before", "after"), strict=True):
-        _draw_confusion(axes, report["confusion"], when, figure)
-    return figure
-
-
-def _draw_queries(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    for key, name in (("own", "the devices' inputs"), ("held_out", "inputs held out")):
-        points = [(row["queries"], row[key]) for row in rows if row[key] is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=name)
-    axes.set(title="success against queries", xlabel="queries, evaluations included", ylim=(0, 1))
-    if rows:
-        axes.legend(fontsize=8)
+def _reported(attack: Evaluator, x: Array) -> ReportedInputs:
+    """Return the inputs of the report before and after, with the predictions of the model."""
+    inputs, start, own = attack.reported, attack.initial(), len(attack.own.labels)
+    clean, perturbed = (attack.transform.perturbed_inputs(inputs.rows, at) for at in (start, x))
+    which = slice(own) if attack.held_out is None else slice(own, None)
+    return ReportedInputs(
+        "own" if attack.held_out is None else "held out",
+        clean.inputs.reshape(-1, *attack.shape),
+        inputs.labels,
+        attack.predictions(start, which, clean.inputs),
+        attack.predictions(x, which, perturbed.inputs),
+        perturbed.inputs.reshape(-1, *attack.shape),
+        perturbed.l2,
+        perturbed.linf,
+    )
 
 
-def _draw_budgets(axes: Any, rows: Sequence[Mapping[str, Any]], norm: str | None) -> None:
-    points = [(row["eps"], row["success"]) for row in rows if row["success"] is not None]
-    if points:
-        found = np.array([(0.0, 0.0), *points])
-        if norm == "l2":
-            axes.plot(found[:, 0], found[:, 1], marker="o", ms=3)
-        else:
-            axes.plot(LEVELS * found[:, 0], found[:, 1], marker="o", ms=3)
-    unit = "L2, units of the range" if norm == "l2" else f"L∞, of {LEVELS} levels"
-    axes.set(title="success against ε", xlabel=unit, ylim=(0, 1))
+def _success_by_eps(
+    attack: Evaluator, reported: ReportedInputs, perturbation: Perturbation
+) -> list[tuple[float, float | None]]:
+    """Return the success rate at smaller budgets, or None where there are not enough queries."""
+    rates: list[tuple[float, float | None]] = []
+    for eps in budgets(perturbation):
+        smaller = perturbation.project(eps, perturbation.norm)
+        moved = smaller.apply(reported.clean).reshape(len(reported.labels), -1)
+        after = reported.after if eps == perturbation.eps else attack.ask_predictions(moved)
+        rate = None if after is None else attack.fooled(after, reported.labels).mean()
+        rates.append((eps, None if rate is None else float(rate)))
+    return rates
 
 
-def _draw_perturbation(axes: Any, perturbation: Perturbation) -> None:
-    noise = perturbation.noise
-    axes.set_title("the perturbation")
-    if not is_image(noise.shape):
-        axes.plot(noise.reshape(-1), lw=0.7)
-        return
-    largest = float(np.abs(noise).max()) or 1.0
-    axes.imshow(picture_of(0.5 + noise / (2 * largest)), cmap="gray", vmin=0, vmax=1)
-    axes.axis("off")
+def _pictures(attack: Evaluator, x: Array) -> tuple[Array, Array, Array | None]:
+    """Return the inputs of the picture under x, their labels and the predictions."""
+    own, held_out = attack.own, attack.held_out
+    others = 0 if held_out is None else min(_SHOWN // 2, len(held_out.labels))
+    count = len(own.labels)
+    wanted = min(count, _SHOWN - others)
+    some = np.arange(wanted) * count // wanted  # from as many devices as possible
+    shown = [Inputs(own.rows[some], own.labels[some])]
+    if held_out is not None:
+        shown.append(Inputs(held_out.rows[:others], held_out.labels[:others]))
+    inputs = joined(shown)
+    images = attack.transform.perturbed_inputs(inputs.rows, x).inputs
+    which = np.concatenate([some, count + np.arange(others)])  # those held out are the last
+    predictions = attack.predictions(x, which, images)
+    return images.reshape(-1, *attack.shape), inputs.labels, predictions
 
 
-def _draw_classes(axes: Any, by_class: Mapping[str, Any]) -> None:
-    names = list(by_class)
-    rates = [by_class[name]["success"] or 0.0 for name in names]
-    axes.barh(names, rates)
-    axes.invert_yaxis()
-    axes.set(title="success by class", xlim=(0, 1))
+def ssim(before: Array, after: Array) -> Array:
+    r"""Return the mean structural similarity of pairs of images in [0, 1], (n,); 1: the same.
+
+    .. math:: \frac{(2\mu_x\mu_y + c_1)(2\sigma_{xy} + c_2)}
+              {(\mu_x^2 + \mu_y^2 + c_1)(\sigma_x^2 + \sigma_y^2 + c_2)}
+
+    with means, variances and the covariance under a Gaussian window of σ = 1.5 pixels (11 x 11),
+    c₁ = 0.01² and c₂ = 0.03², as in the original (Z. Wang, A. Bovik, H. Sheikh and
+    E. Simoncelli, "Image Quality Assessment: From Error Visibility to Structural Similarity",
+    2004); the mean is over pixels and colours.
+
+    Parameters
+    ----------
+    before, after
+        (n, h, w), or with colours: (n, 3, h, w) or (n, h, w, 3).
+
+    Examples
+    --------
+    For flat images only the first factor remains:
+
+    >>> flat = np.full((1, 16, 16), 0.5)
+    >>> ssim(flat, flat), ssim(flat, flat / 2).round(4)  # (2 / 8 + 1e-4) / (1 / 4 + 1 / 16 + 1e-4)
+    (array([1.]), array([0.8001]))
+    """
+    from scipy.ndimage import gaussian_filter1d
+
+    x, y = (_planes(images).astype(np.float64) for images in (before, after))
+
+    def windowed(images: Array) -> Array:
+        for axis in (-2, -1):
+            images = gaussian_filter1d(images, 1.5, axis=axis, truncate=5 / 1.5)
+        return images
+
+    mean_x, mean_y = windowed(x), windowed(y)
+    variances = windowed(x * x) - mean_x**2 + windowed(y * y) - mean_y**2
+    covariance = windowed(x * y) - mean_x * mean_y
+    c1, c2 = 0.01**2, 0.03**2
+    alike = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+    alike /= (mean_x**2 + mean_y**2 + c1) * (variances + c2)
+    return np.asarray(alike.reshape(len(alike), -1).mean(axis=1))
 
 
-def _draw_confusion(axes: Any, confusion: Mapping[str, Any], when: str, figure: Any) -> None:
-    axes.set_title(f"taken for what, {when}")
-    if confusion[when] is None:
-        axes.axis("off")
-        return
-    table = np.array(confusion[when])
-    rows = np.flatnonzero(np.sum([np.sum(confusion[w] or 0, axis=-1) for w in ("before", "after")
-                                  if confusion[w]], axis=0))  # fmt: skip
-    table, classes = table[rows], confusion["classes"]
-    drawn = axes.imshow(table, cmap="Blues", aspect="auto", vmin=0)
-    axes.set_yticks(range(len(rows)), [classes[row] for row in rows], size=7)
-    if len(classes) > _COLUMNS:
-        figure.colorbar(drawn, ax=axes)
-        return
-    axes.set_xticks(range(len(classes)), classes, size=7, rotation=60)
-    for (row, column), count in np.ndenumerate(table):
-        dark = count > _DARK * table.max()
-        axes.text(column, row, count, size=6, ha="center", va="center", color="w" if dark else "k")
+def _planes(images: Array) -> Array:
+    """Return images with the axis of colours, if any, before height and width."""
+    last = images.ndim == 4 and images.shape[1] not in (1, 3)
+    return np.moveaxis(images, -1, 1) if last else images

@@ -1,4 +1,4 @@
-"""How an optimiser's x changes inputs: as in the paper, or by a δ within a budget."""
+"""How x changes inputs: as in the paper, or by a δ within a budget."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class PerturbedInputs(NamedTuple):
     """Inputs under one perturbation."""
 
     inputs: Array  # (b, d), in the model's range
-    costs: Array  # (b,), what their distortion adds to the loss
+    costs: Array  # (b,), added to the loss for distortion
     l2: Array
     linf: Array
 
 
 class Transform(Protocol):
-    """How x acts; ``rows`` are inputs as :meth:`rows` returns them."""
+    """How x changes inputs; ``rows`` are inputs that :meth:`rows` returned."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ class Transform(Protocol):
         ...
 
     def rows(self, batch: Array) -> Array:
-        """Return a batch of inputs as (n, d), in the transform's own units."""
+        """Return a batch of inputs in the units of the transform, shape (n, d)."""
         ...
 
     def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
@@ -50,11 +50,11 @@ class Transform(Protocol):
         ...
 
     def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
-        """Return inputs as they are handed in: under x, and rounded where that is due."""
+        """Return inputs under x as they are reported: images within a budget are rounded."""
         ...
 
     def perturbation(self, x: Array) -> Perturbation:
-        """Return what x is to a person."""
+        """Return the perturbation x."""
         ...
 
 
@@ -77,7 +77,7 @@ class PaperTransform:
         return inputs, self.c * squares
 
     def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
-        """Return the same of one x."""
+        """Return the inputs under one x."""
         inputs, costs = self.query_inputs(rows, x[None])
         shift = np.tanh(x.astype(np.float32, copy=False))[None]
         moves = movements(rows, np.arange(len(rows)), shift)
@@ -88,18 +88,18 @@ class PaperTransform:
         return Perturbation(x.reshape(self.shape), self.input_range)
 
 
-_OUTWARDS = 4.0  # how much further out a perturbation is kept than it is asked about
+_OUTWARDS = 4.0  # evaluated perturbations are δ(4x), queries are about δ(x)
 
 
 @dataclass(frozen=True)
 class BudgetTransform:
     """A budget: clip(z + δ), δ in the ball of ε by :func:`fedzo.variables.ball.inside`.
 
-    Queries are about δ(x), which can still move both ways. What is kept and judged is δ(4x): nearly
-    on the ball's surface, where a perturbation of the same kind is strongest.
+    Queries are about δ(x), which can still move both ways. The evaluated perturbation is δ(4x): it
+    lies nearly on the surface of the ball, where it is strongest.
 
-    Of images x has the waves, not the pixels, since that is where to look for what many share:
-    see :class:`fedzo.algorithms.server.WaveSigns`. All other directions are the same in both.
+    For images, x holds Fourier coefficients in place of pixels, because inputs share waves: see
+    :class:`fedzo.algorithms.server.WaveSigns`. Random directions are the same in both.
     """
 
     shape: tuple[int, ...]
@@ -112,7 +112,7 @@ class BudgetTransform:
         return unit_rows(batch, self.input_range, self.shape)
 
     def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
-        """Return the inputs, not rounded: differences of a fraction of a level are to be seen."""
+        """Return the inputs, not rounded: differences below one grey level must show."""
         deltas = self._deltas(points)
         moved = rows + deltas[:, None]
         np.clip(moved, 0, 1, out=moved)
@@ -140,7 +140,7 @@ def transform_of(
     eps: float | None,
     norm: str,
 ) -> Transform:
-    """Return the transform that is wanted: the paper's, unless there is a budget.
+    """Return the transform: the paper's, unless there is a budget.
 
     >>> transform_of((2,), (0.0, 1.0), 1.0, 8 / 255, "inf").perturbation(np.ones(2)).noise.round(4)
     array([0.0314, 0.0314], dtype=float32)

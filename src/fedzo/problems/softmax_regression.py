@@ -4,11 +4,11 @@ The model is one weight vector and a bias for each class; x holds them class by 
 ``x.reshape(classes, features + 1)``, the bias last: d = 7850 on Fashion-MNIST. The loss is the
 cross-entropy, inputs are bytes scaled to [0, 1].
 
-How the values of a batch are made quickly: logits are linear in x, so those of
-x + s_n v_n are those of x plus s_n times those of v_n, and all directions' logits are one
-matrix product, by BLAS inside the compiled step. The product is float32 (or the model's
-precision), but what is added to the logits of x is exact to its own size, and losses are
-float64: a difference of two losses keeps its digits however small the step was.
+The values of a batch are fast because logits are linear in x. Those of x + s_n v_n are those of x
+plus s_n times those of v_n, so the logits of all directions are one matrix product, by BLAS inside
+the compiled step. The product is in the precision of the model, usually float32. The change of the
+logits is exact to its own size, and losses are float64. So a difference of two losses keeps its
+digits however small the step is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.directions import Frame, advance_kernel
 from fedzo.core.estimator import scale_slopes
-from fedzo.core.objective import Objective, described
+from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, integers_kernel, normals_kernel
 from fedzo.core.simd import exp, use_wide_vectors
 from fedzo.data import Dataset
@@ -37,6 +37,7 @@ class Batch(NamedTuple):
 
     inputs: Array  # (b1, features + 1)
     labels: Array  # (b1,)
+    records: Array  # (b1,), where the samples lie among those of all devices
 
 
 class Softmax(Objective):
@@ -47,7 +48,7 @@ class Softmax(Objective):
     data : Dataset
         Training and test images.
     parts : sequence of int arrays
-        Which training samples each device holds.
+        The training samples of each device.
     dtype : dtype
         Precision of the model and of matrix products.
 
@@ -72,7 +73,7 @@ class Softmax(Objective):
         self.data, self.parts, self.dtype = data, parts, np.dtype(dtype)
         self.classes, self.features = len(data.classes), data.train_inputs.shape[1]
         self.dim, self.devices = self.classes * (self.features + 1), len(parts)
-        # One device's samples lie side by side: an epoch over a device is one slice.
+        # The samples of a device are adjacent: an epoch over a device is one slice.
         order = np.concatenate(list(parts))
         self._inputs = data.train_inputs[order]
         self._labels = data.train_labels[order].astype(np.int64)
@@ -83,7 +84,7 @@ class Softmax(Objective):
         return np.zeros(self.dim, self.dtype)
 
     def size(self, device: int) -> int:
-        """Return how many samples a device holds."""
+        """Return the number of samples of a device."""
         return int(self._starts[device + 1] - self._starts[device])
 
     def batch(self, device: int, size: int, draws: Draws) -> Batch:
@@ -92,13 +93,18 @@ class Softmax(Objective):
         _fill_batch(self._held_by(device), draws.address(), batch)
         return batch
 
+    def records(self, batch: Batch) -> Array:
+        """Return the place of each sample among those of all devices, shape (b1,)."""
+        return batch.records
+
     def _held_by(self, device: int) -> tuple[Array, Array, int, int, Array]:
-        """Return where a device's samples lie, and 1/255 in the problem's precision."""
+        """Return the place of a device's samples, and 1/255 in the precision of the problem."""
         unit = np.full(1, 1 / 255, self.dtype)
         return self._inputs, self._labels, self._starts[device], self.size(device), unit
 
     def _empty_batch(self, size: int, dtype: DTypeLike) -> Batch:
-        return Batch(np.empty((size, self.features + 1), dtype), np.empty(size, np.int64))
+        inputs = np.empty((size, self.features + 1), dtype)
+        return Batch(inputs, np.empty(size, np.int64), np.empty(size, np.int64))
 
     def values(self, points: Array, batch: Batch) -> Array:
         """Return the loss of each sample at each point, (k, d) -> (k, b)."""
@@ -127,7 +133,7 @@ class Softmax(Objective):
         delta: Array,
         start: Array,
     ) -> tuple[Array, Array, int]:
-        """Take one step on the sphere: see :class:`fedzo.core.objective.Objective`."""
+        """Take one step on the sphere: see :class:`fedzo.core.capabilities.FusedStep`."""
         batches, directions = addresses
         moves, new_x = np.empty(len(frame.rows), x.dtype), np.empty_like(x)
         _step(
@@ -180,7 +186,7 @@ class Softmax(Objective):
         return loss / len(labels), right / len(labels)
 
 
-@described
+@problem_factory
 def softmax(
     data: str = "fashion-mnist-mini",
     data_dir: str | None = None,
@@ -190,10 +196,10 @@ def softmax(
     concentration: float = 0.5,
     seed: int = 0,
 ) -> Softmax:
-    """Make the problem from a data set's name and a way to deal it out: the [problem] table.
+    """Make the problem from the name of a data set and a partition: the [problem] table.
 
-    See :func:`fedzo.data.load` and :func:`fedzo.data.partition.partition`; the defaults are
-    the paper's split of the data that ships.
+    See :func:`fedzo.data.load` and :func:`fedzo.data.partition.partition`. The defaults are the
+    partition of the paper and the shipped data.
 
     >>> softmax(devices=10, partition="iid").size(3)
     400
@@ -206,19 +212,19 @@ def softmax(
 
 @njit(cache=True)  # too short to be worth giving up the GIL
 def _fill_batch(own: Any, address: Any, batch: Any) -> None:
-    """Draw samples of a device: bytes become numbers in [0, 1], with a one behind each image.
+    """Draw samples of a device: bytes become numbers in [0, 1], followed by a one per image.
 
-    The numbers are of the problem's precision, also in a batch of the model's.
+    The numbers are rounded to the precision of the problem, also in a batch of another one.
     """
     use_wide_vectors()
     images, labels, start, count, unit = own
     features, width = images.shape[1], batch.inputs.shape[1]
-    index = np.empty(batch.labels.size, np.int64)
-    integers_kernel(index, count, address)
+    integers_kernel(batch.records, count, address)
+    batch.records[:] += start
     scale = unit[0]
     source, target = images.reshape(-1), batch.inputs.reshape(-1)
-    for m in range(index.size):
-        i = start + index[m]
+    for m in range(batch.records.size):
+        i = batch.records[m]
         batch.labels[m] = labels[i]
         row = source[i * features : (i + 1) * features]
         copy = target[m * width : m * width + features]
@@ -229,7 +235,7 @@ def _fill_batch(own: Any, address: Any, batch: Any) -> None:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _step(own: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> None:
-    use_wide_vectors()  # here too: the kernels are inlined, and go by what this one says
+    use_wide_vectors()  # here too: the kernels are inlined into this function
     x, which, offsets, factor, classes = points
     rows, scales, moves, delta, start, new_x = moved
     _fill_batch(own, addresses[0], batch)

@@ -1,4 +1,4 @@
-"""Sentiment of movie reviews: the upper layers of a language model, trained across devices."""
+"""Sentiment of movie reviews: train the upper layers of a language model across devices."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.objective import described
+from fedzo.core.objective import problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.data.partition import partition as deal_out
 from fedzo.data.text import load, model_folder
 from fedzo.errors import check_count, require
 from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch, check_installed
 from fedzo.models.prepared import prepare
-from fedzo.problems.network import TorchProblem
+from fedzo.problems import TorchProblem
 
 Array = NDArray[Any]
 Tensor = Any
@@ -24,7 +24,7 @@ Sample = tuple[Prepared, int]
 WORDS = (" negative", " positive")
 
 
-@described
+@problem_factory
 def text(
     model: str = "smollm2-135m",
     data: str = "movie-snippets",
@@ -43,13 +43,13 @@ def text(
     longest: int = 96,
     seed: int = 0,
 ) -> TextProblem:
-    """Return the problem of telling good reviews from bad by the word that follows a prompt.
+    """Classify reviews as positive or negative by the word that follows a prompt.
 
     The loss is the cross-entropy between the scores of " negative" and " positive" after the
-    prompt. What is frozen is run once for each text, before the run, and what it makes is kept
-    in a file in the cache, for later runs too: the lower layers, and the upper ones on all tokens
-    but the last ``read`` (see :class:`~fedzo.models.language.UpperLayers`). The best model is that
-    of the highest accuracy on the validation texts; the test texts choose nothing.
+    prompt. Frozen parts run once per text before the run, and a cache file keeps their outputs for
+    later runs. These are the lower layers, and the upper ones on all tokens but the last ``read``
+    (see :class:`~fedzo.models.language.UpperLayers`). The best model has the highest accuracy on
+    the validation texts; the test texts choose nothing.
 
     Parameters
     ----------
@@ -57,25 +57,24 @@ def text(
         ``smollm2-135m``, or a folder with a decoder of Llama's form: Hugging Face's files, or
         ``.gguf``.
     data, data_dir
-        ``movie-snippets`` or ``imdb``, and the folder with it if it is not to be fetched.
+        ``movie-snippets`` or ``imdb``, and a folder that has it already.
     devices, partition, shards_per_device, concentration
-        N, and how labels are dealt: see :mod:`fedzo.data.partition`.
+        N, and how to split the texts by label: see :mod:`fedzo.data.partition`.
     train_samples, validation_samples, test_samples
-        How many texts are dealt to devices, and how many are kept to choose the best model by and
-        to test it.
+        The number of texts for all devices, to choose the best model, and to test it.
     layers
-        How many upper layers may be trained.
+        The number of upper layers that may be trained.
     trainable
-        Which of their parameters are: a group or a pattern of :class:`TorchProblem`.
+        The trained parameters of these layers: a group or a pattern of :class:`TorchProblem`.
     read
-        How many of a prompt's last tokens the trained layers read; those before are read by the
-        model as it came. 0: all, which takes as much longer as there are tokens.
+        The number of last tokens of a prompt that the trained layers read; the original model reads
+        those before. 0: all tokens, which takes longer in proportion to their number.
     prompt
-        What the model reads, with {} in the text's place.
+        The prompt, with {} for the text.
     longest
-        Tokens of a prompt that are kept, the last ones.
+        The largest number of tokens of a prompt; the first ones are cut off.
     seed
-        Of the choice of texts and of the split.
+        The seed of the choice of texts and of the split.
     """
     counts = {"train_samples": train_samples, "validation_samples": validation_samples}
     for key, value in {**counts, "test_samples": test_samples, "longest": longest}.items():
@@ -112,26 +111,26 @@ def text(
 
 
 class TextProblem(TorchProblem):
-    """Upper layers to be trained on prepared texts, and further texts to tell an accuracy of.
+    """Train upper layers on prepared texts, and measure the accuracy on further texts.
 
     Parameters
     ----------
     upper
         The layers.
     texts
-        What each device holds, with labels.
+        The labelled texts of each device.
     others
-        Further texts by name, of which ``validation`` choose the best model.
+        Further texts by name; ``validation`` chooses the best model.
     trainable
         As for :class:`TorchProblem`.
 
     Attributes
     ----------
     reported
-        Whose accuracies are told at each evaluation: all of the others, if nothing else is said.
+        The further texts whose accuracy each evaluation measures: all by default.
     """
 
-    chosen_by = "validation_accuracy"
+    best_metric = "validation_accuracy"
 
     def __init__(
         self,

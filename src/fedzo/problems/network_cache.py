@@ -1,9 +1,9 @@
-"""What the frozen part of a module makes of a sample, kept so that it is made once.
+"""Cache the outputs of the frozen layers of a torch module, sample by sample.
 
-Layers that are run before any trained parameter is read make the same of a sample every time.
-Which these are is found out by watching one run; from then on they answer from what is kept. Of a
-chain of them only the end is kept: a layer whose output nobody but frozen layers looks at is not
-run at all where they can answer.
+A layer that runs before any trained parameter is read has the same output for a sample every time.
+These layers are found by observing one run. From then on their outputs come from the cache. In a
+chain of frozen layers only the last is cached: a layer whose output only frozen layers read is not
+run at all if they are cached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fedzo.errors import UsageError
-from fedzo.problems.scratch import Piece, parts_of
+from fedzo.problems.network_inputs import Piece, parts_of
+from fedzo.problems.network_points import observe
 
 Module = Any
 Tensor = Any
@@ -21,7 +22,7 @@ Tree = Any  # a tensor, or tuples, lists and dictionaries of them
 
 
 class Call(NamedTuple):
-    """One run of a layer: what it was given and made, and how far the watching had come."""
+    """One call of a layer, with the times of its begin and end in the observed run."""
 
     layer: Module
     args: tuple[Any, ...]
@@ -32,17 +33,17 @@ class Call(NamedTuple):
     read: bool  # whether a trained parameter had been read before it ended
 
 
-class Frozen:
-    """The outputs of frozen layers, sample by sample, in a given number of bytes.
+class FrozenCache:
+    """A cache of the outputs of frozen layers, within ``limit`` bytes.
 
     Attributes
     ----------
     layers
-        The layers that answer from what is kept: the outermost that can.
+        The outermost layers whose outputs are cached.
     skipped
-        Frozen layers that only these look at.
+        Frozen layers whose outputs only these read.
     used
-        Bytes that are kept. When there is no room for more, what is not kept is computed.
+        Bytes in the cache. When it is full, further outputs are computed each time.
     """
 
     def __init__(self, module: Module, pieces: Sequence[Piece], limit: int) -> None:
@@ -55,7 +56,7 @@ class Frozen:
 
     @contextmanager
     def answering(self, samples: Sequence[Any]) -> Iterator[None]:
-        """Let the frozen layers answer for the samples of a batch, which names tell apart."""
+        """Take the outputs of frozen layers from the cache, for a batch with these sample names."""
         numbers = range(len(self.layers))
         if all((number, sample) in self._kept for sample in samples for number in numbers):
             for layer in self.skipped:
@@ -69,7 +70,7 @@ class Frozen:
                 layer.__dict__.pop("forward", None)
 
     def watch(self, losses: Callable[[], Any]) -> None:
-        """Run the module once, to see what is frozen; later calls do nothing."""
+        """Run the module once to find its frozen layers; later calls do nothing."""
         if self._watched:
             return
         calls, uses, count = _watch(self._module, self._pieces, losses)
@@ -97,8 +98,9 @@ class Frozen:
         self._watched = True
         if not self.layers:
             raise UsageError(
-                "frozen_memory: no layer is run before the first trained parameter is read, "
-                "with an output for each sample: there is nothing to keep"
+                "frozen_memory: no layer runs before the first trained parameter is read and has "
+                "one output per sample, so there is nothing to cache; use frozen_memory = 0",
+                code="nothing-frozen",
             )
 
     def _answerer(
@@ -131,52 +133,35 @@ class Frozen:
 def _watch(
     module: Module, pieces: Sequence[Piece], losses: Callable[[], Any]
 ) -> tuple[list[Call], list[tuple[int, set[int]]], int]:
-    """Return the runs of all layers inside a module, what was looked at when, and b."""
-    import torch
-    from torch.nn.modules.module import (
-        register_module_forward_hook,
-        register_module_forward_pre_hook,
-    )
-
+    """Return the calls of all layers inside a module, the tensors used at each time, and b."""
     trained = {id(piece.tensor) for piece in pieces}
-    state = {"clock": 0, "read": False}
+    clock, read = 0, False
     begun: list[int] = []
     calls: list[Call] = []
     uses: list[tuple[int, set[int]]] = []
 
-    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            parts = {id(part) for part in parts_of((args, kwargs or {}))}
-            state["read"] |= bool(parts & trained)
-            uses.append((state["clock"], parts))
-            return function(*args, **(kwargs or {}))
+    def called(arguments: Any, result: Any) -> None:
+        nonlocal read
+        parts = {id(part) for part in parts_of(arguments)}
+        read = read or bool(parts & trained)
+        uses.append((clock, parts))
 
-    def before(layer: Module, args: Any) -> None:
-        state["clock"] += 1
-        begun.append(state["clock"])
+    def before(layer: Module) -> None:
+        nonlocal clock
+        clock += 1
+        begun.append(clock)
 
     def after(layer: Module, args: Any, kwargs: Any, out: Tree) -> None:
-        state["clock"] += 1
-        began, read = begun.pop(), bool(state["read"])
-        calls.append(Call(layer, args, kwargs, out, began, state["clock"], read))
+        nonlocal clock
+        clock += 1
+        calls.append(Call(layer, args, kwargs, out, begun.pop(), clock, read))
 
-    hooks = [
-        register_module_forward_pre_hook(before),
-        register_module_forward_hook(after, with_kwargs=True),
-    ]
-    try:
-        with Watch():
-            count = len(losses())
-    finally:
-        for hook in hooks:
-            hook.remove()
+    count = len(observe(losses, called, before, after))
     return [call for call in calls if call.layer is not module], uses, count
 
 
 def _is_by_sample(call: Call, count: int) -> bool:
-    """Tell whether a layer makes of a sample what it makes of it among others."""
+    """Return whether the output of a layer for a sample is independent of the other samples."""
     import torch
 
     parts = list(parts_of(call.out))
@@ -191,7 +176,7 @@ def _is_by_sample(call: Call, count: int) -> bool:
 
 
 def _rows(tree: Tree, rows: Tensor, count: int) -> Tree:
-    """Return the rows of those samples, of everything that has a row for each."""
+    """Return these rows of every tensor that has one row per sample."""
     import torch
 
     def some(part: Any) -> Any:
@@ -202,7 +187,7 @@ def _rows(tree: Tree, rows: Tensor, count: int) -> Tree:
 
 
 def _row(tree: Tree, place: int) -> Tree:
-    """Return a sample's output by itself."""
+    """Return the output of one sample."""
     return _map(lambda part: part[place].clone(), tree)
 
 
@@ -227,7 +212,7 @@ def _children(tree: Tree) -> list[Tree]:
 
 
 def _like(tree: Tree, parts: list[Tree]) -> Tree:
-    """Return a container of the same type, be it named as Hugging Face's outputs are, or plain."""
+    """Return a container of the same type: plain, a named tuple, or an output of Hugging Face."""
     if isinstance(tree, dict):
         named = dict(zip(tree, parts, strict=True))
         return type(tree)(**named) if type(tree) is not dict else named

@@ -1,10 +1,10 @@
-r"""Tuning hyper-parameters where the data are: a query is a training.
+r"""Tune hyper-parameters where the data are: a query is a training on one device.
 
 .. math:: F_i(x, \xi) = \text{the score of a training on device i's own data, with the
           hyper-parameters } p(x) \text{ and the seed } \xi
 
-All points of one estimate, eq. (2), are trained with the same seeds: what a difference sees
-is what the parameters do, and hardly what the seed does.
+All points of one estimate, eq. (2), are trained with the same seeds, so a difference of scores
+shows the effect of the parameters and hardly that of the seed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
+from fedzo.core.capabilities import Best
 from fedzo.core.files import write_atomic
-from fedzo.core.objective import Best, Objective
+from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
+from fedzo.data.partition import load_split
 from fedzo.errors import NoAnswer, UsageError, check_count, nearest, one_of, require
 from fedzo.problems.function import OnFailure, as_number, check_on_failure, check_takes
-from fedzo.variables.space import Kind, Space, Value
+from fedzo.variables.space import Float, Kind, Space, Value
 
 Array = NDArray[Any]
 TrainAndScore = Callable[[dict[str, Any], int, np.random.Generator], float]
@@ -43,7 +45,7 @@ class Batch(NamedTuple):
 
 
 class Training(NamedTuple):
-    """What a training was given, and its score."""
+    """The parameters, the device and the score of a training."""
 
     params: dict[str, Value]
     device: int
@@ -51,45 +53,44 @@ class Training(NamedTuple):
 
 
 class Tuning(Objective):
-    """f(x) = the mean over devices of the score that hyper-parameters reach there.
+    """f(x) = the mean score of hyper-parameters over all devices.
 
     Parameters
     ----------
     train_and_score : callable
         ``train_and_score(params, device, rng) -> float``: trains on the device's own data and
         returns a score, **lower is better**, such as the loss on the device's own held-out
-        part. All its randomness comes from ``rng``, so that a seed names a training.
+        part. All its randomness must come from ``rng``, so that a seed repeats a training.
     space : Space or mapping
-        What is tuned: a name and a :class:`~fedzo.variables.space.Float`,
+        The tuned parameters: a name and a :class:`~fedzo.variables.space.Float`,
         :class:`~fedzo.variables.space.Int` or :class:`~fedzo.variables.space.Choice` each.
     devices : int
         N.
     start : mapping, optional
         The parameters to start at; the middle of the space by default.
     evaluation_seeds : int
-        f is evaluated by so many trainings a device, each with a seed of its own that stays
-        the same throughout.
+        The number of trainings per device and evaluation. Their seeds are the same in all
+        evaluations.
     worst : float, optional
-        Scores above it, and those that are not finite, count as this: what no model at all
-        would reach is a good choice. Without it, a device whose score is not finite is left
-        out of the round.
+        The score of trainings with a higher or non-finite score; the score of guessing is a good
+        choice. Without it, a device with a non-finite score is dropped from the round.
     on_failure : str
-        What comes of a training that raises: ``raise`` ends the run, by the training's own
-        exception; ``leave_out`` takes it as a score that is not finite.
+        If a training raises: ``raise`` ends the run with its exception; ``leave_out`` counts it as
+        a non-finite score.
     parallel : str
-        ``threads``: devices are trained side by side, which pays if the training releases the
-        GIL. ``processes``: single trainings are, in processes of their own; the function must
-        be one that pickle can send there. The result depends on neither.
+        ``threads``: train several devices at once, which helps if the training releases the GIL.
+        ``processes``: run each training in another process; pickle must be able to send the
+        function there. The result is the same.
     workers : int, optional
-        How many processes; all cores by default.
+        The number of processes; all cores by default.
     max_queries : int, optional
-        How many trainings there may be, evaluations included.
+        The largest number of trainings, evaluations included.
     seed : int
-        Names the evaluations' randomness.
+        The seed of evaluations.
 
     Examples
     --------
-    >>> def score(params, device, rng):  # some training: noisy, the best rate differs by device
+    >>> def score(params, device, rng):  # a noisy training, whose best rate differs by device
     ...     return (np.log10(params["rate"]) + 2 + 0.1 * device) ** 2 + 0.01 * rng.normal()
     >>> import fedzo
     >>> problem = Tuning(score, {"rate": fedzo.Float(1e-4, 1.0, log=True)}, devices=2)
@@ -139,7 +140,7 @@ class Tuning(Objective):
 
     @property
     def evaluation_cost(self) -> int:
-        """How many trainings one evaluation takes."""
+        """The number of trainings per evaluation."""
         return self.devices * self.evaluation_seeds
 
     def initial(self) -> Array:
@@ -147,7 +148,7 @@ class Tuning(Objective):
         return self._start.copy()
 
     def batch(self, device: int, size: int, draws: Draws) -> Batch:
-        """Return fresh seeds, one for each realisation."""
+        """Return one new seed per realisation."""
         return Batch(device, _seeds(draws, size))
 
     def values(self, points: Array, batch: Batch) -> Array:
@@ -157,7 +158,7 @@ class Tuning(Objective):
         return self._scores(tasks).reshape(len(points), len(batch.seeds))
 
     def losses(self, x: Array, devices: Array) -> Array:
-        """Return each device's mean score over the evaluation's seeds."""
+        """Return the mean score of each device over the seeds of evaluations."""
         at = Draws(self._seed, Stream.PROBLEM)
         params = self.space.params(x)
         tasks = [
@@ -172,18 +173,18 @@ class Tuning(Objective):
         return self.space.params(x)
 
     def write_files(self, folder: Path, best: Best) -> None:
-        """Write the best parameters that were evaluated, and their score, to ``best.json``."""
-        told = {"params": self.space.params(best.x), "score": best.fun, "round": best.round}
-        write_atomic(folder / "best.json", (json.dumps(told, indent=1) + "\n").encode())
+        """Write the best evaluated parameters and their score to ``best.json``."""
+        found = {"params": self.space.params(best.x), "score": best.fun, "round": best.round}
+        write_atomic(folder / "best.json", (json.dumps(found, indent=1) + "\n").encode())
 
     def close(self) -> None:
-        """End the processes; they come back when they are needed."""
+        """End the processes; a later training starts new ones."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
     def _scores(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Array:
-        """Train, as often as the budget allows, and return the scores."""
+        """Train as many tasks as the budget allows, and return the scores."""
         granted = self.meter.take(len(tasks))
         if self._sent is None:
             found = [self._train(*task) for task in tasks[:granted]]
@@ -205,13 +206,13 @@ class Tuning(Objective):
 
 
 def _seeds(draws: Draws, count: int) -> list[int]:
-    """Return 64-bit seeds, a function of the address alone."""
+    """Return 64-bit seeds that depend on the address only."""
     return [int(word) for word in draws.words(2 * count).view(np.uint64)]
 
 
 class _Trained(NamedTuple):
     score: float
-    failure: str = ""  # the exception, of a training that raised one
+    failure: str = ""  # the exception, if the training raised one
 
 
 def _train(
@@ -230,21 +231,22 @@ def _is_finite(number: Any) -> bool:
     return isinstance(number, Real) and bool(np.isfinite(float(number)))
 
 
-# --- in processes: the function is sent once, and then only what to train.
+# Processes: the function is sent once, and then only the tasks.
 
 
 def _pickled(function: Callable[..., _Trained]) -> bytes:
     try:
         return pickle.dumps(function)
-    except Exception as error:  # pickle's own, and what an object's own methods may raise
+    except Exception as error:  # of pickle, or of the methods of an object
         raise UsageError(
             f"train_and_score cannot be sent to processes ({error}): define it at the top of a "
-            "module, or take parallel = 'threads'"
+            "module, or use parallel = 'threads'",
+            code="not-picklable",
         ) from error
 
 
 def _processes(workers: int | None, sent: bytes) -> ProcessPoolExecutor:
-    # Spawned, not forked: threads are running, and a fork would copy their locks.
+    # Spawned, not forked: a fork would copy the locks of running threads.
     spawn = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, spawn, initializer=_receive, initargs=(sent,))
 
@@ -258,3 +260,112 @@ def _receive(sent: bytes) -> None:
 
 def _train_here(task: tuple[dict[str, Value], int, int]) -> _Trained:
     return _RECEIVED[0](*task)
+
+
+# ------------------------------------------------------------------------- the shipped example
+
+SPACE = {
+    "learning_rate": Float(1e-3, 10.0, log=True),
+    "momentum": Float(0.0, 0.98),
+    "regularisation": Float(1e-6, 1.0, log=True),
+}
+
+
+class Classifier:
+    """Softmax regression by SGD on the images of a device, at a quarter of their resolution.
+
+    The score is the mean cross-entropy on the quarter of the images that is held out.
+
+    Parameters
+    ----------
+    images, labels : sequences of arrays
+        Those of each device, pixels in [0, 1].
+    classes : int
+        The number of classes.
+    epochs, batch_size : int
+        Those of a training.
+    """
+
+    def __init__(
+        self,
+        images: list[Array],
+        labels: list[Array],
+        classes: int,
+        epochs: int = 2,
+        batch_size: int = 25,
+    ) -> None:
+        self.images, self.labels, self.classes = images, labels, classes
+        self.epochs, self.batch_size = epochs, batch_size
+
+    def __call__(self, params: dict[str, Any], device: int, rng: np.random.Generator) -> float:
+        """Train on three quarters of the images of a device; return the loss on the last."""
+        images, labels = self.images[device], self.labels[device]
+        train = 3 * len(labels) // 4
+        weights: Array = np.zeros((images.shape[1], self.classes), np.float32)
+        speed: Array = np.zeros_like(weights)
+        rate, momentum = np.float32(params["learning_rate"]), np.float32(params["momentum"])
+        shrink = np.float32(params["regularisation"])
+        ones = np.eye(self.classes, dtype=np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # at a large rate
+            for _ in range(self.epochs):
+                order = rng.permutation(train)
+                for start in range(0, train, self.batch_size):
+                    some = order[start : start + self.batch_size]
+                    inputs = images[some]
+                    residual = _softmax(inputs @ weights) - ones[labels[some]]
+                    slope = inputs.T @ residual / np.float32(len(some)) + shrink * weights
+                    speed = momentum * speed - rate * slope
+                    weights += speed
+            chances = _softmax(images[train:] @ weights)
+            right = chances[np.arange(len(chances)), labels[train:]]
+            return float(-np.log(np.maximum(right, np.float32(1e-7))).mean())
+
+
+def _softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+@problem_factory
+def tuning(
+    data: str = "fashion-mnist-mini",
+    data_dir: str | None = None,
+    devices: int = 10,
+    partition: str = "dirichlet",
+    shards_per_device: int = 2,
+    concentration: float = 0.5,
+    evaluation_seeds: int = 1,
+    parallel: Parallel = "threads",
+    max_queries: int | None = None,
+    seed: int = 0,
+) -> Tuning:
+    """Make the shipped example; the parameters are the keys of the [problem] table.
+
+    >>> problem = tuning(devices=4)
+    >>> problem.dim, problem.evaluation_cost
+    (3, 4)
+    >>> problem.space.params(problem.initial())
+    {'learning_rate': 0.1, 'momentum': 0.49, 'regularisation': 0.001}
+    """
+    images, parts = load_split(
+        data, data_dir, devices, partition, shards_per_device, concentration, seed
+    )
+    side = round(images.train_inputs.shape[1] ** 0.5)
+    inputs, labels = [], []
+    for device, part in enumerate(parts):
+        # In a random order, so that both parts have the same distribution.
+        own = part[Draws(seed, Stream.PROBLEM, device=device).permutation(len(part))]
+        pixels = images.train_inputs[own].reshape(-1, side // 4, 4, side // 4, 4)
+        inputs.append(pixels.mean(axis=(2, 4)).reshape(len(own), -1).astype(np.float32) / 255)
+        labels.append(images.train_labels[own])
+    classes = len(images.classes)
+    return Tuning(
+        Classifier(inputs, labels, classes),
+        SPACE,
+        devices,
+        evaluation_seeds=evaluation_seeds,
+        worst=float(np.log(classes)),  # the score of guessing
+        parallel=parallel,
+        max_queries=max_queries,
+        seed=seed,
+    )

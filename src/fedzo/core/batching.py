@@ -1,9 +1,9 @@
-"""Devices that work side by side and put what they ask to a black box in one batch.
+"""Join the queries of several devices into one batch for a black box.
 
-A model answers hundreds of inputs at a time far quicker than a few at a time, but a device asks
-for few. So each device of a group works on a thread of its own and waits where it asks; once all
-of them wait, or are done, what they ask is answered together, in the order of the devices. Who
-asks what with whom depends on nothing but that order, and not on the threads.
+A model evaluates hundreds of inputs in one call much faster than a few per call, but a device asks
+for few at a time. So each device of a group runs on its own thread and waits at each query. Once
+every device of the group waits or has finished, their queries are answered in one call, in device
+order. Which queries are joined depends on that order only, not on the threads.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Gathering:
-    """Joins what devices ask at the same moment into one call.
+class QueryBatcher:
+    """Joins the queries of several devices into one call.
 
     Parameters
     ----------
     answer : callable
-        Takes a list of what was asked and returns an answer to each, or the exception to raise
-        where it was asked.
+        Takes a list of queries and returns an answer to each, or the exception to raise at the
+        place of that query.
     most : int
-        How many devices work side by side at most.
+        The largest number of devices in a group.
 
     Examples
     --------
@@ -42,10 +42,10 @@ class Gathering:
     >>> def doubled(asked):
     ...     calls.append(len(asked))
     ...     return [2 * array for array in asked]
-    >>> gathering = Gathering(doubled, most=3)
-    >>> def twice(number):  # asks two questions, one after the other
-    ...     return gathering.ask(gathering.ask(np.array(number)))
-    >>> [int(answer) for answer in gathering.map(twice, [1, 2, 3, 4])], calls
+    >>> batcher = QueryBatcher(doubled, most=3)
+    >>> def twice(number):  # two queries, one after the other
+    ...     return batcher.ask(batcher.ask(np.array(number)))
+    >>> [int(answer) for answer in batcher.map(twice, [1, 2, 3, 4])], calls
     ([4, 8, 12, 16], [3, 3, 1, 1])
     """
 
@@ -53,58 +53,61 @@ class Gathering:
         self._answer, self.most = answer, most
         self._place = threading.local()
 
-    def ask(self, question: Any) -> Array:
-        """Return the answer to a question, asked together with those of the same group."""
-        circle: _Circle | None = getattr(self._place, "circle", None)
-        if circle is None:
-            (answer,) = self._answer([question])
+    def ask(self, query: Any) -> Array:
+        """Return the answer to a query, batched with those of the same group."""
+        group: _Group | None = getattr(self._place, "group", None)
+        if group is None:  # outside of map
+            (answer,) = self._answer([query])
         else:
-            answer = circle.ask(self._place.number, question)
+            answer = group.ask(self._place.number, query)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def map(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        """Return a function of each item, in their order, so many at a time side by side."""
+        """Yield ``function(item)`` of each item in order, one group of threads after another."""
         every = list(items)
         for at in range(0, len(every), self.most):
-            yield from self._side_by_side(function, every[at : at + self.most])
+            yield from self._in_parallel(function, every[at : at + self.most])
 
-    def _side_by_side(self, function: Callable[[A], B], items: list[A]) -> Iterator[B]:
-        circle = _Circle(self._answer, len(items))
+    def _in_parallel(self, function: Callable[[A], B], items: list[A]) -> Iterator[B]:
+        group = _Group(self._answer, len(items))
 
         def work(number: int) -> B:
-            self._place.circle, self._place.number = circle, number
+            self._place.group, self._place.number = group, number
             try:
                 return function(items[number])
             finally:
-                circle.leave()
+                group.leave()
 
         under_way = [self._threads.submit(work, number) for number in range(len(items))]
         try:
             yield from (future.result() for future in under_way)
-        except BaseException:  # also what a reader raises who wants no more
-            circle.stop()
+        except BaseException:  # also when the reader closes the stream early
+            group.stop()
             raise
         finally:
-            wait(under_way)  # the threads are for the next group
+            wait(under_way)  # the next group uses the same threads
 
     def close(self) -> None:
-        """End the threads; whoever maps again starts others."""
+        """End the threads; a later ``map`` starts new ones."""
         if (threads := self.__dict__.pop("_threads", None)) is not None:
             threads.shutdown()
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
-        """A thread for each device that works side by side, kept from round to round."""
-        silent: Any = {"over": "ignore", "invalid": "ignore"}  # non-finite values are caught later
+        """One thread per device of a group, kept from round to round."""
+        silent: Any = {
+            "over": "ignore",
+            "invalid": "ignore",
+        }  # the run checks for non-finite values
         return ThreadPoolExecutor(
             self.most, "fedzo-device", initializer=lambda: np.seterr(**silent)
         )
 
 
-class _Circle:
-    """Some devices that wait for each other where they ask."""
+class _Group:
+    """Devices that wait for each other at their queries."""
 
     def __init__(self, answer: Callable[[list[Any]], Sequence[Answer]], count: int) -> None:
         self._answer, self._working = answer, count
@@ -112,12 +115,12 @@ class _Circle:
         self._answers: dict[int, Answer] = {}
         self._changed, self._stopped = threading.Condition(), False
 
-    def ask(self, number: int, question: Any) -> Answer:
+    def ask(self, number: int, query: Any) -> Answer:
         with self._changed:
-            self._asked[number] = question
+            self._asked[number] = query
             self._answer_if_all_wait()
             self._changed.wait_for(lambda: number in self._answers or self._stopped)
-            return self._answers.pop(number, Halted("the round was given up"))
+            return self._answers.pop(number, Halted("the round was abandoned"))
 
     def leave(self) -> None:
         with self._changed:

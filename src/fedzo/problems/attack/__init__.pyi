@@ -1,0 +1,2 @@
+from .problem import Attack as Attack
+from .problem import attack as attack

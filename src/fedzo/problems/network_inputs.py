@@ -1,0 +1,202 @@
+"""The data and the parameters that a user chooses to train a torch module with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzo.errors import InvalidValue, nearest, one_of, require
+
+Array = NDArray[Any]
+Module = Any  # torch.nn.Module: torch is imported where it is used
+Tensor = Any
+Named = Mapping[str, Tensor]
+
+
+# -------------------------------------------------------------------------------------------- data
+
+
+class NamedBatch(NamedTuple):
+    """A batch, and the name of each of its samples: its device and its index there."""
+
+    content: Any
+    names: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a device, and how to collate some of them."""
+
+    items: Any
+    collate: Callable[[list[Any]], Any] | None  # None: a tuple of tensors, indexed as a whole
+
+    @classmethod
+    def of(cls, data: Any) -> Samples:
+        """Return the samples of a device, from any of the forms that are allowed."""
+        import torch
+
+        array = torch.Tensor | np.ndarray
+        if isinstance(data, tuple) and data and all(isinstance(part, array) for part in data):
+            rows = [len(part) for part in data]
+            allowed = "tensors with one row per sample, the same number in each"
+            require(len(set(rows)) == 1, "data", f"tensors of {rows} rows", allowed)
+            return cls(tuple(torch.as_tensor(part) for part in data), None)
+        loader = isinstance(data, torch.utils.data.DataLoader)
+        items = data.dataset if loader else data
+        endless = isinstance(items, torch.utils.data.IterableDataset)
+        if endless or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
+            allowed = "tensors, a map-style data set or a loader of one, for each device"
+            raise InvalidValue("data", f"a {type(items).__name__}", allowed)
+        return cls(items, data.collate_fn if loader else torch.utils.data.default_collate)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.items[0]) if self.collate is None else len(self.items)
+
+    def batch(self, which: Array) -> Any:
+        """Return the samples with these indices as one batch."""
+        import torch
+
+        if self.collate is not None:
+            return self.collate([self.items[int(i)] for i in which])
+        return tuple(part[torch.from_numpy(which).to(part.device)] for part in self.items)
+
+
+def samples_of_devices(data: Sequence[Any]) -> list[Samples]:
+    """Return the samples of each device, from a list with one entry per device.
+
+    >>> import torch
+    >>> inputs, labels = torch.zeros(6, 2), torch.zeros(6)
+    >>> data = [(inputs[:4], labels[:4]), (inputs[4:], labels[4:])]
+    >>> [len(samples) for samples in samples_of_devices(data)]
+    [4, 2]
+    >>> samples_of_devices((inputs, labels))
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: data = 'a tuple of tensors': must be a list with one entry per
+    device, such as [(inputs, labels)] for one device
+    """
+    import torch
+
+    allowed = "a list with one entry per device, such as [(inputs, labels)] for one device"
+    array = torch.Tensor | np.ndarray
+    if isinstance(data, tuple) and any(isinstance(part, array) for part in data):
+        raise InvalidValue("data", "a tuple of tensors", allowed)
+    if not isinstance(data, list | tuple):  # such as a data set
+        raise InvalidValue("data", f"a {type(data).__name__}", allowed)
+    require(len(data) > 0, "data", data, allowed)
+    found = [Samples.of(one) for one in data]
+    for device, samples in enumerate(found):
+        require(len(samples) > 0, "data", f"no samples of device {device}", "not empty")
+    return found
+
+
+# -------------------------------------------------------------------------------------- parameters
+
+
+class Piece(NamedTuple):
+    """A trainable parameter, and its place in x."""
+
+    name: str
+    tensor: Tensor
+    start: int
+    stop: int
+
+
+def pieces_of(module: Module, trainable: str | Sequence[str] | None) -> list[Piece]:
+    """Return the trained parameters with their places in x, one after the other."""
+    pieces, start = [], 0
+    for name, tensor in chosen(module, trainable):
+        tensor.data = tensor.data.contiguous()  # numbers lie in the order of their indices
+        pieces.append(Piece(name, tensor, start, start + tensor.numel()))
+        start += tensor.numel()
+    return pieces
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """Yield the leaves of nested tuples, lists and mappings."""
+    if isinstance(value, tuple | list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from parts_of(part)
+    else:
+        yield value
+
+
+def chosen(module: Module, trainable: str | Sequence[str] | None) -> list[tuple[str, Tensor]]:
+    """Return the named parameters, or by default those that require a gradient.
+
+    A name is one of these, tried in this order:
+
+    - a parameter, or a pattern such as ``"*.bias"`` of parameters;
+    - a layer, for all its parameters;
+    - a group: ``all``; ``norms``, the parameters of normalisation layers; ``biases``; ``head``, the
+      last layer that has parameters.
+
+    Examples
+    --------
+    >>> import torch
+    >>> module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    >>> [name for name, _ in chosen(module, ["1", "*.bias"])]
+    ['0.bias', '1.weight', '1.bias']
+    >>> [name for name, _ in chosen(module, "norms")]
+    ['1.weight', '1.bias']
+    >>> chosen(module, "1.weigth")
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: trainable = '1.weigth': must be the name of a parameter or a layer, a
+    pattern of parameters, or one of 'all', 'norms', 'biases', 'head' (did you mean '1.weight'?)
+    """
+    named = {name: one for name, one in module.named_parameters() if one.is_floating_point()}
+    if trainable is None:
+        found = [(name, one) for name, one in named.items() if one.requires_grad]
+        require(bool(found), "trainable", None, "given: no parameter requires a gradient")
+        return found
+    wanted: set[str] = set()
+    each = [trainable] if isinstance(trainable, str) else trainable
+    is_names = isinstance(each, list | tuple) and all(isinstance(one, str) for one in each)
+    require(is_names, "trainable", trainable, "a name or a list of names")
+    for one in each:
+        names = _named(module, named, one)
+        allowed = "the name of a parameter or a layer, a pattern of parameters, or "
+        known = [*named, *(name for name, _ in module.named_modules() if name), *GROUPS]
+        require(bool(names), "trainable", one, allowed + one_of(GROUPS) + nearest(one, known))
+        wanted |= names
+    require(bool(wanted), "trainable", trainable, "not empty")
+    return [(name, one) for name, one in named.items() if name in wanted]
+
+
+def _named(module: Module, named: Named, one: str) -> set[str]:
+    """Return the parameters of one name, pattern or group."""
+    if fits := {name for name in named if fnmatchcase(name, one)}:
+        return fits
+    layers = dict(module.named_modules(remove_duplicate=False))
+    if one in layers and one:
+        return _of(layers[one], named)
+    return GROUPS[one](module, named) if one in GROUPS else set()
+
+
+def _of(layer: Module, named: Named, *, own: bool = False) -> set[str]:
+    """Return the names of the parameters of a layer, tied ones included."""
+    tensors = {id(one) for one in layer.parameters(recurse=not own)}
+    return {name for name, one in named.items() if id(one) in tensors}
+
+
+def _norms(module: Module, named: Named) -> set[str]:
+    layers = [layer for layer in module.modules() if "norm" in type(layer).__name__.lower()]
+    return set().union(*(_of(layer, named, own=True) for layer in layers))
+
+
+def _head(module: Module, named: Named) -> set[str]:
+    found = [own for layer in module.modules() if (own := _of(layer, named, own=True))]
+    return found[-1] if found else set()
+
+
+GROUPS: Mapping[str, Callable[[Module, Named], set[str]]] = {
+    "all": lambda module, named: set(named),
+    "norms": _norms,
+    "biases": lambda module, named: {name for name in named if name.split(".")[-1] == "bias"},
+    "head": _head,
+}

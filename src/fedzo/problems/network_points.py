@@ -1,0 +1,256 @@
+"""Run a torch module at perturbed parameters: one layer at a time, or several points at once.
+
+:class:`InPlaceModule` puts the parameters of a module into one array, x. To run the module at
+x + step, each layer is given other memory with its part of x + step just before it runs, and its
+own memory back just after. So x never changes, and the memory is that of the largest layer.
+Which layer reads which parameter is found by observing one run, because it need not be the layer
+that owns the parameter: embeddings are tied, and attention reads the weights of its output layer.
+
+:class:`BatchedModule` runs several points in one pass by ``torch.func.vmap``. If few parameters are
+trained, most of the work is then done once for all points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fedzo.core.streams import Combination
+from fedzo.errors import InvalidValue, UsageError, first_line
+from fedzo.problems.network_inputs import Piece, parts_of
+
+Array = NDArray[Any]
+Module = Any
+Tensor = Any
+T = TypeVar("T")
+
+
+class InPlaceModule:
+    """A module whose parameters lie in ``memory``, and that runs at points beside them."""
+
+    def __init__(self, module: Module, pieces: Sequence[Piece], dtype: DTypeLike) -> None:
+        import torch
+
+        self.module, self.pieces = module, pieces
+        self.memory = np.empty(pieces[-1].stop, dtype)
+        for name, tensor, start, stop in pieces:
+            own = torch.from_numpy(self.memory[start:stop]).view(tensor.shape)
+            if tensor.device.type != "cpu" or tensor.dtype != own.dtype:
+                found = f"{tensor.dtype} on {tensor.device}"
+                raise InvalidValue(
+                    "in_place", True, f"False: {name} is {found}, not {own.dtype} on cpu"
+                )
+            own.copy_(tensor.detach())
+            tensor.data = own
+        self._step: Combination | None = None
+        self._readers: dict[Module, list[int]] | None = None
+        self._swapped: dict[int, Tensor] = {}  # a swapped piece's own memory
+        self._spare = torch.empty(0)
+
+    def run(self, losses: Callable[[Any], T], batch: Any, step: Combination | None) -> T:
+        """Return ``losses(batch)`` with the module's parameters at x + step."""
+        if self._readers is None:
+            self._watch(losses, batch)
+        if step is None:
+            return losses(batch)
+        self._step = step
+        outside = self._swap(None)
+        try:
+            return losses(batch)
+        finally:
+            self._restore(outside)
+            self._step = None
+
+    def _watch(self, losses: Callable[[Any], object], batch: Any) -> None:
+        """Run the module once to find which layers read each parameter; add hooks to them."""
+        import torch
+
+        readers = _readers(self.module, self.pieces, lambda: losses(batch))
+        read = {number for numbers in readers.values() for number in numbers}
+        for number, piece in enumerate(self.pieces):
+            if number not in read:
+                raise UsageError(
+                    f"trainable: the loss does not depend on {piece.name}", code="unused-parameter"
+                )
+        self._readers = readers
+        sizes = [
+            sum(self.pieces[number].tensor.numel() for number in numbers)
+            for numbers in readers.values()
+        ]
+        self._spare = torch.empty(max(sizes), dtype=self.pieces[0].tensor.dtype)
+        for layer in readers:
+            if layer is not None:
+                layer.register_forward_pre_hook(self._before)
+                layer.register_forward_hook(self._after, always_call=True)
+
+    def _before(self, layer: Module, _: Any) -> None:
+        if self._step is not None:
+            layer.__dict__["_fedzo_swapped"] = self._swap(layer)
+
+    def _after(self, layer: Module, *_: Any) -> None:
+        if self._step is not None:
+            self._restore(layer.__dict__.pop("_fedzo_swapped", []))
+
+    def _swap(self, layer: Module | None) -> list[int]:
+        """Give the parameters that a layer reads other memory, which holds x + step."""
+        import torch
+
+        assert self._readers is not None
+        assert self._step is not None
+        numbers = [i for i in self._readers.get(layer, []) if i not in self._swapped]
+        spare, used = self._spare, 0
+        if self._swapped:  # a layer inside another, which uses the spare memory
+            size = sum(self.pieces[i].tensor.numel() for i in numbers)
+            spare = torch.empty(size, dtype=spare.dtype)
+        for number in numbers:
+            _, tensor, start, stop = self.pieces[number]
+            part = spare[used : used + stop - start]
+            self._step.add_to(part.numpy(), start, self.memory[start:stop])
+            self._swapped[number] = tensor.data
+            tensor.data = part.view(tensor.shape)
+            used += stop - start
+        return numbers
+
+    def _restore(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.pieces[number].tensor.data = self._swapped.pop(number)
+
+
+def _readers(
+    module: Module, pieces: Sequence[Piece], run: Callable[[], object]
+) -> dict[Module, list[int]]:
+    """Return the pieces that each layer reads while it runs; None is outside all layers."""
+    import torch
+
+    numbers = {id(piece.tensor): number for number, piece in enumerate(pieces)}
+    readers: dict[Module, dict[int, None]] = {}
+    inside: list[Module] = [None]
+
+    def called(arguments: Any, result: Any) -> None:
+        if any(isinstance(part, torch.Tensor) for part in parts_of(result)):  # not a shape
+            for part in parts_of(arguments):
+                if id(part) in numbers:
+                    readers.setdefault(inside[-1], {})[numbers[id(part)]] = None  # in order
+
+    observe(run, called, inside.append, lambda *_: inside.pop())
+    return {layer: list(found) for layer, found in readers.items()}
+
+
+def observe(
+    run: Callable[[], T],
+    called: Callable[[Any, Any], object],
+    before: Callable[[Module], object],
+    after: Callable[[Module, Any, Any, Any], object],
+) -> T:
+    """Return ``run()``, and report every torch function and every layer that it runs.
+
+    ``called(arguments, result)`` is called after each function, ``before(layer)`` and
+    ``after(layer, args, kwargs, output)`` around each layer.
+    """
+    import torch
+    from torch.nn.modules import module as hooks
+
+    class Observer(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = function(*args, **(kwargs or {}))
+            called((args, kwargs or {}), result)
+            return result
+
+    def entered(layer: Module, _: Any) -> None:
+        before(layer)
+
+    def left(layer: Module, args: Any, kwargs: Any, out: Any) -> None:
+        after(layer, args, kwargs, out)
+
+    first = hooks.register_module_forward_pre_hook(entered)
+    last = hooks.register_module_forward_hook(left, with_kwargs=True, always_call=True)
+    try:
+        with Observer():
+            return run()
+    finally:
+        first.remove()
+        last.remove()
+
+
+class BatchedModule:
+    """A module that runs at several points at once, within ``limit`` bytes."""
+
+    def __init__(
+        self,
+        module: Module,
+        loss: Callable[[Module, Any], Tensor],
+        pieces: Sequence[Piece],
+        limit: int,
+    ) -> None:
+        import torch
+
+        class Whole(torch.nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.module = module
+
+            def forward(self, batch: Any) -> Tensor:
+                return loss(self.module, batch)
+
+        self._whole, self._pieces, self._limit = Whole(), pieces, limit
+        self.at_once = 0  # points per pass; known after the first call
+
+    def values(
+        self, base: Array, steps: Sequence[Combination | None], batch: Any
+    ) -> NDArray[np.float64]:
+        """Return the loss of each sample at base + steps[k], shape (k, b)."""
+        import torch
+
+        with torch.no_grad():
+            if not self.at_once:
+                self.at_once = max(1, self._limit // self._bytes_per_point(base, batch))
+            values = []
+            for first in range(0, len(steps), self.at_once):
+                points = self._points(base, steps[first : first + self.at_once])
+                values.append(self._run(points, batch).double().cpu().numpy())
+        return np.concatenate(values)
+
+    def _points(self, base: Array, steps: Sequence[Combination | None]) -> dict[str, Tensor]:
+        import torch
+
+        rows = np.repeat(base[None], len(steps), 0)
+        for row, step in zip(rows, steps, strict=True):
+            if step is not None:
+                step.add_to(row)
+        every = torch.from_numpy(rows)
+        return {
+            f"module.{name}": every[:, start:stop].view(-1, *tensor.shape).to(tensor)
+            for name, tensor, start, stop in self._pieces
+        }
+
+    def _run(self, points: dict[str, Tensor], batch: Any) -> Tensor:
+        import torch
+
+        def at(point: dict[str, Tensor]) -> Tensor:
+            return torch.func.functional_call(self._whole, point, (batch,))
+
+        try:
+            return torch.func.vmap(at)(points)
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"batched_memory: vmap cannot batch the module or its loss: {first_line(error)}",
+                code="not-batchable",
+            ) from error
+
+    def _bytes_per_point(self, base: Array, batch: Any) -> int:
+        """Return the memory of a point: its parameters twice, and the outputs of all layers."""
+        import torch
+
+        sizes: list[int] = []
+
+        def left(layer: Module, args: Any, kwargs: Any, out: Any) -> None:
+            if not list(layer.children()):
+                sizes.extend(p.nbytes for p in parts_of(out) if isinstance(p, torch.Tensor))
+
+        observe(lambda: self._whole(batch), lambda *_: None, lambda _: None, left)
+        return 2 * base.nbytes + sum(sizes)

@@ -1,1 +1,0 @@
-"""Hyper-parameters as a problem: a query is a training on one device."""
