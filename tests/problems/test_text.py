@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.data import Texts
 from fedzo.data import text as texts
-from fedzo.data.text import Texts
 from fedzo.errors import InvalidValue, UsageError
 
 torch = pytest.importorskip("torch")
@@ -135,8 +135,13 @@ def test_what_does_not_fit_the_model_is_refused(folder, tmp_path):
 def reviews(monkeypatch):
     """Forty reviews whose one word tells all."""
     words = np.array(["bad", "good"])[np.arange(40) % 2]
-    found = Texts("reviews", tuple(f"a {word} film" for word in words), np.arange(40) % 2)
-    monkeypatch.setattr(problem_module, "load", lambda name, folder: found)
+    found = Texts(
+        "reviews",
+        tuple(f"a {word} film" for word in words),
+        np.arange(40) % 2,
+        ("negative", "positive"),
+    )
+    monkeypatch.setattr(problem_module, "load_texts", lambda name, folder: found)
     monkeypatch.setattr(problem_module, "WORDS", ("bad", "good"))
     return found
 

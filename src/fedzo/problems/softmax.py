@@ -27,7 +27,7 @@ from fedzo.core.objective import Objective, described
 from fedzo.core.random import Draws, integers_kernel, normals_kernel
 from fedzo.core.simd import exp, use_wide_vectors
 from fedzo.data import Dataset
-from fedzo.data.partition import load_split
+from fedzo.data.splits import load_split
 
 Array = NDArray[Any]
 
@@ -192,7 +192,7 @@ def softmax(
 ) -> Softmax:
     """Make the problem from a data set's name and a way to deal it out: the [problem] table.
 
-    See :func:`fedzo.data.load` and :func:`fedzo.data.partition.partition`; the defaults are
+    See :func:`fedzo.data.load` and :func:`fedzo.data.partition`; the defaults are
     the paper's split of the data that ships.
 
     >>> softmax(devices=10, partition="iid").size(3)

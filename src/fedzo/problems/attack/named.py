@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedzo.core.objective import described
-from fedzo.core.random import Draws, Stream
 from fedzo.data import load
-from fedzo.data.partition import partition as split_samples
+from fedzo.data import partition as split_samples
 from fedzo.errors import UsageError, require
 from fedzo.problems.attack.inputs import columns_named, gets_right, other_of, victim_of
 from fedzo.problems.attack.problem import Attack
@@ -73,7 +72,7 @@ def attack(
     (train, labels), test = (gets_right(victim, *part) for part in of_it)
     if not len(train):
         raise UsageError(f"{model} gets no training image of the class {label!r} of {data} right")
-    parts = split_samples(labels, devices, partition, Draws(seed, Stream.PARTITION))
+    parts = split_samples(labels, devices, partition, seed)
     problem = Attack(
         victim,
         [train[part] for part in parts],

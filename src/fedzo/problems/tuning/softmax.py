@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.objective import described
 from fedzo.core.random import Draws, Stream
-from fedzo.data.partition import load_split
+from fedzo.data.splits import load_split
 from fedzo.problems.tuning.problem import Parallel, Tuning
 from fedzo.variables.space import Float
 
