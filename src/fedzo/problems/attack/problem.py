@@ -11,9 +11,9 @@ says which.
 The model's answers are all that is used.
 
 With a budget ``eps`` the input is :math:`z' = \mathrm{clip}(z + \delta)` with a δ that cannot leave
-the ball (:mod:`fedzo.variables.ball`), the loss is the first term alone, and the best perturbation
-is the one that succeeds most often on the devices' inputs, images rounded to 8 bits; what is
-evaluated and kept lies further out than what queries are about
+the ball (:mod:`fedzo.variables.perturbation`), the loss is the first term alone, and the best
+perturbation is the one that succeeds most often on the devices' inputs, images rounded to 8 bits;
+what is evaluated and kept lies further out than what queries are about
 (:class:`~fedzo.problems.attack.transforms.BudgetTransform`). With a
 ``target`` t the first term is :math:`\max\{\max_{j \ne t} \Phi_j(z') - \Phi_t(z'),\, 0\}`, and an
 input succeeds if the model takes it for t.

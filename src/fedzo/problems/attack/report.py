@@ -20,8 +20,7 @@ from fedzo.core.waves import is_image
 from fedzo.models import Model
 from fedzo.problems.attack.images import picture_of
 from fedzo.problems.attack.similarity import ssim
-from fedzo.variables.ball import LEVELS
-from fedzo.variables.perturbation import Perturbation, distortion_of
+from fedzo.variables.perturbation import LEVELS, Perturbation, distortion_of
 
 Array = NDArray[Any]
 
