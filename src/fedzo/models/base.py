@@ -242,13 +242,12 @@ class Model(ABC):
             size = min(size, max(math.ceil(len(batch) / many), _SMALLEST_PART))
         parts = [batch[at : at + size] for at in range(0, len(batch), size)]
         if self.in_flight == 1 or len(parts) == 1:
-            answers, asked = [], 0
+            answers: list[Array] = []
             try:
                 for part in parts:
-                    asked += len(part)
-                    answers.append(self._answer(part))
+                    answers.append(self._answer(part))  # noqa: PERF401 - counted after a failure
             except Exception:
-                self.meter.give_back(len(batch) - asked)
+                self.meter.give_back(sum(map(len, parts[len(answers) + 1 :])))
                 raise
             return answers
         under_way = [self._threads.submit(self._answer, part) for part in parts]
@@ -406,11 +405,10 @@ def check_columns(columns: Array, classes: int | None) -> None:
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """Return a valid shape of one input."""
     allowed = "whole numbers >= 1, one for each axis of an input"
-    require(isinstance(shape, list | tuple) and len(shape) > 0, "input_shape", shape, allowed)
-    for size in shape:
-        whole = isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1
-        require(bool(whole), "input_shape", shape, allowed)
-    return tuple(int(size) for size in shape)
+    sizes = list(shape) if isinstance(shape, list | tuple) else []
+    numbers = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
+    require(bool(sizes) and numbers and min(sizes) >= 1, "input_shape", shape, allowed)
+    return tuple(int(size) for size in sizes)
 
 
 def _range(bounds: Any) -> tuple[float, float]:

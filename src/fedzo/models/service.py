@@ -196,14 +196,13 @@ class Service:
 
     def _kept(self) -> http.client.HTTPConnection | None:
         """Return an open connection that is idle, or None."""
-        while True:
-            try:
+        with suppress(IndexError):  # no more connections
+            while True:
                 connection = self._idle.pop()
-            except IndexError:
-                return None
-            if connection.sock is not None and not _readable(connection.sock):
-                return connection
-            connection.close()
+                if connection.sock is not None and not _readable(connection.sock):
+                    return connection
+                connection.close()
+        return None
 
     def _failure(self, error: Exception) -> tuple[str, str]:
         """Return the code and the description of an attempt that failed."""

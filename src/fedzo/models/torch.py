@@ -89,7 +89,8 @@ class TorchModel(Model):
             # A copy, since the module may work in place.
             tensor = torch.tensor(batch, dtype=self._dtype, device=self._device)
             if self._moments is not None:
-                tensor = self._normalised(tensor)
+                mean, std = self._per_channel(tensor, *self._moments)
+                tensor = (tensor - mean) / std
             try:
                 scores = self.module(tensor)
             except RuntimeError as error:  # the batch does not fit the module's layers
@@ -100,21 +101,13 @@ class TorchModel(Model):
                 scores = scores.float()
             return scores.cpu().numpy()  # type: ignore[no-any-return]
 
-    def _normalised(self, batch: Any) -> Any:
-        """Return (z - mean) / std of each channel."""
-        import torch
-
-        assert self._moments is not None
-        channels, given = len(self._moments[0]), tuple(batch.shape[1:])
-        if given[0] != channels:
-            problem = f"mean has {channels} numbers, but inputs are of shape {given}"
+    def _per_channel(self, batch: Any, *moments: list[float]) -> list[Any]:
+        """Return mean and std as tensors that broadcast over a batch."""
+        shape = tuple(batch.shape[1:])
+        if shape[0] != len(moments[0]):
+            problem = f"mean has {len(moments[0])} numbers, but inputs are of shape {shape}"
             raise self._error(problem, "channels")
-        apart = (-1, *[1] * (len(given) - 1))
-        mean, std = (
-            torch.tensor(part, dtype=self._dtype, device=self._device).reshape(apart)
-            for part in self._moments
-        )
-        return (batch - mean) / std
+        return [batch.new_tensor(part).reshape(-1, *[1] * (len(shape) - 1)) for part in moments]
 
 
 def _moments(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
