@@ -294,18 +294,15 @@ class Model(ABC):
     def _one_hot(self, labels: Array, rows: int) -> Array:
         """Return 1 for the label of each input and 0 for the other classes."""
         if labels.shape not in ((rows,), (rows, 1)):
-            problem = f"answered labels of shape {labels.shape}, not ({rows},)"
-            raise self._error(problem, "shape")
+            raise self._error(f"answered labels of shape {labels.shape}, not ({rows},)", "shape")
         assert self.classes is not None  # checked by the constructor
         flat = labels.reshape(-1)
         numbers = flat.dtype.kind in "fiu" and np.isfinite(flat).all()
         if not numbers or np.any(flat % 1):
-            problem = f"answered {flat.dtype}, not whole numbers; is outputs = 'labels'?"
-            raise self._error(problem, "dtype")
+            raise self._error(f"answered {flat.dtype}, not whole numbers, as labels", "dtype")
         if flat.min() < 0 or flat.max() >= self.classes:
-            held = f"from {flat.min():.0f} to {flat.max():.0f}"
-            problem = f"answered labels {held}, not 0 to {self.classes - 1}"
-            raise self._error(problem, "unknown-label")
+            held = f"labels from {flat.min():.0f} to {flat.max():.0f}"
+            raise self._error(f"answered {held}, not 0 to {self.classes - 1}", "unknown-label")
         scores = np.zeros((rows, self.classes), np.float32)
         scores[np.arange(rows), flat.astype(np.int64)] = 1
         return scores

@@ -160,8 +160,7 @@ class HttpModel(Model):
         except InvalidValue:
             raise
         except _MALFORMED as error:
-            problem = f"its description of its tensors is not valid: {error!r}"
-            raise self._error(problem, "description") from None
+            raise self._error(f"its description is not valid: {error!r}", "description") from None
         if self._input is None or self._datatype is None:
             problem = f"describes {len(inputs)} inputs, not one: give input_name and datatype"
             raise self._error(problem, "inputs")
@@ -181,8 +180,8 @@ class HttpModel(Model):
         self._declare([size if size > 0 else None for size in shape])
 
     def _request(self, batch: Array) -> tuple[bytes, dict[str, str]]:
-        name, shape, datatype = self._input, batch.shape, self._datatype
-        tensor: dict[str, Any] = {"name": name, "shape": shape, "datatype": datatype}
+        tensor: dict[str, Any] = {"name": self._input, "datatype": self._datatype}
+        tensor["shape"] = batch.shape
         request: dict[str, Any] = {"inputs": [tensor]}
         if self._output is not None:
             request["outputs"] = [{"name": self._output}]
@@ -213,8 +212,7 @@ class HttpModel(Model):
                     data = output["data"] if size is None else reply.body[begin:end]
                     return self._numbers(data, output["datatype"]).reshape(output["shape"])
         except _MALFORMED as error:
-            problem = f"the answer does not follow the protocol: {error!r}"
-            raise self._error(problem, "protocol") from None
+            raise self._error(f"does not follow the protocol: {error!r}", "protocol") from None
         expected = "one output" if self._output is None else f"the output {self._output!r}"
         raise self._error(f"answered the outputs {names}, not {expected}", "outputs")
 
@@ -232,16 +230,14 @@ class HttpModel(Model):
     def _json(self, reply: Reply) -> dict[str, Any]:
         """Return the JSON object in an answer, or raise its error message."""
         if encoding := reply.headers.get("Content-Encoding"):
-            problem = f"answered with the encoding {encoding!r}, which was not requested"
-            raise self._error(problem, "encoding")
+            raise self._error(f"answered with an unrequested encoding, {encoding!r}", "encoding")
         try:
             answer = read_json(reply.body)
         except ValueError:
             shown = reply.body[:80].decode(errors="replace")
             raise self._error(f"the answer is not JSON: {shown!r}", "not-json") from None
         if not isinstance(answer, dict):
-            problem = f"answered a JSON {type(answer).__name__}, not an object"
-            raise self._error(problem, "not-json")
+            raise self._error(f"answered a JSON {type(answer).__name__}, not an object", "not-json")
         if "error" in answer:
             raise self._error(str(answer["error"]), "model-error")
         return answer

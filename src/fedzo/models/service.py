@@ -233,8 +233,7 @@ class _Limits(NamedTuple):
 
     def seconds(self) -> float:
         """Return the seconds until the deadline."""
-        left = self.deadline - monotonic()
-        if left <= 0:
+        if (left := self.deadline - monotonic()) <= 0:
             raise TimeoutError
         return left
 

@@ -62,8 +62,8 @@ class TorchModel(Model):
         except ImportError:
             raise MissingExtra("PyTorch models need torch", "torch") from None
         if not isinstance(module, torch.nn.Module):
-            message = f"{type(module).__name__} is not a torch.nn.Module"
-            raise UsageError(message, code="not-a-module")
+            kind = type(module).__name__
+            raise UsageError(f"{kind} is not a torch.nn.Module", code="not-a-module")
         super().__init__(type(module).__name__, outputs, **common)
         self.module = module
         if device is not None:
