@@ -109,7 +109,7 @@ def own_step(problem: fedzo.TorchProblem, kind: str, texts: int) -> Callable[[in
 def load(name: str) -> Any:
     import transformers
 
-    from fedzo.data.text import model_folder
+    from fedzo.data import model_folder
     from fedzo.models.language import load as load_language_model
 
     transformers.utils.logging.disable_progress_bar()

@@ -93,9 +93,9 @@ def convolutional() -> torch.nn.Module:
 def texts() -> dict[str, Samples]:
     import transformers
 
-    from fedzo.data.text import load, model_folder
+    from fedzo.data import load_texts, model_folder
 
-    data = load("movie-snippets")
+    data = load_texts("movie-snippets")
     which = np.random.default_rng(0).permutation(len(data.texts))[:2850]
     read = transformers.AutoTokenizer.from_pretrained(str(model_folder("minilm-l6")))
     some = [data.texts[i] for i in which]
@@ -112,7 +112,7 @@ class Sentences(torch.nn.Module):
         import transformers
         from sklearn.linear_model import LogisticRegression
 
-        from fedzo.data.text import model_folder
+        from fedzo.data import model_folder
 
         super().__init__()
         folder = str(model_folder("minilm-l6"))

@@ -34,7 +34,7 @@ BY_NAME = {
     "fedzo.core.importing": "modules without a file",
     "fedzo.core.objective": "what a user's class lacks, for an error message",
     "fedzo.data.fetching": "errors with and without a reason of the system",
-    "fedzo.models.function": "the name of a callable",
+    "fedzo.models.base": "the name of a callable",
     "fedzo.models.language": "modules of other libraries",
     "fedzo.models.sklearn": "estimators of other libraries",
     "fedzo.problems.attack.inputs": "arrays of other libraries",

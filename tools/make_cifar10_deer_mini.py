@@ -3,8 +3,8 @@
     python tools/make_cifar10_deer_mini.py src/fedzo/models/files/cifar10-resnet8.onnx
 
 The first 400 training and the first 100 test deer that the classifier gets right, in the
-original order. Prints the file's size and checksum, which ``fedzo.data.cifar10.MINI`` must
-have. Needs onnxruntime.
+original order. Prints the file's size and checksum, which ``fedzo/data/files/registry.toml``
+must list. Needs onnxruntime.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from fedzo import data
-from fedzo.data.cifar10 import DEER, MINI
+from fedzo.data.images import CIFAR10_DEER_MINI, DEER
 
 MOST_BYTES = 2_000_000
 
@@ -44,12 +44,14 @@ def main() -> None:
     """Write the file into the package."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("victim", type=Path, help="an ONNX file: images in [0, 1] to logits")
-    parser.add_argument("--out", type=Path, default=MINI.installed[0], help="the folder to fill")
+    parser.add_argument(
+        "--out", type=Path, default=CIFAR10_DEER_MINI.installed[0], help="the folder to fill"
+    )
     arguments = parser.parse_args()
 
     victim = onnxruntime.InferenceSession(arguments.victim, providers=["CPUExecutionProvider"])
     whole = data.load("cifar10")
-    path = arguments.out / MINI.files[0].name
+    path = arguments.out / CIFAR10_DEER_MINI.files[0].name
     np.savez_compressed(  # no time stamps inside: the same data give the same file
         path,
         train_inputs=first_right(victim, whole.train_inputs, whole.train_labels, 400),

@@ -1,7 +1,7 @@
 """Make the taste of Fashion-MNIST that ships with fedzo, of the whole one.
 
 Of each class the first 400 training and the first 100 test images, in the original order.
-Prints the file's size and checksum, which ``fedzo.data.fashion_mnist.MINI`` must have.
+Prints the file's size and checksum, which ``fedzo/data/files/registry.toml`` must list.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo import data
-from fedzo.data.fashion_mnist import MINI
+from fedzo.data.images import FASHION_MNIST_MINI as MINI
 
 
 def first_of_each_class(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -13,12 +13,12 @@ import pytest
 from small_cifar10 import NOBODY, SMALL
 
 from fedzo import data
-from fedzo.data import cifar10
-from fedzo.data.fashion_mnist import WHOLE
+from fedzo.data import registry
 from fedzo.data.fetching import cache_folder
+from fedzo.data.images import FASHION_MNIST
 
 Serve = Callable[[Callable[..., BaseHTTPRequestHandler]], str]
-CIFAR10 = Path(os.environ.get("FEDZO_CIFAR10") or cache_folder(cifar10.WHOLE.name))
+CIFAR10 = Path(os.environ.get("FEDZO_CIFAR10") or cache_folder("cifar10"))
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def debian() -> Path:
-    folder = WHOLE.installed[0]
+    folder = FASHION_MNIST.installed[0]
     if not folder.is_dir():
         pytest.skip(f"needs the Debian package dataset-fashion-mnist in {folder}")
     return folder
@@ -52,7 +52,7 @@ def real_cifar10(cifar10_folder: Path) -> data.Dataset:
 @pytest.fixture
 def small_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``cifar10`` be the small one, and nothing be reached but what a test sets up."""
-    monkeypatch.setitem(data._SOURCES, "cifar10", SMALL)
+    monkeypatch.setitem(registry.IMAGES, "cifar10", SMALL)
     monkeypatch.setenv("FEDZO_CIFAR10_URL", NOBODY)
     monkeypatch.setenv("PATH", "/nowhere")
 

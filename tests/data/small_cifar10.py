@@ -17,8 +17,8 @@ from python2_pickle import pickled_batch
 
 from fedzo import data
 from fedzo.data import Dataset
-from fedzo.data.cifar10 import CLASSES, WHOLE
-from fedzo.data.reading import File
+from fedzo.data.fetching import File
+from fedzo.data.images import CIFAR10
 from fedzo.errors import DataUnavailable
 
 COUNTS = (4, 3, 5, 4, 4, 6)  # images in each batch; the last is the test batch
@@ -102,7 +102,7 @@ def npm_archive(members: Members | None = None) -> Members:
 
 
 SMALL = replace(
-    WHOLE,
+    CIFAR10,
     files=tuple(File(n, len(c), hashlib.sha256(c).hexdigest()) for n, c in binaries().items()),
 )
 
@@ -110,7 +110,7 @@ SMALL = replace(
 def check(loaded: Dataset) -> None:
     """Compare with the images as they were made, plane by plane."""
     assert loaded.name == "cifar10"
-    assert loaded.classes == CLASSES
+    assert loaded.classes == CIFAR10.classes
     assert np.array_equal(loaded.train_inputs.reshape(-1, 3, 32, 32), np.concatenate(IMAGES[:-1]))
     assert np.array_equal(loaded.test_inputs.reshape(-1, 3, 32, 32), IMAGES[-1])
     assert loaded.train_labels.tolist() == TRAIN_LABELS

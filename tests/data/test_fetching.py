@@ -6,9 +6,9 @@ import fcntl
 import gzip
 import hashlib
 import io
-import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from fedzo.data import origins
-from fedzo.data.fetching import Source, cache_folder, find, obtain
-from fedzo.data.origins import WebFolder
-from fedzo.data.reading import File
+from fedzo.data import fetching
+from fedzo.data.fetching import Edition, File, Source, cache_folder, find, obtain
 from fedzo.errors import DataUnavailable
+from raising import fails
 
 Serve = Callable[[type[BaseHTTPRequestHandler]], str]
 
@@ -32,15 +31,9 @@ FILES = tuple(File(n, len(c), hashlib.sha256(c).hexdigest()) for n, c in CONTENT
 
 def source(url: str | None = None, *places: Path) -> Source:
     """Return the two files' source; nothing here decodes them."""
-    return Source(
-        "made-up",
-        "",
-        FILES,
-        decode=lambda: None,
-        installed=places,
-        origins=(WebFolder(url, "FEDZO_MADE_UP_URL"),) if url else (),
-        advice=("sing", "or dance"),
-    )
+    edition = Edition(tuple(CONTENT), url=url or "", mirror="FEDZO_MADE_UP_URL")
+    advice = ("sing", "or dance")
+    return Source("made-up", "", FILES, (edition,), installed=places, advice=advice)
 
 
 def write(folder: Path, *, compressed: bool = True) -> Path:
@@ -114,25 +107,18 @@ def test_named_folder_without_the_files_is_refused(tmp_path: Path, cache: Path) 
     write(cache / "made-up")  # would do, but the user asked for another
     folder = write(tmp_path / "mine")
     (folder / "labels.gz").unlink()
-    with pytest.raises(DataUnavailable) as caught:
+    with fails("data-missing") as caught:
         obtain(source(NOBODY), folder)
-    assert str(caught.value) == f"made-up: {folder}: does not have images, labels"
-    with pytest.raises(DataUnavailable) as caught:
+    assert str(folder) in str(caught.value)
+    with fails("data-unreadable") as caught:
         obtain(source(NOBODY), tmp_path / "nowhere")
-    assert str(caught.value) == f"made-up: {tmp_path}/nowhere: No such file or directory"
+    assert f"{tmp_path}/nowhere" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("a" * 300, "File name too long"),
-        ("images", "Not a directory"),
-        ("a\0b", "embedded null byte"),
-    ],
-)
-def test_named_folder_that_cannot_be(tmp_path: Path, name: str, reason: str) -> None:
+@pytest.mark.parametrize("name", ["a" * 300, "images", "a\0b"])
+def test_named_folder_that_cannot_be(tmp_path: Path, name: str) -> None:
     write(tmp_path, compressed=False)
-    with pytest.raises(DataUnavailable, match=f": {reason}$"):
+    with fails("data-unreadable"):
         obtain(source(), tmp_path / name)
 
 
@@ -145,7 +131,7 @@ def test_a_cache_that_may_not_be_read_has_nothing(
     monkeypatch.setattr("os.stat", denied)
     monkeypatch.setattr("os.listdir", denied)
     assert find(source(NOBODY)) is None
-    with pytest.raises(DataUnavailable, match=f"{cache}/made-up: Permission denied"):
+    with fails("data-unreadable"):
         obtain(source(), cache / "made-up")
 
 
@@ -157,39 +143,33 @@ OTHER = IMAGES[:-1] + b"x"
 PACKED = gzip.compress(IMAGES)
 BAD = bytearray(PACKED)
 BAD[len(BAD) // 2] ^= 0xFF
-OTHER_SUM = f"damaged: expected SHA-256 {sha256(IMAGES)}, got {sha256(OTHER)}"
-DAMAGE = {  # how: the file, its bytes, what must be said
-    "short": ("images", IMAGES[:-7], "damaged: expected 288,000 bytes, got 287,993"),
-    "long": ("images", IMAGES + b"x", "damaged: expected 288,000 bytes, got 288,001"),
-    "other bytes": ("images", OTHER, OTHER_SUM),
-    "nothing": ("images.gz", b"", "damaged: expected 288,000 bytes, got 0"),
-    "not gzip": ("images.gz", b"<html>", "damaged: expected 288,000 bytes, got 6"),
+DAMAGE = {  # how: the file, its bytes, the code, the numbers in the message
+    "short": ("images", IMAGES[:-7], "data-damaged", ("288,000", "287,993")),
+    "long": ("images", IMAGES + b"x", "data-damaged", ("288,000", "288,001")),
+    "other bytes": ("images", OTHER, "data-damaged", (sha256(IMAGES), sha256(OTHER))),
+    "nothing": ("images.gz", b"", "data-damaged", ("288,000", "0")),
+    "not gzip": ("images.gz", b"<html>", "data-damaged", ("288,000", "6")),
     "gzip of far too much": (
         "images.gz",
         gzip.compress(bytes(10_000_000)),
-        "damaged: has more than 576,000 bytes",
+        "data-damaged",
+        ("576,000",),
     ),
-    "gzip that was cut short": (
-        "images.gz",
-        PACKED[:100_000],
-        "cannot be read: Compressed file ended before the end-of-stream marker",
-    ),
-    "a bad byte within": (  # stored, not deflated, by gzip: it is the CRC that notices
-        "images.gz",
-        bytes(BAD),
-        "cannot be read: CRC check failed",
-    ),
+    "gzip that was cut short": ("images.gz", PACKED[:100_000], "data-unreadable", ()),
+    # Stored, not deflated, by gzip: the CRC differs.
+    "a bad byte within": ("images.gz", bytes(BAD), "data-unreadable", ()),
 }
 
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damaged_file_is_named(tmp_path: Path, how: str) -> None:
-    name, content, complaint = DAMAGE[how]
+    name, content, code, numbers = DAMAGE[how]
     folder = write(tmp_path, compressed=name.endswith(".gz"))
     (folder / name).write_bytes(content)
-    with pytest.raises(DataUnavailable) as caught:
+    with fails(code) as caught:
         obtain(source(), folder)
-    assert re.match(rf"made-up: {folder}: images(\.gz)?: {re.escape(complaint)}", str(caught.value))
+    assert str(caught.value).startswith(f"made-up: {folder}: images")
+    assert all(number in str(caught.value) for number in numbers)
     assert "\n" not in str(caught.value)
 
 
@@ -289,33 +269,34 @@ def why(url: str) -> str:
         obtain(source(url))
     assert left_in(cache_folder("made-up")) == []
     _, _, reason, *_ = str(caught.value).splitlines()
-    return reason.removeprefix(f"  {url}/images.gz: ")
+    assert f"{url}/images.gz: " in reason
+    return reason
 
 
 def test_server_that_truncates(serve: Serve) -> None:
-    assert why(serve(answer(PACKED[:150_000], len(PACKED)))).startswith("IncompleteRead(150000 ")
+    assert "IncompleteRead(150000 " in why(serve(answer(PACKED[:150_000], len(PACKED))))
 
 
 def test_server_that_has_it_not(tmp_path: Path, serve_folder: Callable[[Path], str]) -> None:
     url = serve_folder(tmp_path)
-    assert why(url) == f"404 Client Error: File not found for url: {url}/images.gz"
+    assert "404" in why(url)
 
 
 def test_server_with_wrong_bytes(serve: Serve) -> None:
     packed = gzip.compress(OTHER)
     reason = why(serve(answer(packed, len(packed))))
-    assert reason.startswith("SHA256 hash of downloaded file (images) does not match the known")
-    assert f"expected {sha256(IMAGES)} but got {sha256(OTHER)}" in reason
+    assert sha256(IMAGES) in reason
+    assert sha256(OTHER) in reason
 
 
 def test_server_that_sends_a_web_page(serve: Serve) -> None:
     page = b"<html>pay for your room</html>"
-    assert "does not match" in why(serve(answer(page, len(page))))
+    assert "288,000 bytes" in why(serve(answer(page, len(page))))
 
 
 def test_server_that_sends_a_bomb(serve: Serve) -> None:
     bomb = gzip.compress(bytes(10_000_000))
-    assert why(serve(answer(bomb, len(bomb)))) == "damaged: has more than 288,000 bytes"
+    assert "more than 288,000 bytes" in why(serve(answer(bomb, len(bomb))))
 
 
 def test_server_that_is_silent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,23 +306,32 @@ def test_server_that_is_silent(serve: Serve, monkeypatch: pytest.MonkeyPatch) ->
         def do_GET(self) -> None:
             given_up.wait(60)
 
-    monkeypatch.setattr(origins, "_TIMEOUT", 0.1)
-    assert why(serve(Silent)) == "timed out"
+    monkeypatch.setattr(fetching, "_TIMEOUT", 0.1)
+    assert "timed out" in why(serve(Silent))
     given_up.set()
 
 
 def test_address_that_is_none() -> None:
-    assert why("http:/nothing").startswith("Invalid URL 'http:/nothing/images.gz'")
+    assert "Invalid URL" in why("http:/nothing")
 
 
 def test_the_cache_is_locked_while_it_is_filled(cache: Path) -> None:
-    class Locked:
-        def fetch(self, folder: Path, _: object) -> None:
+    class Locked(Edition):
+        def fetch(self, folder: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
             with (cache / ".made-up.lock").open("w") as lock, pytest.raises(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            write(folder)
+            return zip(files, CONTENT.values(), strict=True)
 
-    assert obtain(replace(source(NOBODY), origins=(Locked(),)))[1] == list(CONTENT.values())
+    locked = replace(source(), editions=(Locked(tuple(CONTENT), url=NOBODY),))
+    assert obtain(locked)[1] == list(CONTENT.values())
+
+
+def test_a_system_without_locks_downloads(
+    tmp_path: Path, serve_folder: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = serve_folder(write(tmp_path / "served"))
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert obtain(source(url))[1] == list(CONTENT.values())
 
 
 def test_what_another_process_downloaded_is_not_downloaded_again(
@@ -354,8 +344,9 @@ def test_what_another_process_downloaded_is_not_downloaded_again(
 
 def test_cache_that_cannot_be_written(cache: Path) -> None:
     cache.write_text("a file where a folder should be")
-    with pytest.raises(DataUnavailable, match=f"Not a directory: '{cache}/made-up'"):
+    with pytest.raises(DataUnavailable) as caught:
         obtain(source(NOBODY))
+    assert f"{cache}/made-up" in str(caught.value)
 
 
 def test_all_that_was_tried_is_told(tmp_path: Path, cache: Path) -> None:
@@ -363,14 +354,8 @@ def test_all_that_was_tried_is_told(tmp_path: Path, cache: Path) -> None:
     (system / "labels.gz").unlink()
     with pytest.raises(DataUnavailable) as caught:
         obtain(source(NOBODY, system, gone))
-    lines = str(caught.value).splitlines()
-    assert lines.pop(4) == f"  {NOBODY}/images.gz: [Errno 111] Connection refused"
-    assert lines == [
-        "made-up could not be found or downloaded; tried:",
-        f"  {cache}/made-up: No such file or directory",
-        f"  {system}: does not have images, labels",
-        f"  {gone}: No such file or directory",
-        "what to do:",
-        "  sing",
-        "  or dance",
-    ]
+    _, *tried, _, sing, dance = str(caught.value).splitlines()
+    places = (f"{cache}/made-up", system, gone, f"{NOBODY}/images.gz")
+    for line, place in zip(tried, places, strict=True):
+        assert line.startswith(f"  {place}: ")
+    assert (sing, dance) == ("  sing", "  or dance")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from serving import answer
 
-from fedzo.errors import BudgetSpent, InvalidValue, ModelError
+from fedzo.errors import BudgetSpent
 from fedzo.models import HttpModel
+from raising import fails, rejects
 
 TOKEN = "Bearer s3cret-token"
 
@@ -66,7 +67,7 @@ def test_bytes_travel_where_the_service_announces_it(server, linear):
 
 
 def test_half_precision_travels_as_bytes_only(server, linear):
-    with pytest.raises(InvalidValue, match=r"datatype = 'FP16'.*binary = true"):
+    with rejects("datatype"):
         HttpModel(server.url, "half", binary=False)
     inputs = linear.inputs.astype(np.float16)
     scores = HttpModel(server.url, "half")(inputs.reshape(11, 12))
@@ -75,7 +76,7 @@ def test_half_precision_travels_as_bytes_only(server, linear):
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_one_of_several_outputs_is_chosen_by_name(binary, server, linear):
-    with pytest.raises(InvalidValue, match="output_name = None: must be one of 'logits', 'prob"):
+    with rejects("output_name"):
         HttpModel(server.url, "both")
     model = HttpModel(
         server.url, "both", "probabilities", output_name="probabilities", binary=binary
@@ -101,34 +102,28 @@ def test_bytes_of_other_outputs_are_passed_over(server, linear):
 
 
 def test_a_service_that_describes_nothing(server, linear):
-    with pytest.raises(ModelError, match="0 inputs, not one: input_name and datatype must be"):
+    with fails("inputs"):
         HttpModel(server.url, "bare")
     model = HttpModel(server.url, "bare", input_name="x", datatype="FP32", input_shape=(3, 4))
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
 
 
 def test_descriptions_that_do_not_fit(server):
-    with pytest.raises(ModelError, match="describes 2 inputs, not one"):
+    with fails("inputs"):
         HttpModel(server.url, "two")
-    with pytest.raises(InvalidValue, match="datatype = 'UINT8': must be one of 'FP32', 'FP64'"):
+    with rejects("datatype"):
         HttpModel(server.url, "bytes", binary=False)
-    with pytest.raises(InvalidValue, match="input_name = 'z': must be one of 'x', 'y'"):
+    with rejects("input_name"):
         HttpModel(server.url, "two", input_name="z")
     assert HttpModel(server.url, "two", input_name="y").input_shape == (3,)
-    with pytest.raises(ModelError, match="its description of its tensors is not valid"):
-        HttpModel(server.url, "odd")
-    for model, problem in (
-        ("huge", r"inputs of shape \[1000000000000, 3, 4\]"),
-        ("wide", r"inputs of shape \[-1, 10{30}\]"),
-        ("endless", "cannot convert float infinity"),
-    ):
-        with pytest.raises(ModelError, match=f"of its tensors is not valid.*{problem}"):
+    for model in ("odd", "huge", "wide", "endless"):
+        with fails("description"):
             HttpModel(server.url, model)
-    with pytest.raises(InvalidValue, match=r"^datatype = '�") as caught:
+    with rejects("datatype") as caught:
         HttpModel(server.url, "control")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 200
-    with pytest.raises(InvalidValue, match=r"input_shape = \(4, 3\).*\(3, 4\)"):
+    with rejects("input_shape"):
         HttpModel(server.url, "linear", input_shape=(4, 3))
 
 
@@ -143,16 +138,17 @@ def test_a_version_is_a_part_of_the_address(server, linear):
     model = HttpModel(server.url, "linear", version="7")
     model(linear.inputs)
     assert model.name == f"{server.url}/v2/models/linear/versions/7"
-    with pytest.raises(ModelError, match="404: there is no model linear/versions/8"):
+    with fails("http-404"):
         HttpModel(server.url, "linear", version="8")
 
 
 def test_a_model_that_is_not_there_and_a_strange_name(server):
-    with pytest.raises(ModelError, match=r"/v2/models/nobody: 404: there is no model nobody"):
+    with fails("http-404"):
         HttpModel(server.url, "nobody")
-    with pytest.raises(ModelError, match=r"/v2/models/a%2Fb%3F: 404"):
+    with fails("http-404") as caught:
         HttpModel(server.url, "a/b?")
-    with pytest.raises(InvalidValue, match="model = ''"):
+    assert caught.value.model.endswith("/v2/models/a%2Fb%3F")
+    with rejects("model"):
         HttpModel(server.url, "")
 
 
@@ -161,56 +157,59 @@ def test_the_token_opens_and_is_never_shown(server, linear):
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
     assert "s3cret" not in repr(model)
     wrong = {"Authorization": "Bearer wr0ng-token"}
-    with pytest.raises(ModelError, match=r"401: token \*\*\* refused") as caught:
+    with fails("http-401") as caught:
         HttpModel(server.url, "guarded", headers=wrong)
     assert "wr0ng" not in repr(caught.value)
     server.plan(answer({"error": "bad s3cret-token given"}))
-    with pytest.raises(ModelError, match=r"bad \*\*\* given"):
+    with fails("model-error") as caught:
         model(linear.inputs)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("body", "problem"),
+    ("body", "code"),
     [
-        ("<html>busy</html>", "not JSON: '<html>busy</html>'"),
-        ("", "not JSON: ''"),
-        ("[1, 2]", "a JSON list, not an object"),
-        ({"error": "out of\nmemory"}, "out of memory"),
-        ({"model_name": "m"}, "KeyError.*outputs"),
-        ({"outputs": []}, r"answered the outputs \[\], not the output 'logits'"),
-        ({"outputs": None}, "does not follow the protocol"),
-        ({"outputs": [{"name": "other"}]}, r"outputs \['other'\], not the output 'logits'"),
-        (logits([1.0] * 10, [2, 5]) | {"outputs": [{"name": "logits"}]}, "KeyError"),
-        (logits([1.0] * 10, [2, 6]), "does not follow the protocol.*cannot reshape"),
-        (logits([1.0] * 15, [3, 5]), r"shape \(3, 5\), not \(2, classes\)"),
-        (logits([1.0] * 10, [10]), r"shape \(10,\), not \(2, classes\)"),
-        (logits([1.0] * 9 + [math.nan], [2, 5]), "nan for class 4 of input 1"),
-        (logits([1.0] * 9 + [math.inf], [2, 5]), "inf for class 4 of input 1"),
-        (logits([1.0] * 9 + [None], [2, 5]), "not all numbers"),
-        (logits(["1.0"] * 10, [2, 5]), "not all numbers"),
-        (logits([[1.0], [1.0, 2.0]], [2, 5]), "does not follow the protocol"),
-        ("[" * 100_000, r"the answer is not JSON: '\[\[\["),
-        ('{"error": ' + "[" * 100_000, "the answer is not JSON"),
-        ("9" * 5_000, "the answer is not JSON"),
-        (logits([1.0] * 10, [math.inf, 5]), "does not follow the protocol"),
-        (logits([1.0] * 10, [10**30, 5]), "does not follow the protocol"),
-        (sized(math.inf), "does not follow the protocol.*a size of inf"),
-        (sized(-8), "does not follow the protocol.*a size of -8"),
-        (sized("all"), "does not follow the protocol.*a size of 'all'"),
-        (sized(10**30), "does not follow the protocol.*cannot reshape"),
-        ({"error": "\x1b]0;owned\x07\x1b[2J\u202egnp.exe"}, "�]0;owned��\\[2J�gnp.exe$"),
-        ({"outputs": [{"name": "\x1b[2J"}]}, r"outputs \['\\x1b\[2J'\], not the output"),
-        (logits([1] * 10, [2, 5], datatype="\x1b[2J"), r"answered '\\x1b\[2J', not one of"),
-        ({"error": "x" * 100_000}, "x…$"),
-        (logits([1] * 10, [2, 5], datatype="INT64"), "answered 'INT64', not one of 'FP16'"),
+        ("<html>busy</html>", "not-json"),
+        ("", "not-json"),
+        ("[1, 2]", "not-json"),
+        ({"error": "out of\nmemory"}, "model-error"),
+        ({"model_name": "m"}, "protocol"),
+        ({"outputs": []}, "outputs"),
+        ({"outputs": None}, "protocol"),
+        ({"outputs": [{"name": "other"}]}, "outputs"),
+        (logits([1.0] * 10, [2, 5]) | {"outputs": [{"name": "logits"}]}, "protocol"),
+        (logits([1.0] * 10, [2, 6]), "protocol"),
+        (logits([1.0] * 15, [3, 5]), "shape"),
+        (logits([1.0] * 10, [10]), "shape"),
+        (logits([1.0] * 9 + [math.nan], [2, 5]), "not-finite"),
+        (logits([1.0] * 9 + [math.inf], [2, 5]), "not-finite"),
+        (logits([1.0] * 9 + [None], [2, 5]), "dtype"),
+        (logits(["1.0"] * 10, [2, 5]), "dtype"),
+        (logits([[1.0], [1.0, 2.0]], [2, 5]), "protocol"),
+        ("[" * 100_000, "not-json"),
+        ('{"error": ' + "[" * 100_000, "not-json"),
+        ("9" * 5_000, "not-json"),
+        (logits([1.0] * 10, [math.inf, 5]), "protocol"),
+        (logits([1.0] * 10, [10**30, 5]), "protocol"),
+        (sized(math.inf), "protocol"),
+        (sized(-8), "protocol"),
+        (sized("all"), "protocol"),
+        (sized(10**30), "protocol"),
+        ({"error": "\x1b]0;owned\x07\x1b[2J\u202egnp.exe"}, "model-error"),
+        ({"outputs": [{"name": "\x1b[2J"}]}, "outputs"),
+        (logits([1] * 10, [2, 5], datatype="\x1b[2J"), "dtype"),
+        ({"error": "x" * 100_000}, "model-error"),
+        (logits([1] * 10, [2, 5], datatype="INT64"), "dtype"),
     ],
 )
-def test_rubbish_is_told_and_not_asked_again(body, problem, server, linear):
+def test_rubbish_is_told_and_not_asked_again(body, code, server, linear):
     model = HttpModel(server.url, "linear")
     server.plan(answer(body))
-    with pytest.raises(ModelError, match=problem) as caught:
+    with fails(code) as caught:
         model(linear.inputs[:2])
     assert str(caught.value).startswith(f"{server.url}/v2/models/linear: ")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
     assert server.counts()["requests"] == 1
 
 
@@ -222,7 +221,7 @@ def test_nested_data_are_as_good_as_flat(server, linear):
 
 def test_inputs_that_json_cannot_carry(server):
     model = HttpModel(server.url, "linear", binary=False)
-    with pytest.raises(InvalidValue, match="NaN or inf"):
+    with rejects("inputs"):
         model(np.full((1, 12), np.nan))
     assert server.counts()["requests"] == 0
 

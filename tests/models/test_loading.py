@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedzo import models
-from fedzo.errors import InvalidValue, UsageError
+from fedzo.errors import InvalidValue
 from fedzo.models import loading
+from raising import fails, rejects
 
 OWN = """
 import numpy as np
@@ -61,9 +62,9 @@ def test_a_model_that_ships_is_found_by_its_name(shelf, linear):
     model = models.load("toy-linear", max_queries=11)
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
     assert (model.outputs, model.max_queries) == ("logits", 11)
-    with pytest.raises(InvalidValue, match=r"model = 'toy-liner'.*did you mean 'toy-linear'"):
+    with rejects("model"):
         models.load("toy-liner")
-    with pytest.raises(InvalidValue, match=r"model = 'toy-liner'.*did you mean 'toy-linear'"):
+    with pytest.raises(InvalidValue, match=r"did you mean 'toy-linear'"):
         models.card("toy-liner")
 
 
@@ -86,7 +87,7 @@ def test_a_file(write_onnx, linear):
 def test_a_service(server, linear):
     model = models.load(server.url, model="linear", max_queries=11)
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
-    with pytest.raises(InvalidValue, match="given with its name at that address, the option model"):
+    with rejects("model"):
         models.load(server.url)
 
 
@@ -107,29 +108,40 @@ def test_the_users_own_of_a_library(own):
 
 
 @pytest.mark.parametrize(
-    ("spec", "options", "error", "told"),
+    ("spec", "options", "key"),
     [
-        ("resnet", {}, InvalidValue, r"model = 'resnet': must be .*a file '\*.onnx'"),
-        ("", {}, InvalidValue, "model = ''"),
-        (5, {}, InvalidValue, "model = 5"),
-        ("nowhere.onnx", {}, UsageError, r"nowhere.onnx: does not exist"),
-        ("nowhere.onnx", {"thread": 2}, UsageError, r"thread = 2: unknown .*mean 'threads'"),
-        ("a.onnx", {"kind": "onyx"}, InvalidValue, r"kind = 'onyx'.*did you mean 'onnx'"),
-        ("http://h", {"model": "m", "header": {"a": "b"}}, UsageError, r"^header: unknown option"),
-        ("{own}:nobody", {}, InvalidValue, r"model = .*nobody.*must be importable"),
-        ("no such:thing", {}, InvalidValue, "must be importable: 'no such' is not the name"),
-        ("{own}:nothing", {}, InvalidValue, "a function or class that makes the model"),
-        ("{own}:scores", {}, UsageError, "missing a required argument: 'batch'"),
-        ("{own}:made", {"budgets": 3}, UsageError, "unexpected keyword argument 'budgets'"),
-        ("{own}:module", {}, UsageError, "made a Identity, which is not a fedzo.models.Model"),
+        ("resnet", {}, "model"),
+        ("", {}, "model"),
+        (5, {}, "model"),
+        ("a.onnx", {"kind": "onyx"}, "kind"),
+        ("{own}:nobody", {}, "model"),
+        ("no such:thing", {}, "model"),
+        ("{own}:nothing", {}, "model"),
     ],
 )
-def test_what_does_not_exist_or_fit_is_told(spec, options, error, told, own):
+def test_what_does_not_exist_is_rejected(spec, options, key, own):
+    spec = spec.format(own=own) if isinstance(spec, str) else spec
+    with rejects(key):
+        models.load(spec, **options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "code"),
+    [
+        ("nowhere.onnx", {}, "no-file"),
+        ("nowhere.onnx", {"thread": 2}, "unknown-option"),
+        ("http://h", {"model": "m", "header": {"a": "s3cret"}}, "unknown-option"),
+        ("{own}:scores", {}, "factory-arguments"),
+        ("{own}:made", {"budgets": 3}, "factory-arguments"),
+        ("{own}:module", {}, "not-a-model"),
+    ],
+)
+def test_what_does_not_fit_is_rejected(spec, options, code, own):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("torch")
-    spec = spec.format(own=own) if isinstance(spec, str) else spec
-    with pytest.raises(error, match=told):
-        models.load(spec, **options)
+    with fails(code) as caught:
+        models.load(spec.format(own=own), **options)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_names_come_without_the_libraries():
@@ -144,5 +156,5 @@ def test_names_come_without_the_libraries():
 
 
 def test_unknown_names_are_no_attributes():
-    with pytest.raises(AttributeError, match=r"attribute '?Nobody"):
+    with pytest.raises(AttributeError):
         models.Nobody  # noqa: B018

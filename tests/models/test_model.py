@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fedzo.errors import BudgetSpent, InvalidValue, ModelError
+from fedzo.errors import BudgetSpent
 from fedzo.models import FunctionModel, HttpModel, OnnxModel, SklearnModel, TorchModel
+from raising import fails, rejects
 
 KINDS = ["function", "onnx", "torch", "sklearn", "http", "http-binary"]
 
@@ -63,7 +64,7 @@ def test_every_kind_gives_the_same_scores(kind, make, linear):
         np.testing.assert_allclose(
             model.probabilities(inputs), linear.probabilities(linear.inputs), rtol=0, atol=1e-6
         )
-        differences = np.diff(model.log_scores(inputs), axis=1)
+        differences = np.diff(model.log_scores_of(model(inputs)), axis=1)
         expected = np.diff(linear.logits(linear.inputs), axis=1)
         np.testing.assert_allclose(differences, expected, rtol=0, atol=5e-6)
     assert model.predict(rows).tolist() == linear.logits(rows).argmax(axis=1).tolist()
@@ -77,7 +78,7 @@ def test_every_kind_answers_its_budget_to_the_query(kind, max_batch, make, linea
     model = make(kind, max_queries=25, max_batch=max_batch)
     for _ in range(2):
         model(linear.inputs)
-    with pytest.raises(BudgetSpent, match="budget of 25 queries"):
+    with pytest.raises(BudgetSpent):
         model(linear.inputs)
     with pytest.raises(BudgetSpent):
         model(linear.inputs[:1])
@@ -122,7 +123,7 @@ def test_every_kind_leaves_its_inputs_alone(kind, make, linear):
 @pytest.mark.parametrize("shape", [(2, 11), (12,), (3, 4), (2, 4, 3), (0, 12), (2, 1, 3, 4), ()])
 def test_a_wrong_size_is_refused_before_any_query(kind, shape, make):
     model = make(kind)
-    with pytest.raises(InvalidValue, match="inputs = 'an array of shape"):
+    with rejects("inputs"):
         model(np.zeros(shape))
     assert model.queries == 0
 
@@ -132,31 +133,31 @@ def answering(scores, outputs="logits", **common):
 
 
 @pytest.mark.parametrize(
-    ("scores", "outputs", "problem"),
+    ("scores", "outputs", "code"),
     [
-        ([[1.0, 2.0]], "logits", r"shape \(1, 2\), not \(2, classes\)"),
-        ([1.0, 2.0], "logits", r"shape \(2,\), not \(2, classes\)"),
-        ([[1.0], [2.0]], "logits", r"shape \(2, 1\), not \(2, classes\), 2 classes or more"),
-        ([[1.0, 2.0], [1.0]], "logits", "not an array"),
-        ([[1, 2], [3, 4]], "logits", "int64, not floating-point numbers"),
-        ([["a", "b"], ["c", "d"]], "logits", "not floating-point numbers"),
-        ([[1.0, 2.0], [math.nan, 4.0]], "logits", "1 of 4 scores .* nan for class 0 of input 1"),
-        ([[1.0, 2.0], [3.0, -math.inf]], "logits", "first -inf for class 1 of input 1"),
-        ([[0.0, -1.0], [0.0, math.nan]], "log-probabilities", "not finite, first nan"),
-        ([[0.0, math.inf], [0.0, 0.0]], "log-probabilities", "not finite, first inf"),
-        ([[0.5, 0.5], [1.5, -0.5]], "probabilities", r"from -0.5 to 1.5, not in \[0, 1\]"),
-        ([[0.5, 0.5], [0.5, 0.502]], "probabilities", "sum to 1.002, not to 1; outputs = "),
-        ([[5.0, -3.0], [800.0, 0.0]], "log-probabilities", r"not in \[0, 1\]; outputs = "),
-        ([[-1.0, -1.0], [-1.0, -1.0]], "log-probabilities", "sum to 0.735759, not to 1"),
+        ([[1.0, 2.0]], "logits", "shape"),
+        ([1.0, 2.0], "logits", "shape"),
+        ([[1.0], [2.0]], "logits", "shape"),
+        ([[1.0, 2.0], [1.0]], "logits", "shape"),
+        ([[1, 2], [3, 4]], "logits", "dtype"),
+        ([["a", "b"], ["c", "d"]], "logits", "dtype"),
+        ([[1.0, 2.0], [math.nan, 4.0]], "logits", "not-finite"),
+        ([[1.0, 2.0], [3.0, -math.inf]], "logits", "not-finite"),
+        ([[0.0, -1.0], [0.0, math.nan]], "log-probabilities", "not-finite"),
+        ([[0.0, math.inf], [0.0, 0.0]], "log-probabilities", "not-finite"),
+        ([[0.5, 0.5], [1.5, -0.5]], "probabilities", "not-probabilities"),
+        ([[0.5, 0.5], [0.5, 0.502]], "probabilities", "not-probabilities"),
+        ([[5.0, -3.0], [800.0, 0.0]], "log-probabilities", "not-probabilities"),
+        ([[-1.0, -1.0], [-1.0, -1.0]], "log-probabilities", "not-probabilities"),
     ],
 )
-def test_answers_that_cannot_be_scores_are_told(scores, outputs, problem):
+def test_answers_that_cannot_be_scores_are_told(scores, outputs, code):
     def classifier(batch):
         return scores
 
-    with pytest.raises(ModelError, match=problem) as caught:
+    with fails(code) as caught:
         FunctionModel(classifier, outputs)(np.zeros((2, 3)))
-    assert str(caught.value).startswith("classifier: ")
+    assert caught.value.model == "classifier"
 
 
 def test_probabilities_may_be_rounded():
@@ -166,7 +167,7 @@ def test_probabilities_may_be_rounded():
 
 def test_the_number_of_classes_may_not_change():
     model = FunctionModel(lambda batch: np.zeros((len(batch), 1 + len(batch))), max_batch=2)
-    with pytest.raises(ModelError, match="answered 2 classes, but 3 before"):
+    with fails("classes-changed"):
         model(np.zeros((3, 1)))
 
 
@@ -175,7 +176,7 @@ def test_zero_probabilities_have_finite_log_scores(dtype):
     lowest = np.log(np.finfo(dtype).tiny)
     chances = np.array([[0.25, 0.75, 0.0]], dtype)
     np.testing.assert_allclose(
-        answering(chances, "probabilities").log_scores(np.zeros((1, 1))),
+        answering(chances, "probabilities").log_scores_of(chances),
         [[math.log(0.25), math.log(0.75), lowest]],
         rtol=1e-6,
     )
@@ -183,7 +184,9 @@ def test_zero_probabilities_have_finite_log_scores(dtype):
         logs = np.log(chances)
     model = answering(logs, "log-probabilities")
     np.testing.assert_allclose(
-        model.log_scores(np.zeros((1, 1))), [[math.log(0.25), math.log(0.75), lowest]], rtol=1e-6
+        model.log_scores_of(model(np.zeros((1, 1)))),
+        [[math.log(0.25), math.log(0.75), lowest]],
+        rtol=1e-6,
     )
     np.testing.assert_allclose(model.probabilities(np.zeros((1, 1))), chances, rtol=1e-6)
     assert model.log_scores_of(logs).dtype == dtype
@@ -191,7 +194,8 @@ def test_zero_probabilities_have_finite_log_scores(dtype):
 
 def test_log_probabilities_far_below_the_floor_stay_apart():
     logs = np.array([[0.0, -200.0, -300.0]], np.float32)
-    scores = answering(logs, "log-probabilities").log_scores(np.zeros((1, 1)))
+    model = answering(logs, "log-probabilities")
+    scores = model.log_scores_of(model(np.zeros((1, 1))))
     np.testing.assert_array_equal(scores, logs)
 
 
@@ -207,11 +211,11 @@ def test_half_precision_becomes_single():
 
 
 def test_a_batch_that_fails_stays_counted_but_not_what_follows():
-    def fails(batch):
+    def broken(batch):
         raise RuntimeError("out of order")
 
-    model = FunctionModel(fails, max_batch=2)
-    with pytest.raises(RuntimeError, match="out of order"):
+    model = FunctionModel(broken, max_batch=2)
+    with pytest.raises(RuntimeError, match="out of order"):  # passed on
         model(np.zeros((9, 1)))
     assert model.queries == 2
 
@@ -250,15 +254,15 @@ def test_exactly_the_budget_reaches_the_model_itself():
     ],
 )
 def test_settings_that_cannot_be(key, value):
-    with pytest.raises(InvalidValue, match=f"^{key} = "):
+    with rejects(key):
         FunctionModel(lambda batch: batch, **{key: value})
 
 
 def test_bytes_are_refused_where_the_range_is_from_zero_to_one():
     model = answering([[0.0, 1.0]])
-    with pytest.raises(InvalidValue, match=r"whole numbers from 0 to 255.*range, 0 to 1"):
+    with rejects("inputs"):
         model(np.array([[0, 255]], np.uint8))
-    with pytest.raises(InvalidValue, match="of numbers"):
+    with rejects("inputs"):
         model([["a", "b"]])
     model(np.array([[0, 1]], np.uint8))
     answering([[0.0, 1.0]], input_range=[0, 255])(np.array([[0, 255]], np.uint8))

@@ -5,8 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedzo.errors import InvalidValue, ModelError, UsageError
+from fedzo.errors import MissingExtra
 from fedzo.models import OnnxModel
+from raising import fails, rejects
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -33,17 +34,17 @@ def test_a_shape_that_the_file_leaves_open(write_onnx, linear):
     path = write_onnx(inner="h, 4")
     for model in (OnnxModel(path), OnnxModel(path, input_shape=(3, 4))):
         np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
-    with pytest.raises(InvalidValue, match=r"input_shape = \(3, 5\).*linear.onnx: \(any, 4\)"):
+    with rejects("input_shape"):
         OnnxModel(path, input_shape=(3, 5))
-    with pytest.raises(ModelError, match=r"^linear.onnx: .*"):
+    with fails("run-failed"):
         OnnxModel(path)(np.zeros((2, 5, 4)))
 
 
 def test_one_of_several_outputs_is_chosen_by_name(write_onnx, linear):
     path = write_onnx(ending="p = Softmax (y)", outputs="y p")
-    with pytest.raises(InvalidValue, match="output_name = None: must be one of 'y', 'p'"):
+    with rejects("output_name"):
         OnnxModel(path)
-    with pytest.raises(InvalidValue, match="output_name = 'q'"):
+    with rejects("output_name"):
         OnnxModel(path, output_name="q")
     model = OnnxModel(path, "probabilities", output_name="p")
     np.testing.assert_allclose(
@@ -58,23 +59,23 @@ def test_files_that_do_not_fit(tmp_path, write_onnx):
 
     path = tmp_path / "odd.onnx"
     two = saved("odd (float[n, 2] a, float[n, 2] b) => (float[n, 2] y) {y = Add(a, b)}")
-    with pytest.raises(ModelError, match=r"^odd.onnx: has 2 inputs \('a', 'b'\), not one"):
+    with fails("inputs"):
         OnnxModel(two)
     whole = saved("odd (uint8[n, 2] x) => (float[n, 2] y) {y = Cast<to=1>(x)}")
-    with pytest.raises(ModelError, match=r"takes tensor\(uint8\), not one of 'tensor\(float\)'"):
+    with fails("dtype"):
         OnnxModel(whole)
     flat = saved("odd (float[n] x) => (float[n] y) {y = Neg(x)}")
-    with pytest.raises(ModelError, match="its input has 1 axes"):
+    with fails("input-axes"):
         OnnxModel(flat)
     labels = saved("odd (float[n, 2] x) => (int64[n, 2] y) {y = Cast<to=7>(x)}")
-    with pytest.raises(ModelError, match="int64, not floating-point"):
+    with fails("dtype"):
         OnnxModel(labels)(np.zeros((1, 2)))
     path.write_bytes(b"not a model")
-    with pytest.raises(ModelError, match=r"^odd.onnx: cannot be loaded"):
+    with fails("not-onnx"):
         OnnxModel(path)
-    with pytest.raises(UsageError, match=r"nowhere.onnx: does not exist"):
+    with fails("no-file"):
         OnnxModel(tmp_path / "nowhere.onnx")
-    with pytest.raises(InvalidValue, match="threads = 0"):
+    with rejects("threads"):
         OnnxModel(write_onnx(), threads=0)
 
 
@@ -94,5 +95,5 @@ def test_a_batch_that_fits_is_not_copied(write_onnx, linear, monkeypatch):
 
 def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UsageError, match=r"pip install 'fedzo\[attack\]'"):
+    with pytest.raises(MissingExtra, match=r"fedzo\[attack\]"):
         OnnxModel("any.onnx")

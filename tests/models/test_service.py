@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from serving import answer, raw, running
 
-from fedzo.errors import InvalidValue, ModelError, UsageError
+from fedzo.errors import ModelError
 from fedzo.models import HttpModel, service
+from raising import fails, rejects
 
 HANG, CUT, HANG_UP = ({"kind": kind} for kind in ("hang", "cut", "hang up"))
 
@@ -36,8 +37,9 @@ def test_the_wait_doubles_until_the_service_is_back(server, linear, waits):
 def test_after_the_last_retry_the_failure_is_told(server, linear, waits):
     model = HttpModel(server.url, "linear", retries=2)
     server.plan(*[answer({"error": "no workers"}, 503)] * 3)
-    with pytest.raises(ModelError, match=r"/infer: 503: no workers \(after 3 attempts\)"):
+    with fails("http-503") as caught:
         model(linear.inputs)
+    assert "no workers" in str(caught.value)
     assert waits == [0.5, 1.0]
     assert server.counts()["requests"] == 3
 
@@ -57,23 +59,17 @@ def test_the_service_says_how_long_to_wait(status, server, linear, waits):
 def test_a_wait_of_hours_is_told_at_once(server, linear, waits):
     model = HttpModel(server.url, "linear")
     server.plan(answer("quota used up", 429, Retry_After="7200"))
-    with pytest.raises(ModelError, match=r"429: quota used up \(asks to wait 7,200 s\)"):
+    with fails("long-wait") as caught:
         model(linear.inputs)
+    assert "quota used up" in str(caught.value)
     assert waits == []
 
 
-@pytest.mark.parametrize(
-    ("asked", "shown"),
-    [
-        ("9" * 30, "1,000,000,000,000,000,019,884,624,838,656 s"),
-        ("9" * 5_000, "inf s"),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", r"25\d,\d\d\d,\d\d\d,\d\d\d s"),
-    ],
-)
-def test_an_absurd_wait_is_reported_at_once(asked, shown, server, linear, waits):
+@pytest.mark.parametrize("asked", ["9" * 30, "9" * 5_000, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_an_absurd_wait_is_reported_at_once(asked, server, linear, waits):
     model = HttpModel(server.url, "linear")
     server.plan(answer("", 503, Retry_After=asked))
-    with pytest.raises(ModelError, match=rf"503: +\(asks to wait {shown}\)"):
+    with fails("long-wait"):
         model(linear.inputs)
     assert waits == []
 
@@ -89,14 +85,15 @@ def test_a_wait_that_says_nothing_is_passed_over(asked, server, linear, waits):
 def test_a_refusal_is_final(status, server, linear, waits):
     model = HttpModel(server.url, "linear")
     server.plan(answer({"error": "not like this"}, status))
-    with pytest.raises(ModelError, match=f"{status}: not like this$"):
+    with fails(f"http-{status}") as caught:
         model(linear.inputs)
+    assert "not like this" in str(caught.value)
     assert waits == []
     assert server.counts()["requests"] == 1
 
 
 def test_a_redirect_is_not_followed(server):
-    with pytest.raises(ModelError, match=r"302: redirected to http://127.0.0.1/elsewhere"):
+    with fails("http-302"):
         HttpModel(f"{server.url}/moved", "linear")
 
 
@@ -109,8 +106,9 @@ def impatient(server):
 
 def test_a_service_that_does_not_answer_in_time(server, linear, waits, impatient):
     server.plan(HANG, HANG)
-    with pytest.raises(ModelError, match=r"no answer within 0.1 s \(after 2 attempts\)"):
+    with fails("timeout"):
         impatient(timeout=0.1, retries=1)(linear.inputs)
+    assert len(waits) == 1
 
 
 def test_an_answer_in_time_after_one_that_was_not(server, linear, waits, impatient):
@@ -139,13 +137,12 @@ ENDLESS = {
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_does_not_end_is_cut_off(what, server, linear, waits):
     """64 KiB may come before the answer, 1 MiB around it, and 48 bytes for each of 55 scores."""
-    most = 65_536 if what in ("1xx responses", "early hints") else 65_536 + 2**20 + 48 * 55
-    announced = {"a body of 1 GB": 2**30, "a chunk of 1 TB": 2**40 - 1}.get(what, 0)
-    told = f"({announced:,}|more than {most:,}) bytes"  # some versions of Python read in pieces
+    most = 2**30 if what == "a body of 1 GB" else 65_536 + 2**20 + 48 * 55  # announced, received
     model = HttpModel(server.url, "linear")
     server.plan(ENDLESS[what])
-    with pytest.raises(ModelError, match=rf"/infer: the answer is too long: it has {told}$"):
+    with fails("answer-too-long") as caught:
         model(linear.inputs)
+    assert f"{most:,}" in str(caught.value)
     server.plan()
     np.testing.assert_allclose(model(linear.inputs), linear.logits(linear.inputs), atol=5e-6)
     assert waits == []
@@ -164,8 +161,9 @@ def test_what_does_not_end_is_cut_off(what, server, linear, waits):
 def test_headers_that_cannot_be(head, server, linear, waits):
     model = HttpModel(server.url, "linear", retries=0)
     server.plan(raw(head))
-    with pytest.raises(ModelError, match=r"the answer is (not valid HTTP|too long): ") as caught:
+    with pytest.raises(ModelError) as caught:
         model(linear.inputs)
+    assert caught.value.code in ("invalid-http", "answer-too-long")
     assert str(caught.value).isprintable()
 
 
@@ -173,14 +171,14 @@ def test_a_gzip_bomb_is_not_opened(server, linear):
     bomb = gzip.compress(bytes(1 << 26), 1)
     head = f"{OK}Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
     server.plan(raw(head + bomb.decode("latin-1")))
-    with pytest.raises(ModelError, match="with the encoding 'gzip', which was not asked for"):
+    with fails("encoding"):
         HttpModel(server.url, "linear")(linear.inputs)
 
 
 def test_an_answer_that_drips_does_not_come_in_time(server, linear, waits, impatient):
     """Each byte comes within the time, the whole of them does not."""
     server.plan(raw(f"{OK}Content-Length: 100000\r\n\r\n", " ", -1, pause=0.01))
-    with pytest.raises(ModelError, match=r"no answer within 0.2 s \(after 1 attempt\)"):
+    with fails("timeout"):
         impatient(timeout=0.2, retries=0)(linear.inputs)
 
 
@@ -190,7 +188,7 @@ def test_the_limit_grows_with_what_is_asked(server, linear):
     text = {"outputs": [{"name": "logits", "datatype": "FP32", "shape": shape, "data": [0.5]}]}
     text["outputs"][0]["data"] = [0.123456789012345678901234567890] * 100_000
     server.plan(answer(text), answer(text))
-    with pytest.raises(ModelError, match="the answer is too long"):
+    with fails("answer-too-long"):
         HttpModel(server.url, "linear")(linear.inputs[:1])
     unknown = {"input_name": "x", "input_shape": (3, 4), "datatype": "FP32"}
     model = HttpModel(server.url, "linear", output_name="logits", **unknown)
@@ -201,7 +199,7 @@ def test_nobody_listens(waits):
     with socket.socket() as reserved:  # bound, and not listening: nobody else takes the port
         reserved.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-        with pytest.raises(ModelError, match=r"no connection: Connection refused \(after 1 att"):
+        with fails("no-connection"):
             HttpModel(url, "linear", retries=0)
 
 
@@ -216,55 +214,64 @@ def test_connections_are_kept_and_one_that_was_closed_is_no_failure(server, line
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    "url",
     [
-        ("127.0.0.1:8000", "url = '127.0.0.1:8000': must be like 'http://host:port'"),
-        ("ftp://host", "url = 'ftp://host'"),
-        ("http://", "url = 'http://'"),
-        ("http://host:port", "url = 'http://host:port'"),
-        ("http://host:99999", "url = "),
-        ("http://ho st", "url = "),
-        ("http://host\r\nX: y", "url = "),
-        (8000, "url = 8000"),
+        "127.0.0.1:8000",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://host:99999",
+        "http://ho st",
+        "http://host\r\nX: y",
+        8000,
     ],
 )
-def test_addresses_that_cannot_be(url, shown):
-    with pytest.raises(InvalidValue, match=f"^{shown}"):
+def test_addresses_that_cannot_be(url):
+    with rejects("url"):
         HttpModel(url, "linear")
 
 
 @pytest.mark.parametrize("url", ["http://me:pa55word@host", "http://host/?key=pa55word"])
 def test_secrets_do_not_belong_in_the_address(url):
-    with pytest.raises(UsageError, match="use headers") as caught:
+    with fails("secret-in-url") as caught:
         HttpModel(url, "linear")
     assert "pa55word" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["s3cret\n", "s3crèt", "", " ", 3])
 def test_headers_that_cannot_be_are_named_but_not_shown(value):
-    with pytest.raises(InvalidValue, match=r"headers\['Authorization'\] = \*\*\*") as caught:
+    with rejects("headers['Authorization']") as caught:
         HttpModel("http://127.0.0.1:1", "linear", headers={"Authorization": value})
     assert "s3cr" not in str(caught.value)
-    with pytest.raises(InvalidValue, match="headers = 'a b'"):
+    with rejects("headers"):
         HttpModel("http://127.0.0.1:1", "linear", headers={"a b": "c"})
 
 
 def test_a_token_may_come_from_the_environment(server, linear, monkeypatch):
     how = {"headers": {"Authorization": "Bearer ${FEDZO_TEST_TOKEN}"}}
-    with pytest.raises(UsageError, match="the environment variable FEDZO_TEST_TOKEN is not set"):
+    with fails("variable-not-set"):
         HttpModel(server.url, "guarded", **how)
     monkeypatch.setenv("FEDZO_TEST_TOKEN", "s3cret-token")
     assert HttpModel(server.url, "guarded", **how)(linear.inputs).shape == (11, 5)
     monkeypatch.setenv("FEDZO_TEST_TOKEN", "wr0ng-token")
-    with pytest.raises(ModelError, match=r"401: token \*\*\* refused"):
+    with fails("http-401") as caught:
         HttpModel(server.url, "guarded", **how)
+    assert "wr0ng" not in str(caught.value)
+
+
+def test_no_part_of_a_long_token_is_shown(server):
+    """It is longer than a message shows of a word."""
+    token = "s3cret" * 100
+    with fails("http-401") as caught:
+        HttpModel(server.url, "guarded", headers={"Authorization": f"Bearer {token}"})
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("timeout", 0), ("retries", -1), ("retries", 1.5), ("backoff", -1.0)]
 )
 def test_settings_that_cannot_be(key, value):
-    with pytest.raises(InvalidValue, match=f"^{key} = "):
+    with rejects(key):
         HttpModel("http://127.0.0.1:1", "linear", **{key: value})
 
 
@@ -287,7 +294,7 @@ def certificate(tmp_path_factory):
 def test_over_https_the_certificate_is_checked(certificate, weights_file, linear, waits):
     expected = linear.logits(linear.inputs)
     with running(weights_file, *certificate) as server:
-        with pytest.raises(ModelError, match=r"is not trusted: self.signed certificate"):
+        with fails("not-trusted"):
             HttpModel(server.url, "linear")
         assert waits == []
         for verify in (str(certificate[0]), False):
@@ -296,5 +303,5 @@ def test_over_https_the_certificate_is_checked(certificate, weights_file, linear
 
 
 def test_certificates_that_are_not_there():
-    with pytest.raises(InvalidValue, match=r"^verify = 'nowhere.pem': must be true, false or"):
+    with rejects("verify"):
         HttpModel("https://127.0.0.1:1", "linear", verify="nowhere.pem")

@@ -5,8 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedzo.errors import InvalidValue, ModelError, UsageError
+from fedzo.errors import MissingExtra
 from fedzo.models import TorchModel
+from raising import fails, rejects
 
 torch = pytest.importorskip("torch")
 
@@ -54,26 +55,26 @@ def test_the_module_goes_to_the_device_and_the_inputs_after_it():
     module = torch.nn.Linear(2, 2)
     model = TorchModel(module, device="meta")
     assert module.weight.device.type == "meta"
-    with pytest.raises(NotImplementedError, match="meta"):
+    with pytest.raises(NotImplementedError):
         model(np.zeros((1, 2)))
-    with pytest.raises(InvalidValue, match="device = 'warp:0': must be a device of this machine"):
+    with rejects("device"):
         TorchModel(torch.nn.Linear(2, 2), device="warp:0")
 
 
 def test_what_is_no_module_or_answers_no_tensor(monkeypatch):
-    with pytest.raises(UsageError, match=r"function is not a torch.nn.Module"):
+    with fails("not-a-module"):
         TorchModel(lambda x: x)
 
     class Pair(torch.nn.Module):
         def forward(self, x):
             return x, x
 
-    with pytest.raises(ModelError, match=r"^Pair: answered a tuple, not a tensor"):
+    with fails("dtype"):
         TorchModel(Pair())(np.zeros((1, 2)))
-    with pytest.raises(ModelError, match=r"^Linear: mat1 and mat2 shapes cannot be multiplied"):
+    with fails("run-failed"):
         TorchModel(torch.nn.Linear(3, 2))(np.zeros((1, 2)))
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"pip install 'fedzo\[torch\]'"):
+    with pytest.raises(MissingExtra, match=r"fedzo\[torch\]"):
         TorchModel(Pair())
 
 
@@ -87,19 +88,19 @@ def test_inputs_are_normalised_channel_by_channel():
     model = TorchModel(Sums(), mean=[0.5, 0.25], std=[0.5, 0.1])
     scores = model(np.array([[[[0.5, 1.0]], [[0.25, 0.35]]]]))
     np.testing.assert_allclose(scores, [[0.0 + 1.0, 0.0 + 1.0]], atol=1e-6)
-    with pytest.raises(ModelError, match="mean has 2 numbers, but inputs are of shape"):
+    with fails("channels"):
         model(np.zeros((1, 3, 1, 2)))
 
 
 @pytest.mark.parametrize(
-    ("moments", "told"),
+    ("moments", "key"),
     [
-        ({"mean": [0.5]}, "std = None"),
-        ({"mean": [0.5], "std": [0.0]}, "std = "),
-        ({"mean": [0.5], "std": [1.0, 1.0]}, "std = .* 1 numbers, as mean has"),
-        ({"mean": ["a"], "std": [1.0]}, "mean = "),
+        ({"mean": [0.5]}, "std"),
+        ({"mean": [0.5], "std": [0.0]}, "std"),
+        ({"mean": [0.5], "std": [1.0, 1.0]}, "std"),
+        ({"mean": ["a"], "std": [1.0]}, "mean"),
     ],
 )
-def test_moments_that_cannot_be_are_refused(moments, told):
-    with pytest.raises(InvalidValue, match=told):
+def test_moments_that_cannot_be_are_rejected(moments, key):
+    with rejects(key):
         TorchModel(torch.nn.Linear(2, 2), **moments)

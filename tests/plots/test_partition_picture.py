@@ -9,8 +9,7 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.image import imread
 
-from fedzo.core.random import Draws, Stream
-from fedzo.data.partition import partition
+from fedzo.data import partition
 from fedzo.plots.partition import _table, _title, draw_partition
 
 LABELS = np.array([0, 0, 1, 2, 2, 2, 0])
@@ -46,6 +45,6 @@ def test_cells_are_as_dark_as_their_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("devices", [1, 10, 50, 1_000])
 def test_any_number_of_devices_can_be_drawn(tmp_path: Path, devices: int) -> None:
     labels = np.arange(4_000) % 10
-    parts = partition(labels, devices, "dirichlet", Draws(0, Stream.PARTITION))
+    parts = partition(labels, devices, "dirichlet")
     draw_partition(labels, parts, [f"class {i}" for i in range(10)], tmp_path / "split.png")
     assert imread(tmp_path / "split.png").shape == (810, 1650, 4)

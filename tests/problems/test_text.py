@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.data import Texts
 from fedzo.data import text as texts
-from fedzo.data.text import Texts
 from fedzo.errors import UsageError
 from raising import rejects
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from fedzo.models import prepared  # noqa: E402
-from fedzo.models.language import UpperLayers, as_batch, load  # noqa: E402
+from fedzo.models import language  # noqa: E402
+from fedzo.models.language import UpperLayers, as_batch, load, prepare  # noqa: E402
 from fedzo.problems import sentiment, text  # noqa: E402
 
 WORDS = ["a", "bad", "film", "good", "Review:", "Sentiment:"]
@@ -99,25 +99,25 @@ def test_the_trained_layers_read_the_last_tokens_only(folder):
 
 def test_prepared_texts_are_kept_in_a_file_that_another_setting_does_not_use(folder):
     upper = UpperLayers(folder, 2, ["good", "bad"])
-    first = prepared.prepare(upper, folder, PROMPTS, 9, 1)
+    first = prepare(upper, folder, PROMPTS, 9, 1)
     upper.prepare = None  # nothing is computed again
-    again = prepared.prepare(upper, folder, PROMPTS, 9, 1)
+    again = prepare(upper, folder, PROMPTS, 9, 1)
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.hidden, other.hidden)
         assert torch.equal(one.keys, other.keys)
     for changed in ((PROMPTS, 9, 2), (PROMPTS, 8, 1), (PROMPTS[:2], 9, 1)):
         with pytest.raises(TypeError):
-            prepared.prepare(upper, folder, *changed)
+            prepare(upper, folder, *changed)
 
 
 def test_the_file_used_longest_ago_gives_way(folder, monkeypatch):
     upper = UpperLayers(folder, 2, ["good", "bad"])
-    kept = prepared.cache_folder("prepared")
+    kept = language.cache_folder("prepared")
     for longest in (7, 8):
-        prepared.prepare(upper, folder, PROMPTS, longest, 1)
+        prepare(upper, folder, PROMPTS, longest, 1)
     files = sorted(kept.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
-    monkeypatch.setattr(prepared, "MOST", sum(path.stat().st_size for path in files))
-    prepared.prepare(upper, folder, PROMPTS, 9, 1)
+    monkeypatch.setattr(language, "CACHE_BYTES", sum(path.stat().st_size for path in files))
+    prepare(upper, folder, PROMPTS, 9, 1)
     assert not files[0].exists()
     assert files[1].exists()
 
@@ -135,8 +135,13 @@ def test_what_does_not_fit_the_model_is_refused(folder, tmp_path):
 def reviews(monkeypatch):
     """Forty reviews whose one word tells all."""
     words = np.array(["bad", "good"])[np.arange(40) % 2]
-    found = Texts("reviews", tuple(f"a {word} film" for word in words), np.arange(40) % 2)
-    monkeypatch.setattr(sentiment, "load", lambda name, folder: found)
+    found = Texts(
+        "reviews",
+        tuple(f"a {word} film" for word in words),
+        np.arange(40) % 2,
+        ("negative", "positive"),
+    )
+    monkeypatch.setattr(sentiment, "load_texts", lambda name, folder: found)
     monkeypatch.setattr(sentiment, "WORDS", ("bad", "good"))
     return found
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedzo.errors import InvalidValue
 from fedzo.variables.bounds import Box
+from raising import rejects
 
 KINDS = [(-3.0, 5.0), (None, 2.0), (-1.0, None), (None, None), (-np.inf, 1e6), (0, 1e-3)]
 ends = st.floats(-1e6, 1e6)
@@ -67,13 +67,13 @@ def test_a_bound_is_reached():
 
 @pytest.mark.parametrize("bad", [(2, 1), (0, np.nan), 3, (1, 2, 3), ("a", 1), (np.inf, None)])
 def test_what_is_no_pair_of_bounds(bad):
-    with pytest.raises(InvalidValue, match=r"bounds\[1\] = .*must be a pair \(low, high\)"):
+    with rejects("bounds[1]"):
         Box([(0, 1), bad], 2)
 
 
 @pytest.mark.parametrize("bounds", [[(0, 1), (0, 1)], [], 3, SimpleNamespace(lb=[0, 0], ub=1)])
 def test_there_must_be_one_for_each_number(bounds):
-    with pytest.raises(InvalidValue, match=r"bounds = .*: must be 3"):
+    with rejects("bounds"):
         Box(bounds, 3)
 
 
@@ -84,7 +84,7 @@ def test_bounds_as_scipy_has_them():
 
 @pytest.mark.parametrize("x", [-1.0, 5.0])
 def test_the_start_lies_inside(x):
-    with pytest.raises(InvalidValue, match=r"x0\[0\] = .* between its bounds, 0 and 4"):
+    with rejects("x0[0]"):
         Box([(0, 4)], 1).encode(np.array([x]))
 
 
@@ -100,7 +100,7 @@ def test_equal_bounds_hold_a_number_fixed():
     box = Box([(2, 2), (0, 4)], 2)
     u = box.encode(np.array([2.0, 1.0]))
     np.testing.assert_allclose(box.decode(u + np.array([[0, 0], [7.0, 0]])), [[2, 1]] * 2)
-    with pytest.raises(InvalidValue, match=r"x0\[0\] = 1.0: must be between its bounds, 2 and 2"):
+    with rejects("x0[0]"):
         box.encode(np.array([1.0, 1.0]))
 
 

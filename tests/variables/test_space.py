@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedzo.errors import InvalidValue
 from fedzo.variables.space import Choice, Float, Int, Space
+from raising import rejects
 
 SPACE = Space(
     {
@@ -65,27 +65,27 @@ def test_smooth_in_between():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "key"),
     [
-        (lambda: Float(1, 1), r"Float\(low, high\) = \(1, 1\): must be two finite numbers"),
-        (lambda: Float("a", 1), "two finite numbers"),
-        (lambda: Float(0, np.inf), "two finite numbers"),
-        (lambda: Float(-1e308, 1e308), "two finite numbers"),
-        (lambda: Float(1e-300, 1e300, log=True), "low = 1e-300: must be .* high / low finite"),
-        (lambda: Float(1, 2, log="no"), "log = 'no': must be True or False"),
-        (lambda: Space([1]), r"space = \[1\]: must be at least one parameter"),
-        (lambda: Float(0, 1, log=True), "low = 0: must be positive for a logarithmic scale"),
-        (lambda: Int(0, 5, log=True), "low = 0: must be positive"),
-        (lambda: Int(1.5, 5), "low = 1.5: must be a whole number"),
-        (lambda: Space({}), "space = {}: must be at least one parameter"),
-        (lambda: Space({"a": (0, 1)}), r"space.a = \(0, 1\): must be a fedzo.Float"),
-        (lambda: SPACE.point({"linera": 1.0}), r"linera = 1.0: .* \(did you mean 'linear'\?\)"),
-        (lambda: SPACE.point({"linear": 1.0}), "log = None: must be given, and between"),
-        (lambda: Space({"a": Float(0, 1)}).point({"a": 1.1}), "a = 1.1: must be given, and bet"),
+        (lambda: Float(1, 1), "Float(low, high)"),
+        (lambda: Float("a", 1), "Float(low, high)"),
+        (lambda: Float(0, np.inf), "Float(low, high)"),
+        (lambda: Float(-1e308, 1e308), "Float(low, high)"),
+        (lambda: Float(1e-300, 1e300, log=True), "low"),
+        (lambda: Float(1, 2, log="no"), "log"),
+        (lambda: Space([1]), "space"),
+        (lambda: Float(0, 1, log=True), "low"),
+        (lambda: Int(0, 5, log=True), "low"),
+        (lambda: Int(1.5, 5), "low"),
+        (lambda: Space({}), "space"),
+        (lambda: Space({"a": (0, 1)}), "space.a"),
+        (lambda: SPACE.point({"linera": 1.0}), "linera"),
+        (lambda: SPACE.point({"linear": 1.0}), "log"),
+        (lambda: Space({"a": Float(0, 1)}).point({"a": 1.1}), "a"),
     ],
 )
-def test_what_is_no_space_is_refused(make, message):
-    with pytest.raises(InvalidValue, match=message):
+def test_what_is_not_a_space_is_rejected(make, key):
+    with rejects(key):
         make()
 
 
@@ -103,18 +103,18 @@ def test_what_depends_on_a_choice_is_there_with_it_only():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "message"),
+    "parameters",
     [
-        ({"a": Float(0, 1, when=("b", 1)), "b": Choice([1, 2])}, "space.a.when"),
-        ({"b": Choice([1, 2]), "a": Float(0, 1, when=("b", 3))}, "space.a.when"),
-        ({"b": Int(1, 2), "a": Float(0, 1, when=("b", 1))}, "space.a.when"),
+        {"a": Float(0, 1, when=("b", 1)), "b": Choice([1, 2])},
+        {"b": Choice([1, 2]), "a": Float(0, 1, when=("b", 3))},
+        {"b": Int(1, 2), "a": Float(0, 1, when=("b", 1))},
     ],
 )
-def test_conditions_that_cannot_be_met_are_refused(parameters, message):
-    with pytest.raises(InvalidValue, match=message):
+def test_conditions_that_cannot_be_met_are_rejected(parameters):
+    with rejects("space.a.when"):
         Space(parameters)
 
 
 def test_a_choice_has_two_different_options():
-    with pytest.raises(InvalidValue, match="two different ones or more"):
+    with rejects("Choice(options)"):
         Choice(["one"])

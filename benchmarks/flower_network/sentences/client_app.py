@@ -3,7 +3,7 @@
 import torch
 import transformers
 
-from fedzo.data.text import load, model_folder
+from fedzo.data import load_texts, model_folder
 from fedzo.flower import torch_client
 
 FOLDER = str(model_folder("minilm-l6"))
@@ -31,7 +31,7 @@ def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tens
 
 
 def data(device: int, devices: int) -> tuple[torch.Tensor, ...]:
-    texts = load("movie-snippets")
+    texts = load_texts("movie-snippets")
     own = slice(device, SAMPLES * devices, devices)
     words = transformers.AutoTokenizer.from_pretrained(FOLDER)(
         list(texts.texts[own]),

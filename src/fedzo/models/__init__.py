@@ -1,8 +1,7 @@
-"""Black boxes to query: a batch of inputs in, scores out, and every answer counted.
+"""Black boxes to query: each takes a batch of inputs, returns scores and counts the queries.
 
-A model knows nothing of optimisation. The public names, listed in ``__init__.pyi``, are imported
-when they are first used, and what a kind of model needs (ONNX Runtime, torch) when one is made.
-May import: core.
+The public names, listed in ``__init__.pyi``, are imported when they are first used. The library of
+a kind of model (ONNX Runtime, torch) is imported when such a model is made. May import: data, core.
 """
 
 import lazy_loader as _lazy

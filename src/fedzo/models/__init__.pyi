@@ -1,5 +1,5 @@
+from .base import FunctionModel as FunctionModel
 from .base import Model as Model
-from .function import FunctionModel as FunctionModel
 from .http import HttpModel as HttpModel
 from .loading import card as card
 from .loading import load as load

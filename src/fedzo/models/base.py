@@ -1,13 +1,16 @@
-"""The base of every black box: a batch of inputs in, a row of scores for each of them out."""
+"""The base class of black boxes, and the simplest of them, a Python function.
+
+A model takes a batch of inputs and returns one row of scores per input.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,23 +19,24 @@ from fedzo.core.budget import Meter
 from fedzo.errors import (
     InvalidValue,
     ModelError,
+    UsageError,
     check_count,
     first_line,
     nearest,
     one_of,
     require,
 )
-from fedzo.models.rounding import step_of
 
 Array = NDArray[Any]
 
 OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
-_WORTH_A_PIECE = 16  # inputs: a batch is not shared among threads in smaller parts
-_ROUNDING = 1e-3  # how far from one a model's probabilities may sum
+_SMALLEST_PART = 16  # inputs: a batch is not shared among threads in smaller parts
+_SUM_TOLERANCE = 1e-3  # of the sum of a model's probabilities
+_DECIMALS = 4  # scores with more decimals count as exact
 
 
 class Common(TypedDict, total=False):
-    """The settings that every kind of model takes; :class:`Model` explains them."""
+    """The settings of every kind of model; :class:`Model` explains them."""
 
     input_range: Sequence[float]
     input_shape: Sequence[int] | None
@@ -42,43 +46,42 @@ class Common(TypedDict, total=False):
 
 
 class Model(ABC):
-    """A classifier that is known by its answers only, and that counts them.
+    """A classifier that is queried for scores only, and counts the queries.
 
-    One query is one input that is answered. All threads together get exactly as many answers
-    as the budget allows: a batch that is too large for what is left is asked for in part, and
-    then :class:`~fedzo.errors.BudgetSpent` is raised. A batch that fails stays counted, since
-    the model may have worked on it.
+    One query is one input that is answered. All threads together get exactly as many answers as
+    the budget allows. If a batch exceeds the rest of the budget, only its first inputs are queried,
+    and then :class:`~fedzo.errors.BudgetSpent` is raised. A batch that fails stays counted, since
+    the model may have processed it.
 
     Parameters
     ----------
     name
-        What error messages call the model.
+        The name of the model in error messages.
     outputs
-        What the answers are: "logits", "probabilities" or "log-probabilities"; or "labels", one
-        for each input: then the scores are 1 for it and 0 for any other.
+        The kind of scores: "logits", "probabilities", "log-probabilities", or "labels". A model
+        that returns one label per input has a score of 1 for this label and 0 for the others.
     input_range
-        The smallest and the largest number that an input may hold. Not enforced, except on
-        whole numbers: bytes from 0 to 255 for a model that wants [0, 1] are refused.
+        The smallest and the largest number that an input may hold. Not enforced, except for whole
+        numbers: bytes from 0 to 255 are rejected by a model with the range [0, 1].
     input_shape
-        The shape of one input, which a batch is brought to. None: batches are handed on in
-        the shape they have.
+        The shape of one input, to which batches are reshaped. None: batches keep their shape.
     max_queries
-        How many queries may be answered in all; None: any number.
+        The query budget; None: unlimited.
     max_batch
-        The most inputs that go into the model at a time; larger batches are split.
+        The largest batch that the model receives at once; larger ones are split.
     classes
-        How many classes there are; needed where the answers are labels, known by itself elsewhere.
+        The number of classes. Required if the outputs are labels, found out otherwise.
 
     Attributes
     ----------
     classes : int or None
-        How many scores an answer has; None until it is known.
+        The number of scores per input; None until it is known.
     in_flight : int
-        How many parts of a batch may be under way at a time.
+        How many parts of a batch may be processed at the same time.
 
     Examples
     --------
-    A kind of model of one's own needs nothing but scores:
+    A custom kind of model defines one method:
 
     >>> class Threshold(Model):
     ...     def _scores(self, batch):
@@ -123,18 +126,18 @@ class Model(ABC):
 
     @property
     def max_queries(self) -> int | None:
-        """How many queries may be answered in all."""
+        """The query budget; None: unlimited."""
         return self.meter.max_queries
 
     @property
     def queries(self) -> int:
-        """How many queries have been answered."""
+        """The number of queries so far."""
         return self.meter.queries
 
     def __call__(self, inputs: ArrayLike) -> Array:
-        """Return the scores of a batch of inputs, (n, classes), float32 or float64.
+        """Return the scores of a batch, shape (n, classes), float32 or float64.
 
-        The inputs are rows, (n, dim), or have the model's shape, (n, ...).
+        The inputs are rows, (n, dim), or have the model's input shape, (n, ...).
         """
         batch = self._batch(inputs)
         granted = self.meter.take(len(batch))
@@ -144,13 +147,13 @@ class Model(ABC):
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     def predict(self, inputs: ArrayLike) -> Array:
-        """Return the label of the highest score of each input."""
+        """Return the label with the highest score of each input, shape (n,)."""
         return np.asarray(np.argmax(self(inputs), axis=1))
 
     def columns(self, labels: ArrayLike) -> Array:
-        """Return the columns of the scores that labels stand for; asks the model nothing.
+        """Return the column of the scores that each label stands for, without a query.
 
-        A label is the index of its column, unless a kind of model has names for them.
+        A label is the index of its column, unless the kind of model has names for its classes.
         """
         columns = np.asarray(labels)
         allowed = "whole numbers, columns of the model's scores"
@@ -158,20 +161,16 @@ class Model(ABC):
         check_columns(columns, self.classes)
         return columns.astype(np.int64)
 
-    def log_scores(self, inputs: ArrayLike) -> Array:
-        """Return :meth:`log_scores_of` the scores of a batch."""
-        return self.log_scores_of(self(inputs))
-
     def probabilities(self, inputs: ArrayLike) -> Array:
         """Return :meth:`probabilities_of` the scores of a batch."""
         return self.probabilities_of(self(inputs))
 
     def log_scores_of(self, scores: Array) -> Array:
-        """Return scores whose differences are differences of logits; asks the model nothing.
+        """Return scores whose differences are differences of logits, without a query.
 
-        Logits, log-probabilities and labels stay as they are, of probabilities it is the logarithm.
-        A probability below the smallest normal number of its type counts as that number, whose
-        logarithm is -87.3 in float32 and -708.4 in float64; so does a log-probability of -inf.
+        These are the logarithms of probabilities; other scores are unchanged. A probability below
+        the smallest normal number of its type counts as that number, whose logarithm is -87.3 in
+        float32 and -708.4 in float64. The same holds for a log-probability of -inf.
         """
         if self.outputs in ("logits", "labels"):
             return scores
@@ -181,7 +180,7 @@ class Model(ABC):
         return np.where(np.isneginf(scores), np.log(tiny), scores)
 
     def probabilities_of(self, scores: Array) -> Array:
-        """Return the probabilities that scores stand for; asks the model nothing."""
+        """Return the probabilities that scores stand for, without a query."""
         if self.outputs in ("probabilities", "labels"):
             return scores
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -192,16 +191,15 @@ class Model(ABC):
 
     @abstractmethod
     def _scores(self, batch: Array) -> ArrayLike:
-        """Return the scores of a batch that fits; it belongs to the caller, only read it."""
+        """Return the scores of a batch of valid shape, which must not be changed."""
 
     def _declare(self, shape: Sequence[int | None]) -> None:
-        """Adopt the shape that a file or a service declares for a batch; None is open.
+        """Adopt the batch shape that a file or a service declares, None for an open axis.
 
-        If it fixes the size of a batch, a shorter one is filled up; that is not counted as
-        queries.
+        If the batch size is fixed, shorter batches are padded; padding does not count as queries.
         """
         if len(shape) < 2:
-            raise self._error(f"its input has {len(shape)} axes, not one for the batch and more")
+            raise self._error(f"its input has {len(shape)} axes, expected 2 or more", "input-axes")
         batch, *inputs = shape
         if self.input_shape is None and None not in inputs:
             self.input_shape = shape_of([size for size in inputs if size is not None])
@@ -226,34 +224,30 @@ class Model(ABC):
             shapes = dict.fromkeys([("n", *shape), ("n", math.prod(shape))])
             wanted = f"of shape {' or '.join(map(str, shapes))}, n >= 1".replace("'", "")
         require(fits, "inputs", f"an array of shape {batch.shape}", wanted)
-        self._check_numbers(batch)
-        return batch if shape is None else batch.reshape(-1, *shape)
-
-    def _check_numbers(self, batch: Array) -> None:
         kind, (low, high) = batch.dtype.kind, self.input_range
         require(kind in "fiu", "inputs", f"an array of {batch.dtype}", "of numbers")
         if kind in "iu" and not (batch.min() >= low and batch.max() <= high):
             held = f"whole numbers from {batch.min()} to {batch.max()}"
             raise InvalidValue("inputs", held, f"in the model's input_range, {low:g} to {high:g}")
+        return batch if shape is None else batch.reshape(-1, *shape)
 
     def _in_parts(self, batch: Array) -> list[Array]:
-        """Return the scores of a batch part by part, several of them under way at a time.
+        """Return the scores of the parts of a batch, several processed at the same time.
 
-        After a failure nothing more is asked, and what was not asked is not counted.
+        After a failure, no further part is started, and parts not started are not counted.
         """
         size = self.max_batch or len(batch)
-        if self.in_flight > 1:  # parts of about the same size, as many for each thread
+        if self.in_flight > 1:  # parts of about equal size, equally many per thread
             many = self.in_flight * math.ceil(len(batch) / (self.in_flight * size))
-            size = min(size, max(math.ceil(len(batch) / many), _WORTH_A_PIECE))
+            size = min(size, max(math.ceil(len(batch) / many), _SMALLEST_PART))
         parts = [batch[at : at + size] for at in range(0, len(batch), size)]
         if self.in_flight == 1 or len(parts) == 1:
-            answers, asked = [], 0
+            answers: list[Array] = []
             try:
                 for part in parts:
-                    asked += len(part)
-                    answers.append(self._answer(part))
+                    answers.append(self._answer(part))  # noqa: PERF401 - counted after a failure
             except Exception:
-                self.meter.give_back(len(batch) - asked)
+                self.meter.give_back(sum(map(len, parts[len(answers) + 1 :])))
                 raise
             return answers
         under_way = [self._threads.submit(self._answer, part) for part in parts]
@@ -262,32 +256,35 @@ class Model(ABC):
         except BaseException:
             unasked = [len(p) for p, a in zip(parts, under_way, strict=True) if a.cancel()]
             self.meter.give_back(sum(unasked))
-            wait(under_way)  # what is being asked is not left behind
+            wait(under_way)  # no query outlives the call
             raise
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
-        """Threads for the parts of a batch; they end with the model."""
+        """Threads for the parts of a batch, which end with the model."""
         return ThreadPoolExecutor(self.in_flight, "fedzo-model")
 
     def _answer(self, part: Array) -> Array:
-        batch = _filled(part, self._fixed_batch)
+        batch, size = part, self._fixed_batch
+        if size is not None and len(part) < size:  # pad with the last input
+            batch = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
         return self._checked(self._scores(batch), len(batch))[: len(part)]
 
     def _checked(self, answer: ArrayLike, rows: int) -> Array:
         try:
             scores = np.asarray(answer)
         except (ValueError, TypeError, RuntimeError) as error:
-            raise self._error(f"the answer is not an array: {first_line(error)}") from None
+            raise self._error(f"the answer is not an array: {first_line(error)}", "shape") from None
         if self.outputs == "labels":
             return self._one_hot(scores, rows)
         if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
             wanted = f"({rows}, classes), 2 classes or more"
-            raise self._error(f"answered scores of shape {scores.shape}, not {wanted}")
+            raise self._error(f"answered scores of shape {scores.shape}, not {wanted}", "shape")
         if scores.shape[1] != (self.classes or scores.shape[1]):
-            raise self._error(f"answered {scores.shape[1]} classes, but {self.classes} before")
+            problem = f"answered {scores.shape[1]} classes, but {self.classes} before"
+            raise self._error(problem, "classes-changed")
         if scores.dtype.kind != "f":
-            raise self._error(f"answered {scores.dtype}, not floating-point numbers")
+            raise self._error(f"answered {scores.dtype}, not floating-point numbers", "dtype")
         if scores.dtype not in (np.float32, np.float64):
             scores = scores.astype(np.float32 if scores.itemsize < 4 else np.float64)
         self._check_values(scores)
@@ -297,18 +294,17 @@ class Model(ABC):
     def _one_hot(self, labels: Array, rows: int) -> Array:
         """Return 1 for the label of each input and 0 for the other classes."""
         if labels.shape not in ((rows,), (rows, 1)):
-            raise self._error(f"answered labels of shape {labels.shape}, not ({rows},)")
-        assert self.classes is not None  # or the model would not have been made
+            raise self._error(f"answered labels of shape {labels.shape}, not ({rows},)", "shape")
+        assert self.classes is not None  # checked by the constructor
         flat = labels.reshape(-1)
-        numbers = flat.dtype.kind in "fiu"
-        columns = flat.astype(np.int64) if numbers and np.isfinite(flat).all() else None
-        if columns is None or np.any(columns != flat):
-            raise self._error(f"answered {flat.dtype}, not whole numbers; is outputs = 'labels'?")
-        if columns.min() < 0 or columns.max() >= self.classes:
-            held = f"from {columns.min()} to {columns.max()}"
-            raise self._error(f"answered labels {held}, not 0 to {self.classes - 1}")
+        numbers = flat.dtype.kind in "fiu" and np.isfinite(flat).all()
+        if not numbers or np.any(flat % 1):
+            raise self._error(f"answered {flat.dtype}, not whole numbers, as labels", "dtype")
+        if flat.min() < 0 or flat.max() >= self.classes:
+            held = f"labels from {flat.min():.0f} to {flat.max():.0f}"
+            raise self._error(f"answered {held}, not 0 to {self.classes - 1}", "unknown-label")
         scores = np.zeros((rows, self.classes), np.float32)
-        scores[np.arange(rows), columns] = 1
+        scores[np.arange(rows), flat.astype(np.int64)] = 1
         return scores
 
     def _check_values(self, scores: Array) -> None:
@@ -317,36 +313,85 @@ class Model(ABC):
             fine |= np.isneginf(scores)  # the logarithm of zero
         if not fine.all():
             row, column = np.argwhere(~fine)[0]
-            raise self._error(
-                f"{(~fine).sum():,} of {fine.size:,} scores are not finite,"
-                f" first {scores[row, column]} for class {column} of input {row} of its batch"
-            )
-        if self.outputs != "logits":
-            self._check_probabilities(scores)
-
-    def _check_probabilities(self, scores: Array) -> None:
+            where = f"{scores[row, column]} for class {column} of input {row} of its batch"
+            problem = f"{(~fine).sum():,} of {fine.size:,} scores are not finite, first {where}"
+            raise self._error(problem, "not-finite")
+        if self.outputs == "logits":
+            return
         hint = f"; outputs = {self.outputs!r} does not fit this model"
         with np.errstate(over="ignore"):
             chances = scores if self.outputs == "probabilities" else np.exp(scores)
             sums = chances.sum(axis=1)
-        if chances.min() < 0 or chances.max() > 1 + _ROUNDING:
-            span = f"from {chances.min():g} to {chances.max():g}"
-            raise self._error(f"answered probabilities {span}, not in [0, 1]{hint}")
+        if chances.min() < 0 or chances.max() > 1 + _SUM_TOLERANCE:
+            problem = f"answered probabilities from {chances.min():g} to {chances.max():g}"
+            raise self._error(f"{problem}, not in [0, 1]{hint}", "not-probabilities")
         worst = sums[np.argmax(np.abs(sums - 1))]
-        if abs(worst - 1) > _ROUNDING + self._lost_by_rounding(scores):
-            raise self._error(f"answered probabilities that sum to {worst:g}, not to 1{hint}")
+        step = rounding_step(scores) if self.outputs == "probabilities" else None
+        rounded = 0.0 if step is None or step == 1 else scores.shape[1] * step / 2
+        if abs(worst - 1) > _SUM_TOLERANCE + rounded:
+            problem = f"answered probabilities that sum to {worst:g}, not to 1{hint}"
+            raise self._error(problem, "not-probabilities")
 
-    def _lost_by_rounding(self, scores: Array) -> float:
-        """Return how far from one probabilities may sum that are rounded to a digit or more."""
-        step = step_of(scores) if self.outputs == "probabilities" else None
-        return 0.0 if step is None or step == 1 else scores.shape[1] * step / 2
+    def _error(self, problem: str, code: str | None = None) -> ModelError:
+        return ModelError(self.name, problem, code)
 
-    def _error(self, problem: str) -> ModelError:
-        return ModelError(self.name, problem)
+
+class FunctionModel(Model):
+    """A function that takes a batch of inputs and returns one row of scores per input.
+
+    The function receives a copy of the batch, so it may work in place. With several workers, it
+    must be safe to call from several threads. Its exceptions are passed on.
+
+    Parameters
+    ----------
+    fun
+        batch -> scores: (n, ...) of the model's input shape to (n, classes).
+    outputs
+        The kind of scores: "logits", "probabilities", "log-probabilities" or "labels".
+    **common
+        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
+        :class:`~fedzo.models.Model`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weights = np.array([[1.0, -1.0], [0.0, 2.0]])
+    >>> model = FunctionModel(lambda batch: batch @ weights, input_shape=(2,))
+    >>> model([[1.0, 0.0], [0.5, 0.5]])
+    array([[ 1. , -1. ],
+           [ 0.5,  0.5]])
+    """
+
+    def __init__(
+        self, fun: Callable[[Array], ArrayLike], outputs: str = "logits", **common: Unpack[Common]
+    ) -> None:
+        if not callable(fun):
+            raise UsageError(f"{fun!r} is not a function of a batch of inputs")
+        super().__init__(getattr(fun, "__name__", type(fun).__name__), outputs, **common)
+        self.fun = fun
+
+    def _scores(self, batch: Array) -> ArrayLike:
+        return self.fun(batch.copy())
+
+
+def rounding_step(scores: Array) -> float | None:
+    """Return the step between scores that are rounded to few decimals; None if they are not.
+
+    >>> rounding_step(np.array([[0.25, 0.75], [0.5, 0.5]])), rounding_step(np.array([[0.0, 1.0]]))
+    (0.01, 1.0)
+    >>> rounding_step(np.array([[1 / 3, 2 / 3]], np.float32)) is None
+    True
+    """
+    exact = scores.astype(np.float64)
+    close = 4 * np.finfo(scores.dtype).eps * np.maximum(np.abs(exact), 1e-3)
+    for decimals in range(_DECIMALS + 1):
+        if np.all(np.abs(np.round(exact, decimals) - exact) <= close):
+            return float(10.0**-decimals)
+    return None
 
 
 def check_columns(columns: Array, classes: int | None) -> None:
-    """Refuse columns that the scores do not have; without their number, only negative ones."""
+    """Reject columns that the scores do not have. ``classes`` is their number, None if unknown."""
     lowest, highest = (int(columns.min()), int(columns.max())) if columns.size else (0, 0)
     fits = lowest >= 0 and (classes is None or highest < classes)
     last = "" if classes is None else f" to {classes - 1}"
@@ -355,20 +400,12 @@ def check_columns(columns: Array, classes: int | None) -> None:
 
 
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of one input, checked."""
+    """Return a valid shape of one input."""
     allowed = "whole numbers >= 1, one for each axis of an input"
-    require(isinstance(shape, list | tuple) and len(shape) > 0, "input_shape", shape, allowed)
-    for size in shape:
-        whole = isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 1
-        require(bool(whole), "input_shape", shape, allowed)
-    return tuple(int(size) for size in shape)
-
-
-def _filled(batch: Array, size: int | None) -> Array:
-    """Return a batch filled up with its last input, for a model of a fixed batch size."""
-    if size is None or len(batch) == size:
-        return batch
-    return np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
+    sizes = list(shape) if isinstance(shape, list | tuple) else []
+    numbers = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
+    require(bool(sizes) and numbers and min(sizes) >= 1, "input_shape", shape, allowed)
+    return tuple(int(size) for size in sizes)
 
 
 def _range(bounds: Any) -> tuple[float, float]:

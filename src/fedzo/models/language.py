@@ -1,7 +1,14 @@
-"""Language models from a folder, and what their frozen part makes of texts."""
+"""Language models from a folder, cut into a frozen part and upper layers to train.
+
+The output of the frozen part for given texts is stored in the cache, for later runs too.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import sys
+import time
+import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from importlib.util import find_spec
@@ -9,18 +16,31 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedzo.errors import MissingExtra, UsageError, check_count, require
+from fedzo.core.files import writing
+from fedzo.core.progress import LiveLine, show
+from fedzo.data.fetching import cache_folder
+from fedzo.errors import (
+    CannotWrite,
+    FedzoWarning,
+    MissingExtra,
+    UsageError,
+    check_count,
+    first_line,
+    require,
+)
 
 Tensor = Any
 Module = Any
 
+CACHE_BYTES = 8 << 30  # of all prepared files: the least recently used ones are deleted
+
 
 class Prepared(NamedTuple):
-    """A text as the frozen part of a model leaves it for the upper layers.
+    """A text after the frozen part of a model: the input of the upper layers.
 
-    ``hidden``, (tokens, width), is what the lower layers make of the tokens that the upper ones
-    are to read. ``keys`` is what the upper layers made of the tokens before these, when they were
-    as they came: keys and values of each layer, (layers, 2, heads, tokens before, size).
+    ``hidden``, (tokens, width), is the output of the lower layers for the tokens that the upper
+    layers read. ``keys``, (layers, 2, heads, tokens before, size), are the keys and values of the
+    untrained upper layers for the tokens before these.
     """
 
     hidden: Tensor
@@ -30,25 +50,27 @@ class Prepared(NamedTuple):
 class UpperLayers:
     """The upper layers of a decoder, and the scores of a few words after a text.
 
-    A decoder of Llama's form is cut in two. The lower layers are run once for each text, by
-    :meth:`prepare`; the upper ones are in ``module``, and :meth:`scores` runs them on what the
-    lower ones made. They read all tokens, or only the last few: then those before are read once
-    too, by the model as it came, and attention finds their keys and values kept. What is trained
-    acts on the last tokens only, as an activated adapter does (Greenewald et al., "Activated
-    LoRA", 2025), and a text of 30 tokens is 30 times cheaper to run.
+    A decoder with the architecture of Llama is cut in two. :meth:`prepare` runs the lower layers
+    once per text. :meth:`scores` runs the upper layers, which are in ``module``, on the result.
+
+    The upper layers read all tokens, or only the last few. In the second case, :meth:`prepare` also
+    stores the keys and values of the untrained upper layers for the earlier tokens. Training then
+    affects the last tokens only, as with activated adapters (Greenewald et al., "Activated LoRA",
+    2025). If only the last of 30 tokens is read, an evaluation is 30 times cheaper.
     """
 
     def __init__(self, folder: Path, layers: int, words: Sequence[str]) -> None:
         torch, model, self.tokenizer = load(folder)
         decoder: Any = getattr(model, "model", None)
         if not (hasattr(decoder, "layers") and hasattr(decoder, "norm")):
-            raise UsageError(f"{folder}: {type(model).__name__} is not a decoder of Llama's form")
+            message = f"{folder}: {type(model).__name__} does not have Llama's architecture"
+            raise UsageError(message, code="architecture")
         check_count("layers", layers)
         depth = len(decoder.layers)
         require(layers <= depth, "layers", layers, f"at most the model's {depth} layers")
         ids = [self.tokenizer(word, add_special_tokens=False).input_ids for word in words]
         for word, tokens in zip(words, ids, strict=True):
-            require(len(tokens) == 1, "words", word, "words that are one token of the model")
+            require(len(tokens) == 1, "words", word, "a single token of the model")
         self.words = torch.tensor([tokens[0] for tokens in ids])
         self.decoder, self.head = decoder, model.lm_head.weight[self.words].detach().clone()
         self._lower = decoder.layers[: depth - layers]
@@ -62,10 +84,10 @@ class UpperLayers:
         return self.decoder
 
     def prepare(self, texts: Sequence[str], longest: int, read: int = 0) -> list[Prepared]:
-        """Run the frozen part on the last ``longest`` tokens of a few texts.
+        """Run the frozen part on the last ``longest`` tokens of each text.
 
-        The upper layers are to read the last ``read`` of these; 0: all of them. Keys and values
-        are kept in half precision, as engines for inference keep them.
+        The upper layers will read the last ``read`` of these; 0: all of them. Keys and values are
+        stored in half precision, as inference engines do.
         """
         import torch
 
@@ -128,18 +150,18 @@ class UpperLayers:
     def _use(self, layers: Module, norm: Module) -> None:
         self.decoder.layers, self.decoder.norm = layers, norm
         self.decoder.config.num_hidden_layers = len(layers)
-        for number, layer in enumerate(layers):  # where a cache is to have its keys
+        for number, layer in enumerate(layers):  # its index in a cache of keys
             layer.self_attn.layer_idx = number
 
 
 class Batch(NamedTuple):
-    """Texts side by side: padded on the right, where a decoder's states do not depend on it."""
+    """Texts padded on the right, which does not change the states of a decoder."""
 
     hidden: Tensor  # (texts, most tokens, width)
-    lengths: Tensor  # how many tokens each has
+    lengths: Tensor  # (texts,): tokens of each text
     keys: Tensor  # (texts, layers, 2, heads, most tokens before, size)
     mask: Tensor  # (texts, most tokens before + most tokens): 1 where there is a token
-    positions: Tensor  # (texts, most tokens): where a token stands in its text
+    positions: Tensor  # (texts, most tokens): position of a token in its text
 
 
 def as_batch(parts: Sequence[Prepared]) -> Batch:
@@ -162,10 +184,10 @@ def as_batch(parts: Sequence[Prepared]) -> Batch:
 
 
 def check_installed() -> None:
-    """Raise unless what language models need is installed; nothing is imported yet."""
+    """Raise unless the libraries for language models are installed; import nothing."""
     try:
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    except ValueError:  # what is there has no specification
+    except ValueError:  # a module without a specification
         missing = ["transformers"]
     if missing:
         raise MissingExtra(f"language models need {missing[0]}", "text")
@@ -174,7 +196,7 @@ def check_installed() -> None:
 def load(folder: Path) -> tuple[Any, Module, Any]:
     """Return torch, a causal language model and its tokenizer, from a folder on this machine.
 
-    The folder has Hugging Face's form, or a ``.gguf`` file, whose weights are dequantised.
+    The folder has Hugging Face's format, or a ``.gguf`` file, whose weights are dequantised.
     """
     check_installed()
     import torch
@@ -185,12 +207,94 @@ def load(folder: Path) -> tuple[Any, Module, Any]:
     form = {"gguf_file": quantised[0]} if quantised else {}
     where = {"local_files_only": True, **form}
     try:
-        with redirect_stderr(StringIO()):  # bars that cannot be turned off
+        with redirect_stderr(StringIO()):  # progress bars that cannot be disabled
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **where)
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 str(folder), dtype=torch.float32, **where
             )
     except (OSError, ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{folder} has no language model that can be loaded: {reason}") from None
+        message = f"{folder} has no language model that can be loaded: {first_line(error)}"
+        raise UsageError(message, code="no-language-model") from None
     return torch, model.eval().requires_grad_(False), tokenizer
+
+
+# ---- the cache of prepared texts
+
+
+def prepare(
+    upper: UpperLayers, folder: Path, texts: Sequence[str], longest: int, read: int
+) -> list[Prepared]:
+    """Return the result of ``upper.prepare`` for all texts, from the cache if it is stored there.
+
+    The file is memory-mapped. Standard error shows the progress.
+    """
+    path = cache_folder("prepared") / f"{_name(upper, folder, texts, longest, read)}.pt"
+    if not path.exists():
+        show(
+            f"fedzo: running the frozen part of the model on {len(texts):,} texts, once; "
+            f"the result is stored in {path.parent}"
+        )
+        found = _compute(upper, texts, longest, read)
+        try:
+            _write(path, found)
+        except (OSError, CannotWrite) as error:  # a full disk does not stop this run
+            warnings.warn(f"not stored for the next run: {error}", FedzoWarning, stacklevel=2)
+            return found
+    return _read(path)
+
+
+def _compute(upper: UpperLayers, texts: Sequence[str], longest: int, read: int) -> list[Prepared]:
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # similar lengths: less padding
+    found: dict[int, Prepared] = {}
+    began, characters, done = time.monotonic(), sum(map(len, texts)), 0
+    line = LiveLine(sys.stderr)
+    for first in range(0, len(order), 32):
+        some = order[first : first + 32]
+        found |= zip(some, upper.prepare([texts[i] for i in some], longest, read), strict=True)
+        done += sum(len(texts[i]) for i in some)
+        left = (time.monotonic() - began) * (characters / max(1, done) - 1)
+        if line.live:
+            line.rewrite(f"{len(found):,} of {len(texts):,} texts, {left:.0f} s left")
+    line.close()
+    return [found[i] for i in range(len(texts))]
+
+
+def _name(upper: UpperLayers, folder: Path, texts: Sequence[str], longest: int, read: int) -> str:
+    """Return a name that is unique to the model, the cut, the texts and the lengths."""
+    files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in folder.iterdir())
+    settings = (str(folder.resolve()), files, len(upper.module.layers), longest, read, list(texts))
+    return hashlib.sha256(repr(settings).encode()).hexdigest()[:32]
+
+
+def _write(path: Path, prepared: Sequence[Prepared]) -> None:
+    import torch
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "hidden": torch.cat([one.hidden for one in prepared]),
+        "tokens": torch.tensor([len(one.hidden) for one in prepared]),
+        "keys": torch.cat([one.keys.reshape(-1) for one in prepared]),
+        "shapes": torch.tensor([one.keys.shape for one in prepared]),
+    }
+    total = sum(part.nbytes for part in content.values())
+    files = sorted(path.parent.glob("*.pt"), key=lambda file: file.stat().st_mtime)
+    total += sum(file.stat().st_size for file in files)
+    while files and total > CACHE_BYTES:  # delete the least recently used file
+        total -= files[0].stat().st_size
+        files.pop(0).unlink(missing_ok=True)
+    with writing(path) as file:
+        torch.save(content, file)
+
+
+def _read(path: Path) -> list[Prepared]:
+    import torch
+
+    path.touch()  # the most recently used file
+    content = torch.load(path, mmap=True, weights_only=True)
+    hidden = content["hidden"].split(content["tokens"].tolist())
+    shapes = content["shapes"]
+    keys = content["keys"].split(shapes.prod(1).tolist())
+    return [
+        Prepared(one, numbers.view(*shape))
+        for one, numbers, shape in zip(hidden, keys, shapes.tolist(), strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Load a model by the text that names it in a configuration; the models that ship with fedzo."""
+"""Load a model by its specification in a configuration; list the models that ship with fedzo."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shipped() -> tuple[str, ...]:
 
 
 def card(name: str) -> dict[str, Any]:
-    """Return what is known of a model that ships: its data, its recipe, its accuracy.
+    """Return the description of a shipped model: its data, its training and its accuracy.
 
     Examples
     --------
@@ -44,33 +44,33 @@ def card(name: str) -> dict[str, Any]:
 
 
 def load(spec: str, kind: str | None = None, **options: Any) -> Model:
-    """Return the model that a text names, as a configuration does.
+    """Return the model that a text specifies, as in a configuration.
 
-    ====================  ============  ===============================================
-    spec                  kind          what is made of it
-    ====================  ============  ===============================================
-    a name that ships     (onnx)        :class:`~fedzo.models.OnnxModel`
+    ====================  ============  ==================================================
+    spec                  kind          result
+    ====================  ============  ==================================================
+    a shipped name        (onnx)        :class:`~fedzo.models.OnnxModel`
     ``path/to/it.onnx``   (onnx)        :class:`~fedzo.models.OnnxModel`
     ``http://host:port``  (http)        :class:`~fedzo.models.HttpModel`; ``model=`` is its name
-    ``module:factory``    (own)         what ``factory(**options)`` returns, a ``Model``
+    ``module:factory``    (own)         the ``Model`` that ``factory(**options)`` returns
     ``module:factory``    ``torch``     :class:`~fedzo.models.TorchModel` of ``factory()``
     ``module:factory``    ``sklearn``   :class:`~fedzo.models.SklearnModel` of ``factory()``
     ``module:function``   ``function``  :class:`~fedzo.models.FunctionModel` of the function
-    ====================  ============  ===============================================
+    ====================  ============  ==================================================
 
     Parameters
     ----------
     spec
         The text.
     kind
-        What it names. None: the kind in brackets, by the form of the text.
+        The kind of model. None: the kind in brackets, by the form of the text.
     **options
-        The other arguments of the model's class, or of the user's own factory.
+        The other arguments of the model's class, or of the custom factory.
 
     Raises
     ------
     InvalidValue, UsageError
-        Naming what does not exist, is not known or has the wrong form.
+        Something does not exist, is unknown or has the wrong form.
 
     Examples
     --------
@@ -91,8 +91,8 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
             path = _FILES / f"{spec}.onnx" if spec in shipped() else spec
             return _made(models.OnnxModel, path, options)
         case "http":
-            with_name = "given with its name at that address, the option model = 'NAME'"
-            require("model" in options, "model", spec, with_name)
+            allowed = "given with its name at that address, the option model = 'NAME'"
+            require("model" in options, "model", spec, allowed)
             return _made(models.HttpModel, spec, options)
         case "torch":
             return _made(models.TorchModel, _called(spec), options)
@@ -103,8 +103,8 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
         case "own":
             made = _called(spec, **options)
             if not isinstance(made, Model):
-                kind = f"{type(made).__name__}, which is not a fedzo.models.Model"
-                raise UsageError(f"model = {spec!r}: made a {kind}")
+                message = f"{spec!r} returned a {type(made).__name__}, not a fedzo.models.Model"
+                raise UsageError(f"model = {message}", code="not-a-model")
             return made
     raise InvalidValue("kind", kind, one_of(KINDS) + nearest(str(kind), KINDS))
 
@@ -119,7 +119,7 @@ def _kind(spec: str) -> str:
 
 
 def _allowed() -> str:
-    ways = "a file '*.onnx', an address 'http://...', or 'module:factory' for your own"
+    ways = "a file '*.onnx', an address 'http://...', or 'module:factory' for a custom model"
     return f"{one_of(shipped())}, {ways}" if shipped() else ways
 
 
@@ -130,15 +130,16 @@ def _made(factory: Callable[..., Model], subject: Any, options: dict[str, Any]) 
         if key not in known:
             shown = "" if "header" in key else f" = {value!r}"  # its values may be secret
             takes = f"{factory.__name__} takes {', '.join(known)}"
-            raise UsageError(f"{key}{shown}: unknown option{nearest(key, known)}; {takes}")
+            message = f"{key}{shown}: unknown option{nearest(key, known)}; {takes}"
+            raise UsageError(message, code="unknown-option")
     return factory(subject, **options)
 
 
 def _called(spec: str, **options: Any) -> Any:
     factory = import_object("model", spec)
-    require(callable(factory), "model", spec, "a function or class that makes the model")
+    require(callable(factory), "model", spec, "a function or class that returns the model")
     try:
         inspect.signature(factory).bind(**options)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"model = {spec!r}: {error}") from None
+        raise UsageError(f"model = {spec!r}: {error}", code="factory-arguments") from None
     return factory(**options)

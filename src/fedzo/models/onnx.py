@@ -1,4 +1,4 @@
-"""An ONNX file as a black box, on the CPU."""
+"""A model in an ONNX file, on the CPU."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ _TYPES: dict[str, type[np.floating[Any]]] = {
     "tensor(double)": np.float64,
     "tensor(float16)": np.float16,
 }
-_QUICKEST = 128  # inputs a thread at a time: more of them no longer fit into its cache
+_QUICKEST = 128  # inputs per thread: larger batches no longer fit into its cache
 
 
 class OnnxModel(Model):
     """A model in an ONNX file, run by ONNX Runtime.
 
-    Inputs are cast to the type that the file asks for; if they have it, nothing is copied. A
-    run lets go of the GIL and may be made by several threads at a time.
+    Inputs are cast to the type that the file declares; inputs of this type are not copied. ONNX
+    Runtime releases the GIL, and several threads may run the model at the same time.
 
     Parameters
     ----------
     path
-        The file. Its one input has the batch along its first axis; if the file fixes the
-        batch size, the last piece of a batch is filled up, which does not count as queries.
+        The file. The first axis of its single input is the batch. If the file fixes the batch
+        size, the last part of a batch is padded; padding does not count as queries.
     outputs
-        What the scores are: "logits", "probabilities", "log-probabilities" or "labels".
+        The kind of scores: "logits", "probabilities", "log-probabilities" or "labels".
     threads
-        How many parts of a batch are computed at a time, each by one thread; None: one for
-        each core, which is quicker than to share each layer's work.
+        How many parts of a batch are computed at the same time, each by one thread. None: one
+        per core, which is quicker than sharing each layer among the cores.
     output_name
-        Which output the scores are, for files that have several.
+        The output with the scores, for files with several outputs.
     **common
         ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
-        :class:`~fedzo.models.Model`. The shape is needed only if the file leaves it open;
-        ``max_batch`` is 128 by default, about what a core answers quickest.
+        :class:`~fedzo.models.Model`. The shape is needed only if the file leaves it open.
+        ``max_batch`` is 128 by default, about the quickest size on a core.
 
     Examples
     --------
@@ -93,17 +93,17 @@ class OnnxModel(Model):
         batch = np.ascontiguousarray(batch, self._dtype)
         try:
             (scores,) = self._session.run([self._output.name], {self._input.name: batch})
-        except Exception as error:  # ONNX Runtime's own kinds have no common base
-            raise self._error(first_line(error)) from None
+        except Exception as error:  # the exceptions of ONNX Runtime have no common base
+            raise self._error(first_line(error), "run-failed") from None
         return scores  # type: ignore[no-any-return]
 
     def _only_input(self) -> tuple[Any, type[np.floating[Any]]]:
         inputs = self._session.get_inputs()
         if len(inputs) != 1:
             names = ", ".join(repr(each.name) for each in inputs)
-            raise self._error(f"has {len(inputs)} inputs ({names}), not one")
+            raise self._error(f"has {len(inputs)} inputs ({names}), not one", "inputs")
         if inputs[0].type not in _TYPES:
-            raise self._error(f"takes {inputs[0].type}, not {one_of(_TYPES)}")
+            raise self._error(f"takes {inputs[0].type}, not {one_of(_TYPES)}", "dtype")
         return inputs[0], _TYPES[inputs[0].type]
 
     def _chosen_output(self, name: str | None) -> Any:
@@ -121,12 +121,12 @@ def _session(path: Path) -> Any:
     except ImportError:
         raise MissingExtra("ONNX models need onnxruntime", "attack") from None
     if not path.is_file():
-        raise UsageError(f"{path}: does not exist")
+        raise UsageError(f"{path}: does not exist", code="no-file")
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
-    options.log_severity_level = 4  # what fails is raised; it need not be printed as well
+    options.log_severity_level = 4  # failures are raised, not printed
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's own kinds have no common base
-        raise ModelError(path.name, f"cannot be loaded: {first_line(error)}") from None
+    except Exception as error:  # the exceptions of ONNX Runtime have no common base
+        raise ModelError(path.name, f"cannot be loaded: {first_line(error)}", "not-onnx") from None

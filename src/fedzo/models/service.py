@@ -1,68 +1,100 @@
-"""Requests to an HTTP service: limits, and retries that wait their turn.
+"""Requests to an HTTP service that can neither hang a run nor fill its memory.
 
-urllib3 keeps the connections. Its own retries are not used: they follow redirects with the
-headers, which may hold a token, and do not tell how often a request went out.
+``http.client`` has time-outs per read only, and reads 1xx responses, trailers and bodies as long as
+they arrive. Therefore the deadline and the number of bytes of an attempt are checked on its socket.
+Redirects are not followed: they would send the headers, which may hold a token, elsewhere.
 """
 
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import re
+import selectors
 import ssl
 import threading
+import weakref
+from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from email.message import Message
 from email.utils import parsedate_to_datetime
+from functools import partial
+from socket import SocketIO, socket
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import SplitResult, urlsplit
 
-import urllib3
-from urllib3.exceptions import HTTPError, InsecureRequestWarning, InvalidHeader
+from fedzo.errors import (
+    InvalidValue,
+    ModelError,
+    UsageError,
+    check_count,
+    check_positive,
+    one_line,
+    require,
+)
 
-from fedzo.errors import InvalidValue, ModelError, UsageError, check_count, check_positive, require
-from fedzo.models.connections import AnswerTooLong, Attempt, Pool, TlsPool, attempt
-
-_LONGEST_WAIT = 300.0  # seconds; a service that asks for more is reported, not waited for
+_LONGEST_WAIT = 300.0  # seconds; a longer ``Retry-After`` is reported as an error
+_HEAD_BYTES = 1 << 16  # for headers and 1xx responses
+_PIECE = 1 << 20  # bytes to read at once: no memory is allocated for an announced size
 _SECRET = "***"
-_SHORTEST_SECRET = 6  # letters; a shorter value would be found in any word
+_SHORTEST_SECRET = 6  # letters; shorter values occur in ordinary words
+
+
+class Request(NamedTuple):
+    """A request: POST with a body, GET without.
+
+    The response may have at most ``most_bytes``. Each attempt adds ``cost`` to ``Service.sent``.
+    """
+
+    path: str
+    most_bytes: int
+    body: bytes | None = None
+    headers: Mapping[str, str] = {}
+    cost: int = 0
 
 
 class Reply(NamedTuple):
-    """What a service answered."""
+    """The response of a service."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
 
 
 class Service:
-    """One HTTP service, asked by any number of threads.
+    """One HTTP service for any number of threads.
 
-    Connections are kept open between requests, at most one for each thread that is asking.
-    No proxies are used, and redirects are not followed: they would take the headers along.
+    Connections are kept open between requests, at most one per requesting thread. Proxies are not
+    used, and redirects are not followed.
 
     Parameters
     ----------
     url
-        Where it is, "http://host:port" or "https://host", with or without a path.
+        The address, "http://host:port" or "https://host", with or without a path.
     headers
         Sent with each request, such as a token. Their values are never shown. ``${NAME}`` in
-        one stands for the environment variable NAME: a token need not be in a configuration.
+        a value stands for the environment variable NAME, which keeps tokens out of configurations.
     timeout
-        Seconds after which an attempt has failed, from connecting to the answer's last byte.
+        Seconds per attempt, from connecting to the last byte of the response.
     retries
-        How many more attempts follow one that failed by its connection, by its time-out, or
-        by a status of 429 or 5xx. Any other status is an answer, and final.
+        Number of further attempts after a failed connection, a time-out, or a status of 429 or
+        5xx. Any other status is final.
     backoff
-        Seconds to wait before the first retry; doubled before each further one. A
-        ``Retry-After`` of the service takes precedence; if it asks for more than five minutes,
-        there is no retry.
+        Seconds to wait before the first retry, doubled before each further one. A ``Retry-After``
+        of the service takes precedence; if it exceeds five minutes, there is no retry.
     verify
-        Whether, over https, the service must show a certificate that the system trusts; or
-        the file of the certificates to trust.
+        Whether, over https, the certificate must be trusted by the system; or the file of the
+        certificates to trust.
+
+    Attributes
+    ----------
+    sent
+        The sum of the costs of all requests sent, counting each attempt.
 
     Examples
     --------
@@ -88,121 +120,188 @@ class Service:
         self.url, self._path = at.geturl().rstrip("/"), at.path.rstrip("/")
         self.sent = 0
         self._lock = threading.Lock()
-        how: dict[str, Any] = {"maxsize": 128, "timeout": timeout, "retries": False}
-        self._pool: urllib3.HTTPConnectionPool
-        if at.scheme == "https":
-            self._pool = TlsPool(str(at.hostname), at.port, **how, **_tls(verify))
-        else:
-            self._pool = Pool(str(at.hostname), at.port, **how)
+        self._at, self._tls = at, _tls_context(verify) if at.scheme == "https" else None
+        self._idle: deque[http.client.HTTPConnection] = deque()
+        weakref.finalize(self, _close_all, self._idle)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        *,
-        most_bytes: int,
-        cost: int = 0,
-    ) -> Reply:
-        """Return the answer to a request, of status 200 and at most ``most_bytes`` long.
-
-        ``cost`` is added to ``sent`` each time that the request goes out: the most that the
-        service can have counted.
-        """
-        failure = ""
+    def request(self, request: Request) -> Reply:
+        """Return the response to a request, of status 200."""
         for number in range(self.retries + 1):
-            wait = self.backoff * 2.0**number
+            wait, final = self.backoff * 2.0**number, False
             try:
-                reply = self._attempt(method, path, body, headers or {}, most_bytes, cost)
-            except AnswerTooLong as error:
-                raise self.error(path, f"the answer is too long: it has {error}") from None
-            except (HTTPError, OSError, ValueError) as error:  # the last: a chunk of -5 bytes
-                reason = _first_cause(error)
-                if isinstance(reason, ssl.SSLCertVerificationError):
-                    raise self.error(path, f"is not trusted: {reason.verify_message}") from None
-                failure = self._worded(reason)
+                reply = self._attempt(request)
+            except (_TooLong, http.client.HTTPException, OSError, ValueError) as error:
+                code, problem = self._failure(error)
+                final = code in ("answer-too-long", "not-trusted")
             else:
                 if reply.status == 200:
                     return reply
-                failure = f"{reply.status}: {_message(reply)}"
-                if reply.status != 429 and reply.status < 500:
-                    raise self.error(path, failure)
-                wait = _asked_wait(reply, wait)
-                if wait > _LONGEST_WAIT:
-                    raise self.error(path, f"{failure} (asks to wait {wait:,.0f} s)")
+                code, problem = f"http-{reply.status}", f"{reply.status}: {_message(reply)}"
+                final = reply.status != 429 and reply.status < 500
+                wait = _retry_after(reply, wait)
+                if wait > _LONGEST_WAIT and not final:
+                    code, problem = "long-wait", f"{problem} (asks to wait {wait:,.0f} s)"
+                    final = True
+            if final:
+                raise self.error(request.path, problem, code)
             if number < self.retries:
                 sleep(wait)
-        tries = "1 attempt" if self.retries == 0 else f"{self.retries + 1} attempts"
-        raise self.error(path, f"{failure} (after {tries})")
+        raise self.error(request.path, f"{problem} (attempts: {self.retries + 1})", code)
 
-    def error(self, path: str, problem: str) -> ModelError:
-        """Return an error about a request, in a line fit for a terminal and without secrets."""
-        problem = shortened(problem, 400)
+    def error(self, path: str, problem: str, code: str | None = None) -> ModelError:
+        """Return an error about a request, in one printable line and without secrets."""
         for value in self._headers.values():
             for secret in (value, *value.split()[1:]):  # and "Bearer <token>" without "Bearer"
                 if len(secret) >= _SHORTEST_SECRET:
                     problem = problem.replace(secret, _SECRET)
-        return ModelError(self.url + path, problem)
+        return ModelError(self.url + path, one_line(problem, 400), code)
 
-    def _attempt(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        most_bytes: int,
-        cost: int,
+    def _attempt(self, request: Request) -> Reply:
+        limits = _Limits(monotonic() + self.timeout, request.most_bytes)
+        while True:
+            connection = self._kept() or self._new()
+            new = connection.sock is None
+            try:
+                reply = self._exchange(connection, request, limits)
+            except BaseException as error:
+                connection.close()
+                if new or not isinstance(error, ConnectionError):
+                    raise
+                continue  # the service closed an idle connection: not a failure of this request
+            self._idle.append(connection)
+            return reply
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, request: Request, limits: _Limits
     ) -> Reply:
-        def count() -> None:
-            with self._lock:
-                self.sent += cost
+        if connection.sock is None:
+            connection.timeout = limits.seconds()
+            connection.connect()
+        connection.sock.settimeout(limits.seconds())
+        with self._lock:
+            self.sent += request.cost
+        connection.response_class = partial(_Response, limits)  # type: ignore[assignment]
+        method = "GET" if request.body is None else "POST"
+        headers = {**self._headers, **request.headers}
+        with suppress(BrokenPipeError):  # a service may respond before it has read everything
+            connection.request(method, self._path + request.path, request.body, headers)
+        response = connection.getresponse()
+        return Reply(response.status, response.headers, _body(response, request.most_bytes))
 
-        current = Attempt(monotonic() + self.timeout, most_bytes, count)
-        outer = attempt.set(current)
-        try:
+    def _new(self) -> http.client.HTTPConnection:
+        host, port = str(self._at.hostname), self._at.port
+        if self._tls is not None:
+            return http.client.HTTPSConnection(host, port or 443, context=self._tls)
+        return http.client.HTTPConnection(host, port or 80)
+
+    def _kept(self) -> http.client.HTTPConnection | None:
+        """Return an open connection that is idle, or None."""
+        with suppress(IndexError):  # no more connections
             while True:
-                try:
-                    answer = self._pool.urlopen(
-                        method,
-                        self._path + path,
-                        body,
-                        {**self._headers, **headers},
-                        redirect=False,
-                        decode_content=False,  # nothing compressed is asked for
-                    )
-                    return Reply(answer.status, answer.headers, answer.data)
-                except HTTPError as error:
-                    # A kept connection that the service closed while it was idle is not a failure
-                    # of this request: ask again, in the end on a new one.
-                    if current.connects or not isinstance(_first_cause(error), ConnectionError):
-                        raise
-        finally:
-            attempt.reset(outer)
+                connection = self._idle.pop()
+                if connection.sock is not None and not _readable(connection.sock):
+                    return connection
+                connection.close()
+        return None
 
-    def _worded(self, reason: BaseException) -> str:
-        if isinstance(reason, TimeoutError):
-            return f"no answer within {self.timeout:g} s"
-        if isinstance(reason, http.client.IncompleteRead):
-            return "the connection was lost in the middle of an answer"
-        wrong = (http.client.HTTPException, InvalidHeader, ValueError)
-        if isinstance(reason, wrong) and not isinstance(reason, OSError):
-            return f"the answer is not valid HTTP: {reason}"
-        text = reason.strerror if isinstance(reason, OSError) else None
-        return f"no connection: {text or str(reason) or type(reason).__name__}"
+    def _failure(self, error: Exception) -> tuple[str, str]:
+        """Return the code and the description of an attempt that failed."""
+        if isinstance(error, _TooLong):
+            return "answer-too-long", f"the answer is too long: it has {error}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return "not-trusted", f"is not trusted: {error.verify_message}"
+        if isinstance(error, TimeoutError):
+            return "timeout", f"no answer within {self.timeout:g} s"
+        if isinstance(error, http.client.IncompleteRead):
+            return "connection-lost", "the connection was lost in the middle of an answer"
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error) or type(error).__name__
+            return "no-connection", f"no connection: {reason}"
+        # A ValueError is a chunk of -5 bytes.
+        return "invalid-http", f"the answer is not valid HTTP: {error}"
 
 
-def _first_cause(error: BaseException) -> BaseException:
-    """Return what went wrong first: urllib3 wraps it, sometimes twice."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return error
+class _TooLong(Exception):  # noqa: N818 - reads as the sentence it prints
+    """More bytes than allowed. Not an OSError or ValueError, which http.client would convert."""
+
+
+class _Limits(NamedTuple):
+    """The limits of one attempt: ``deadline`` is a time of :func:`time.monotonic`."""
+
+    deadline: float
+    most_bytes: int
+
+    def seconds(self) -> float:
+        """Return the seconds until the deadline."""
+        if (left := self.deadline - monotonic()) <= 0:
+            raise TimeoutError
+        return left
+
+
+class _LimitedSocket(io.RawIOBase):
+    """The receiving side of a socket, within the limits of an attempt."""
+
+    def __init__(self, limits: _Limits, sock: socket, raw: SocketIO) -> None:
+        self._limits, self._sock, self._raw, self._received = limits, sock, raw, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(self._limits.seconds())
+        size = self._raw.readinto(buffer)
+        self._received += size or 0
+        most = _HEAD_BYTES + self._limits.most_bytes
+        if self._received > most:
+            raise _TooLong(f"more than {most:,} bytes")
+        return size
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, limits: _Limits, sock: socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_LimitedSocket(limits, sock, cast(Any, self.fp).detach()))
+
+    def begin(self) -> None:
+        super().begin()
+        while 101 < self.status < 200:  # http.client skips 100 only
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin()
+
+
+def _body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
+    """Read a response to its end."""
+    if len(set(response.headers.get_all("Content-Length", []))) > 1:
+        raise ValueError("several values of Content-Length")
+    if response.length is not None and response.length > most_bytes:
+        raise _TooLong(f"{response.length:,} bytes")
+    body = b"".join(iter(lambda: response.read(_PIECE), b""))
+    if response.length:  # bytes that did not arrive
+        raise http.client.IncompleteRead(body, response.length)
+    return body
+
+
+def _readable(sock: socket) -> bool:
+    """Return whether an idle connection has been closed by the service."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _close_all(connections: deque[http.client.HTTPConnection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _checked_url(url: str) -> SplitResult:
     if any(sign in str(url) for sign in "@?#"):
-        # The value is not shown: what such a URL has in it is often a secret.
-        raise UsageError("url: must have no user, password, query or fragment; use headers")
+        # The value is not shown: such a URL often contains a secret.
+        message = "url: must have no user, password, query or fragment; use headers"
+        raise UsageError(message, code="secret-in-url")
     try:
         at = urlsplit(url)
         right = at.scheme in ("http", "https") and bool(at.hostname) and (at.port or 1) > 0
@@ -220,38 +319,32 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise InvalidValue("headers", name, "named by letters, digits and hyphens")
         value = re.sub(r"\$\{(\w+)\}", _variable, given) if isinstance(given, str) else ""
         right = value.isascii() and value.isprintable() and bool(value.strip())
-        require(right, f"headers[{name!r}]", _Hidden(), "one line of printable ASCII text")
+        require(right, f"headers[{name!r}]", _SECRET, "one line of printable ASCII text")
         checked[name] = value
     return checked
 
 
 def _variable(match: re.Match[str]) -> str:
     if match[1] not in os.environ:
-        raise UsageError(f"headers: the environment variable {match[1]} is not set")
+        message = f"headers: the environment variable {match[1]} is not set"
+        raise UsageError(message, code="variable-not-set")
     return os.environ[match[1]]
 
 
-class _Hidden:
-    def __repr__(self) -> str:
-        return _SECRET
-
-
-def _tls(verify: bool | str) -> dict[str, Any]:
-    """Return how urllib3 is to check certificates."""
-    if verify is True:
-        return {"ssl_context": ssl.create_default_context()}
-    if verify is False:
-        urllib3.disable_warnings(InsecureRequestWarning)  # the caller has said so
-        return {"cert_reqs": "CERT_NONE", "assert_hostname": False}
+def _tls_context(verify: bool | str) -> ssl.SSLContext:
     try:
-        return {"ssl_context": ssl.create_default_context(cafile=verify)}
+        cafile = None if isinstance(verify, bool) else verify
+        context = ssl.create_default_context(cafile=cafile)
     except (OSError, TypeError) as error:
         allowed = f"true, false or a file of certificates: {error}"
         raise InvalidValue("verify", verify, allowed) from None
+    if verify is False:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
-def _asked_wait(reply: Reply, otherwise: float) -> float:
-    """Return the seconds that ``Retry-After`` names, as a number or as a date."""
+def _retry_after(reply: Reply, default: float) -> float:
+    """Return the seconds in ``Retry-After``, which is a number or a date."""
     asked = reply.headers.get("Retry-After", "").strip()
     if asked.isdecimal():
         return float(asked)
@@ -259,33 +352,22 @@ def _asked_wait(reply: Reply, otherwise: float) -> float:
         until = parsedate_to_datetime(asked)
         return max(0.0, (until - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError, OverflowError, IndexError):
-        return otherwise  # absent, not a date, or one without a time zone
+        return default  # absent, not a date, or a date without a time zone
 
 
 def _message(reply: Reply) -> str:
-    """Return what an answer of another status than 200 says, in a line."""
+    """Return the message of a response whose status is not 200."""
     if 300 <= reply.status < 400:
         return f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed"
     try:
-        return shortened(str(read_json(reply.body)["error"]))
+        return str(read_json(reply.body)["error"])
     except (ValueError, TypeError, KeyError):
-        return shortened(reply.body.decode(errors="replace"))
+        return reply.body[:4096].decode(errors="replace")
 
 
 def read_json(text: bytes) -> Any:
-    """Return what JSON holds; ValueError if it is not JSON, or nested too deeply."""
+    """Return the value of a JSON text; raise ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def shortened(text: str, length: int = 200) -> str:
-    r"""Return a text as one line of limited length, fit for a terminal.
-
-    >>> shortened("a  long   story", 8), shortened("\x1b[31mred")
-    ('a long …', '�[31mred')
-    """
-    line = " ".join(text[: 4 * length].split())
-    line = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line)
-    return line if len(line) <= length else line[: length - 1] + "…"

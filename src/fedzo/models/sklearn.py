@@ -1,4 +1,4 @@
-"""A scikit-learn classifier as a black box."""
+"""A scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _ANSWERS = {"probabilities": "predict_proba", "labels": "predict"}
 
 
 class SklearnModel(Model):
-    """Anything with ``predict_proba`` over rows, or with ``predict``: a classifier, a pipeline.
+    """A fitted classifier or pipeline with ``predict_proba`` or ``predict``.
 
-    Its labels are those that the estimator was fitted to, its ``classes_``: names, or numbers
-    that need not begin with zero. Without ``classes_`` a label is the index of its column.
+    Labels are the ``classes_`` of the estimator: names, or numbers that need not begin with zero.
+    Without ``classes_``, a label is the index of its column.
 
     Parameters
     ----------
     estimator
-        The fitted classifier. It is given flat rows, whatever ``input_shape`` is.
+        The fitted classifier. It receives flat rows, independently of ``input_shape``.
     outputs
-        "probabilities", or "labels" if only ``predict`` is to be asked; None: probabilities, where
-        the estimator has them.
+        "probabilities", or "labels" to use ``predict`` only. None: probabilities, if the estimator
+        has them.
     **common
         ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`. The shape is taken from the estimator if it is not given.
@@ -45,15 +45,17 @@ class SklearnModel(Model):
     ) -> None:
         name = type(estimator).__name__
         if isinstance(estimator, type):
-            raise UsageError(f"{estimator.__name__} is a class: give a fitted estimator of it")
+            message = f"{estimator.__name__} is a class: give a fitted estimator"
+            raise UsageError(message, code="not-an-estimator")
         likely = callable(getattr(estimator, "predict_proba", None))
         outputs = outputs or ("probabilities" if likely else "labels")
         require(outputs in _ANSWERS, "outputs", outputs, one_of(_ANSWERS))
         asked = _ANSWERS[outputs]
         if not callable(getattr(estimator, asked, None)):
-            raise UsageError(f"{name} has no {asked}: it cannot be asked for {outputs}")
+            message = f"{name} has no {asked}, which outputs = {outputs!r} needs"
+            raise UsageError(message, code="no-such-outputs")
         labels = list(getattr(estimator, "classes_", ()))
-        several = any(np.ndim(label) for label in labels)  # outputs, each with classes of its own
+        several = any(np.ndim(label) for label in labels)  # several outputs with their own classes
         self._labels = np.array([] if several else labels)
         if self._labels.size:
             common = {**common, "classes": self._labels.size}
@@ -69,12 +71,12 @@ class SklearnModel(Model):
         self.estimator = estimator
 
     def predict(self, inputs: ArrayLike) -> Array:
-        """Return the estimator's own label of the highest score of each input."""
+        """Return the label, one of ``classes_``, with the highest score of each input."""
         columns = super().predict(inputs)
         return self._labels[columns] if self._labels.size else columns
 
     def columns(self, labels: ArrayLike) -> Array:
-        """Return the columns of the scores that belong to the estimator's own labels."""
+        """Return the column of the scores that belongs to each label, one of ``classes_``."""
         if not self._labels.size:
             return super().columns(labels)
         places = {label: column for column, label in enumerate(self._labels.tolist())}
@@ -88,7 +90,7 @@ class SklearnModel(Model):
         try:
             answer = self._ask(batch.reshape(len(batch), -1))
         except ValueError as error:  # not fitted, or not for such inputs
-            raise self._error(first_line(error)) from error
+            raise self._error(first_line(error), "run-failed") from error
         if self.outputs == "labels" and self._labels.size:
             return self.columns(answer)
         return answer  # type: ignore[no-any-return]

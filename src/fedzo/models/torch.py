@@ -1,4 +1,4 @@
-"""A PyTorch module as a black box, on any device."""
+"""A PyTorch module, on any device."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from fedzo.models.base import Array, Common, Model
 class TorchModel(Model):
     """A ``torch.nn.Module`` in evaluation mode, without gradients.
 
-    The module is the caller's own, not a copy. Each call finds it in evaluation mode or puts
-    it there, since a module in training mode would answer at random and learn from the
-    queries; whoever goes on training it calls ``module.train()``, as after any evaluation.
+    The module is not copied. Each call sets it to evaluation mode, because in training mode its
+    answers could be random, and queries could change its statistics. To continue training, call
+    ``module.train()``, as after any evaluation.
 
-    The number of threads of an operation on the CPU is a setting of the whole process, which
-    is left alone. With several workers, ``torch.set_num_threads(1)`` keeps them from waiting
-    for each other.
+    The number of CPU threads is a setting of the whole process, which is not changed. With several
+    workers, ``torch.set_num_threads(1)`` prevents them from waiting for each other.
 
     Parameters
     ----------
     module
-        Takes a batch along the first axis and returns a row of scores for each input.
+        Takes a batch along the first axis and returns one row of scores per input.
     outputs
-        What the scores are: "logits", "probabilities", "log-probabilities" or "labels".
+        The kind of scores: "logits", "probabilities", "log-probabilities" or "labels".
     device
-        Where to move the module, such as "cpu" or "cuda:1"; None: it stays where it is.
+        The device to move the module to, such as "cpu" or "cuda:1"; None: do not move it.
     mean, std
-        What the module wants inputs to be normalised by, (z - mean) / std: a number for each
-        channel, the first axis of an input. None: it takes inputs as they are.
+        Normalise inputs by (z - mean) / std before the module, with one number per channel, the
+        first axis of an input. None: inputs are not normalised.
     **common
         ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`.
@@ -63,7 +62,8 @@ class TorchModel(Model):
         except ImportError:
             raise MissingExtra("PyTorch models need torch", "torch") from None
         if not isinstance(module, torch.nn.Module):
-            raise UsageError(f"{type(module).__name__} is not a torch.nn.Module")
+            kind = type(module).__name__
+            raise UsageError(f"{kind} is not a torch.nn.Module", code="not-a-module")
         super().__init__(type(module).__name__, outputs, **common)
         self.module = module
         if device is not None:
@@ -73,7 +73,7 @@ class TorchModel(Model):
                 allowed = f"a device of this machine: {first_line(error)}"
                 raise InvalidValue("device", device, allowed) from None
         both = (mean is None) == (std is None)
-        require(both, "std", std, "given where mean is, and only there")
+        require(both, "std", std, "given if and only if mean is given")
         self._moments = None if mean is None or std is None else _moments(mean, std)
         tensors = [*module.parameters(), *module.buffers()]
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
@@ -86,43 +86,37 @@ class TorchModel(Model):
         if self.module.training:
             self.module.eval()
         with torch.inference_mode():
-            # A copy, which costs little beside the module: it may work in place.
+            # A copy, since the module may work in place.
             tensor = torch.tensor(batch, dtype=self._dtype, device=self._device)
             if self._moments is not None:
-                tensor = self._normalised(tensor)
+                mean, std = self._per_channel(tensor, *self._moments)
+                tensor = (tensor - mean) / std
             try:
                 scores = self.module(tensor)
             except RuntimeError as error:  # the batch does not fit the module's layers
-                raise self._error(first_line(error)) from error
+                raise self._error(first_line(error), "run-failed") from error
             if not isinstance(scores, torch.Tensor):
-                raise self._error(f"answered a {type(scores).__name__}, not a tensor")
-            if scores.dtype == torch.bfloat16:  # NumPy has no such type
+                raise self._error(f"answered a {type(scores).__name__}, not a tensor", "dtype")
+            if scores.dtype == torch.bfloat16:  # not a type of NumPy
                 scores = scores.float()
             return scores.cpu().numpy()  # type: ignore[no-any-return]
 
-    def _normalised(self, batch: Any) -> Any:
-        """Return (z - mean) / std of each channel."""
-        import torch
-
-        assert self._moments is not None
-        channels, given = len(self._moments[0]), tuple(batch.shape[1:])
-        if given[0] != channels:
-            raise self._error(f"mean has {channels} numbers, but inputs are of shape {given}")
-        apart = (-1, *[1] * (len(given) - 1))
-        mean, std = (
-            torch.tensor(part, dtype=self._dtype, device=self._device).reshape(apart)
-            for part in self._moments
-        )
-        return (batch - mean) / std
+    def _per_channel(self, batch: Any, *moments: list[float]) -> list[Any]:
+        """Return mean and std as tensors that broadcast over a batch."""
+        shape = tuple(batch.shape[1:])
+        if shape[0] != len(moments[0]):
+            problem = f"mean has {len(moments[0])} numbers, but inputs are of shape {shape}"
+            raise self._error(problem, "channels")
+        return [batch.new_tensor(part).reshape(-1, *[1] * (len(shape) - 1)) for part in moments]
 
 
 def _moments(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return numbers for each channel, or refuse them."""
+    """Return mean and std per channel, checked."""
     parts = []
     for key, given in (("mean", mean), ("std", std)):
         part = [given] if isinstance(given, int | float) else list(given)
         fits = len(part) > 0 and all(isinstance(p, int | float) and math.isfinite(p) for p in part)
-        require(fits, key, given, "finite numbers, one for each channel")
+        require(fits, key, given, "finite numbers, one per channel")
         parts.append([float(p) for p in part])
     require(len(parts[0]) == len(parts[1]), "std", std, f"{len(parts[0])} numbers, as mean has")
     require(min(parts[1]) > 0, "std", std, "numbers above 0")

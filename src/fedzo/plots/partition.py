@@ -22,7 +22,7 @@ def draw_partition(
     labels
         Each sample's class, an index into ``classes``.
     parts
-        Each device's samples, as :func:`fedzo.data.partition.partition` returns them.
+        Each device's samples, as :func:`fedzo.data.partition` returns them.
     classes
         The classes' names.
     path

@@ -23,8 +23,7 @@ from fedzo.errors import (
     one_of,
     require,
 )
-from fedzo.variables.bounds import Bounds, Box
-from fedzo.variables.logarithm import Logarithm
+from fedzo.variables.bounds import Bounds, Box, LogScale
 
 Array = NDArray[Any]
 OnFailure = Literal["raise", "leave_out"]
@@ -119,7 +118,7 @@ class FunctionObjective(Objective):
         self.fun, self.dim, self.devices = fun, dim, devices
         self.vectorized, self.retries, self.on_failure = vectorized, retries, on_failure
         self.args = args
-        self.logarithm = None if scale == "linear" else Logarithm(scale, dim)
+        self.logarithm = None if scale == "linear" else LogScale(scale, dim)
         self.box = None if bounds is None else Box(bounds, dim)
         if self.box is not None and self.logarithm is not None:
             self.box = Box(self.logarithm.bounds(self.box.pairs()), dim)

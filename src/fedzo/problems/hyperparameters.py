@@ -27,7 +27,7 @@ from fedzo.core.capabilities import Best
 from fedzo.core.files import write_atomic
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
-from fedzo.data.partition import load_split
+from fedzo.data.splits import load_split
 from fedzo.errors import NoAnswer, UsageError, check_count, nearest, one_of, require
 from fedzo.problems.function import OnFailure, as_number, check_on_failure, check_takes
 from fedzo.variables.space import Float, Kind, Space, Value

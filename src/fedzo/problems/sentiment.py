@@ -10,11 +10,17 @@ from numpy.typing import NDArray
 
 from fedzo.core.objective import problem_factory
 from fedzo.core.random import Draws, Stream
-from fedzo.data.partition import partition as deal_out
-from fedzo.data.text import load, model_folder
+from fedzo.data import load_texts, model_folder
+from fedzo.data import partition as split_samples
 from fedzo.errors import check_count, require
-from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch, check_installed
-from fedzo.models.prepared import prepare
+from fedzo.models.language import (
+    Batch,
+    Prepared,
+    UpperLayers,
+    as_batch,
+    check_installed,
+    prepare,
+)
 from fedzo.problems import TorchProblem
 
 Array = NDArray[Any]
@@ -59,7 +65,7 @@ def text(
     data, data_dir
         ``movie-snippets`` or ``imdb``, and a folder that has it already.
     devices, partition, shards_per_device, concentration
-        N, and how to split the texts by label: see :mod:`fedzo.data.partition`.
+        N, and how to split the texts by label: see :func:`fedzo.data.partition`.
     train_samples, validation_samples, test_samples
         The number of texts for all devices, to choose the best model, and to test it.
     layers
@@ -82,18 +88,18 @@ def text(
     require(read >= 0, "read", read, "a number of tokens, or 0 for all")
     require("{}" in prompt, "prompt", prompt, "a text with {} in it")
     check_installed()  # before anything is fetched
-    texts = load(data, data_dir or None)
+    texts = load_texts(data, data_dir or None)
     wanted = train_samples + validation_samples + test_samples
     allowed = f"at most {len(texts.texts) + train_samples - wanted}, what {data} has besides those "
     allowed += "to validate and to test"
     require(wanted <= len(texts.texts), "train_samples", train_samples, allowed)
     which = Draws(seed, Stream.PROBLEM).permutation(len(texts.texts))[:wanted]
     labels = texts.labels[which]
-    parts = deal_out(
+    parts = split_samples(
         labels[:train_samples],
         devices,
         partition,
-        Draws(seed, Stream.PARTITION),
+        seed,
         shards_per_device=shards_per_device,
         concentration=concentration,
     )

@@ -27,7 +27,7 @@ from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, integers_kernel, normals_kernel
 from fedzo.core.simd import exp, use_wide_vectors
 from fedzo.data import Dataset
-from fedzo.data.partition import load_split
+from fedzo.data.splits import load_split
 
 Array = NDArray[Any]
 
@@ -198,8 +198,8 @@ def softmax(
 ) -> Softmax:
     """Make the problem from the name of a data set and a partition: the [problem] table.
 
-    See :func:`fedzo.data.load` and :func:`fedzo.data.partition.partition`. The defaults are the
-    partition of the paper and the shipped data.
+    See :func:`fedzo.data.load` and :func:`fedzo.data.partition`. The defaults are the partition of
+    the paper and the shipped data.
 
     >>> softmax(devices=10, partition="iid").size(3)
     400

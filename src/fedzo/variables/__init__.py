@@ -1,5 +1,4 @@
-"""Changes of variables between what an optimiser moves and what a person means.
+"""Changes of variables between the free vector of an optimiser and the values of a problem.
 
-Bounds, search spaces of hyper-parameters and perturbations of inputs: each decodes the optimiser's
-free vector and encodes a start. May import: core.
+Bounds, scales, search spaces of hyper-parameters and perturbations of inputs. May import: core.
 """

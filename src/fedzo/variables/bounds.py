@@ -1,9 +1,9 @@
-"""Bounds on x as a smooth change of variables: the optimiser's u is free, x = x(u) is not.
+"""Bounds and logarithmic scales of x, as smooth changes of variables.
 
-Why not projection: the optimiser would have to know of it, in each local step and in each
-estimate, whose points x + μv lie beside x; and an average over the air is no point of a box.
-A change of variables is the problem's own business. Every algorithm and every uplink works
-as it is, and a function is never asked for a value outside its bounds.
+The optimiser moves a free vector u, and the problem evaluates x(u). A projection would concern
+every local step, every estimate (whose points x + μv lie beside x), and every uplink: an average
+over the air does not lie in a box. With a change of variables, all algorithms and uplinks work
+unchanged, and a function is never evaluated outside its bounds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedzo.errors import InvalidValue, require
+from fedzo.errors import InvalidValue, nearest, one_of, require
 
 Array = NDArray[Any]
+SCALES = ("linear", "log")
 Pairs = Sequence[tuple[float | None, float | None]]
 
 
 class Ends(Protocol):
-    """Bounds as ``scipy.optimize.Bounds`` has them: a number each, or one for all."""
+    """Bounds in the form of ``scipy.optimize.Bounds``: one per coordinate, or one for all."""
 
     lb: ArrayLike
     ub: ArrayLike
@@ -29,7 +30,7 @@ class Ends(Protocol):
 
 Bounds = Pairs | Ends
 
-_INSIDE = 0.01  # where a start on a bound is moved to: a share of the width, or of 1
+_INSIDE = 0.01  # how far a start on a bound is moved inside: a share of the width, or of 1
 
 
 class Box:
@@ -40,17 +41,17 @@ class Box:
     .. math:: x = m + h \sin(u / h), \qquad x = low - 1 + \sqrt{1 + u^2}, \qquad
               x = high + 1 - \sqrt{1 + u^2},
 
-    and x = u without any; where the bounds are equal, x is what they are. Far from bounds, x
-    moves as much as u does: learning rate and smoothing keep their units. A bound is reached,
-    at a finite u, and a function that falls towards it has an ordinary minimum there. (Under
-    a sigmoid it would lie at infinity.)
+    and x = u without bounds. If both bounds are equal, x is constant. Far from bounds, x moves as
+    much as u: learning rate and smoothing keep their units. A bound is reached at a finite u, so a
+    function that falls towards it has an ordinary minimum there. (Under a sigmoid, this minimum
+    would lie at infinity.)
 
     Parameters
     ----------
     bounds : sequence of pairs, or scipy.optimize.Bounds
-        (low, high) of each coordinate, None or an infinity for an open end.
+        (low, high) of each coordinate; None or an infinity for an open end.
     dim : int
-        How many coordinates there are.
+        The number of coordinates.
 
     Examples
     --------
@@ -64,7 +65,7 @@ class Box:
 
     def __init__(self, bounds: Bounds, dim: int) -> None:
         pairs = [_pair(j, pair) for j, pair in enumerate(_pairs(bounds, dim))]
-        allowed = f"{dim}, one (low, high) for each number in x"
+        allowed = f"{dim}, one (low, high) per number in x"
         require(len(pairs) == dim, "bounds", f"{len(pairs)} pairs", allowed)
         self.low, self.high = np.array(pairs).T
         has_low, has_high = np.isfinite(self.low), np.isfinite(self.high)
@@ -74,21 +75,21 @@ class Box:
         self._unit = np.where(self._half > 0, self._half, 1.0)  # of u
         alone = np.where(has_low, self.low, self.high)
         self._one = np.where(self._both | self._free, 0.0, alone)
-        self._sign = np.where(has_low, 1.0, -1.0)  # which way is in, from the only bound
+        self._sign = np.where(has_low, 1.0, -1.0)  # the direction to the inside
 
     def decode(self, u: Array) -> Array:
-        """Return x(u), float64, of one u or of a row of them."""
+        """Return x(u), float64, for u of shape (..., dim)."""
         u = np.asarray(u, np.float64)
         two = self._middle + self._half * np.sin(u / self._unit)
         one = self._one + self._sign * (np.hypot(1, u) - 1)
         x = np.where(self._free, u, np.where(self._both, two, one))
-        return np.clip(x, self.low, self.high)  # of rounding there may be a last bit
+        return np.clip(x, self.low, self.high)  # rounding may exceed a bound
 
     def encode(self, x: Array) -> Array:
-        """Return the u of an x that lies inside, in the precision of x.
+        """Return the u of an x within the bounds, in the precision of x.
 
-        An x on a bound is first moved inside, by a hundredth of the width, or of 1 beside a
-        single bound. On a bound x(u) is flat: an optimiser that starts there sees no slope.
+        An x on a bound is first moved inside, by 1 % of the width, or by 0.01 if there is a single
+        bound. On a bound x(u) is flat, and an optimiser that starts there sees no slope.
 
         >>> box = Box([(0.0, 4.0)], dim=1)
         >>> box.decode(box.encode(np.array([4.0]))).round(12)
@@ -114,7 +115,7 @@ class Box:
         return np.where(self._both & (self._half > 0), self._half / 2, np.nan)
 
     def pairs(self) -> list[list[float]]:
-        """Return the bounds as a configuration can hold them, infinities for open ends.
+        """Return the bounds as lists for a configuration, infinities for open ends.
 
         >>> Box([(0, None)], dim=1).pairs()
         [[0.0, inf]]
@@ -122,8 +123,66 @@ class Box:
         return [[float(low), float(high)] for low, high in zip(self.low, self.high, strict=True)]
 
 
+class LogScale:
+    """x = 10^u for coordinates on a logarithmic scale, and x = u for the others.
+
+    Parameters
+    ----------
+    scale : str or sequence of str
+        ``linear`` or ``log``: one for all coordinates, or one per coordinate.
+    dim : int
+        The number of coordinates.
+
+    Examples
+    --------
+    >>> scale = LogScale(["log", "linear"], dim=2)
+    >>> scale.encode("x0", np.array([1e-3, 5.0]))
+    array([-3.,  5.])
+    >>> scale.decode(np.array([2.0, 5.0]))
+    array([100.,   5.])
+    """
+
+    def __init__(self, scale: str | Sequence[str], dim: int) -> None:
+        names = [scale] * dim if isinstance(scale, str) else list(scale)
+        for name in names:
+            if name not in SCALES:
+                raise InvalidValue("scale", name, one_of(SCALES) + nearest(str(name), SCALES))
+        allowed = f"one of {dim} words, or one for all"
+        require(len(names) == dim, "scale", f"{len(names)} words", allowed)
+        self.names = names
+        self._log = np.array([name == "log" for name in names])
+
+    def decode(self, u: Array) -> Array:
+        """Return x(u), for u of shape (..., dim)."""
+        exponents = np.where(self._log, u, 0.0)
+        with np.errstate(over="ignore"):
+            return np.where(self._log, 10.0**exponents, u)
+
+    def encode(self, key: str, x: Array) -> Array:
+        """Return the u of an x, in the precision of x; ``key`` names x in an error."""
+        for j in np.flatnonzero(self._log & ~(x > 0)):
+            raise InvalidValue(f"{key}[{j}]", float(x[j]), "> 0 on a logarithmic scale")
+        return np.where(self._log, np.log10(np.where(self._log, x, 1.0)), x).astype(x.dtype)
+
+    def bounds(self, pairs: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+        """Return the bounds of u for given bounds of x.
+
+        >>> LogScale("log", dim=1).bounds([(0.0, 1e4)])
+        [(-inf, 4.0)]
+        """
+        return [
+            _logarithms(*pair) if log else (pair[0], pair[1])
+            for log, pair in zip(self._log, pairs, strict=True)
+        ]
+
+
+def _logarithms(low: float, high: float) -> tuple[float, float]:
+    require(high > 0, "bounds", (low, high), "above 0 on a logarithmic scale")
+    return (float(np.log10(low)) if low > 0 else -np.inf, float(np.log10(high)))
+
+
 def _pairs(bounds: Bounds, dim: int) -> Sequence[Any]:
-    """Return one entry for each coordinate, whatever it is.
+    """Return one entry per coordinate, not yet checked.
 
     >>> from types import SimpleNamespace
     >>> _pairs(SimpleNamespace(lb=0.0, ub=[1.0, 2.0]), dim=2)

@@ -1,19 +1,28 @@
-r"""One perturbation for many inputs, by the change of variables of the paper's section V-A.
+r"""One perturbation for many inputs, in the paper's form or within a budget.
 
-An input is scaled to z in [-1/2, 1/2]; what a perturbation x makes of it is
+**The paper's form** (section V-A). An input is scaled to z in [-1/2, 1/2]. A perturbation x changes
+it to
 
 .. math:: \tfrac12 \tanh(\tanh^{-1} 2z + x) = \tfrac12 \frac{2z + w}{1 + 2zw}, \qquad w = \tanh x,
 
-the right side by the addition theorem: one tanh for each number of x serves all inputs. The
-result lies in the range whatever x is. What the input has moved by is
-:math:`\tfrac12 w (1 - (2z)^2) / (1 + 2zw)`, without the cancellation of a difference.
+where the right side is the addition theorem: one tanh per number of x serves all inputs. The result
+lies in the range for every x. The input moves by :math:`\tfrac12 w (1 - (2z)^2) / (1 + 2zw)`,
+without the cancellation of a difference.
 
-**Ends of the range.** There tanh⁻¹ is infinite and no x could move a pixel. So 2z is kept within
-±(1 - 1/510): a quarter of a grey level of 8-bit images, which rounding to bytes takes away
-again, and enough for the pixel to move. The distortion is measured from there.
+At the ends of the range, tanh⁻¹ is infinite, and no x could move a pixel. So 2z is clipped to
+±(1 - 1/510): a quarter of a grey level of 8-bit images, which rounding to bytes removes again, and
+enough for the pixel to move. The distortion is measured from there.
 
-**Within a budget** ε an input becomes clip(z + δ) instead: see :mod:`fedzo.variables.ball`. Images
-are rounded to 8 bits, and so is δ.
+**Within a budget** ε, an input becomes clip(z + δ). ε and δ are in units of the input's range, as
+usual: 8/255 is eight grey levels of an 8-bit image. Images are rounded to 8 bits, and so is δ. An
+optimiser's x is mapped onto the open ball, about equally steeply in both norms:
+
+.. math:: \delta = \varepsilon \tanh x \quad (L_\infty), \qquad
+          \delta = \varepsilon\, \frac{u}{\sqrt{1 + \lVert u \rVert^2}}, \quad
+          u = x / \sqrt d \quad (L_2).
+
+An x whose numbers are about one lies close to the surface of the ball. Here x has one number per
+pixel; an attack on images optimises the coefficients of waves instead.
 """
 
 from __future__ import annotations
@@ -32,19 +41,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedzo.core.files import write_atomic
 from fedzo.core.waves import is_image
-from fedzo.errors import InvalidValue, UsageError, require
-from fedzo.variables.ball import LEVELS, check_ball, in_levels, projected
+from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
 
 Array = NDArray[Any]
 
 EDGE = 1 / 510
+NORMS = ("inf", "l2")
+LEVELS = 255  # steps of an 8-bit image
 
 
 class Distortion(NamedTuple):
-    """How visible a perturbation is, over some inputs, in units of the input's range.
+    """How far a perturbation moves some inputs, in units of the input's range.
 
-    The largest change of one number of an input is its L∞ distortion; 1/255 is one grey level
-    of an 8-bit image.
+    The L∞ distortion is the largest change of one number of an input. 1/255 is one grey level of an
+    8-bit image.
     """
 
     l2_mean: float
@@ -55,18 +65,18 @@ class Distortion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Perturbation:
-    """A perturbation, with the range of the inputs that it is for.
+    """A perturbation, and the range of its inputs.
 
     Attributes
     ----------
     noise : array
-        x of the paper's form; δ, in units of the input's range, of one within a budget.
+        x in the paper's form, or δ in units of the input's range.
     input_range : (float, float)
         The smallest and the largest number that an input may hold.
     eps : float, optional
         The budget ε in units of the input's range; None: the paper's form.
     norm : str
-        In what ε is counted: ``inf`` or ``l2``.
+        The norm of the budget: ``inf`` or ``l2``.
 
     Examples
     --------
@@ -98,7 +108,7 @@ class Perturbation:
     def within(
         cls, delta: Array, input_range: tuple[float, float], eps: float, norm: str
     ) -> Perturbation:
-        """Return the perturbation in the ball that is next to δ, for images in whole levels."""
+        """Return the perturbation in the ball nearest to δ, for images in whole grey levels."""
         check_ball(eps, norm, delta.shape)
         delta = projected(delta, eps, norm)
         if is_image(delta.shape):
@@ -108,33 +118,32 @@ class Perturbation:
     def project(self, eps: float, norm: str = "inf") -> Perturbation:
         """Return the nearest perturbation within a budget, which adds the same δ to all inputs.
 
-        Of the paper's form, δ is what it does to an input in the middle of the range, tanh(x) / 2.
+        In the paper's form, δ is the change of an input in the middle of the range, tanh(x) / 2.
         """
         delta = np.tanh(self.noise) / 2 if self.eps is None else self.noise
         return Perturbation.within(delta, self.input_range, eps, norm)
 
     def apply(self, inputs: ArrayLike) -> Array:
-        """Return what becomes of a batch of inputs, which are in the input range."""
+        """Return the perturbed inputs of a batch within the input range, float32, in its shape."""
         if self.eps is not None:
             moved = (self._rows(inputs) + self.noise.reshape(1, -1)).clip(0, 1)
             return in_range(moved, self.input_range).reshape(np.shape(inputs))
         angles = self._angles(inputs)
         moved = np.empty_like(angles)
-        _apply(angles, _every(angles), self._shift(), *_limits(self.input_range), moved[None])
+        chosen, limits = np.arange(len(angles)), _limits(self.input_range)
+        _apply(angles, chosen, self._shift(), *limits, moved[None])
         return moved.reshape(np.shape(inputs))
 
     def distortion(self, inputs: ArrayLike) -> Distortion:
-        """Return how far a batch of inputs is moved."""
+        """Return how far the inputs of a batch are moved."""
+        require(np.size(inputs) > 0, "inputs", "an empty batch", "one input or more")
         if self.eps is not None:
-            rows = self._rows(inputs)
-            require(len(rows) > 0, "inputs", "an empty batch", "one input or more")
-            return distortion_of(*changes(rows, self.noise.reshape(-1)))
+            return distortion_of(*changes(self._rows(inputs), self.noise.reshape(-1)))
         angles = self._angles(inputs)
-        require(len(angles) > 0, "inputs", "an empty batch", "one input or more")
-        return distortion_of(*movements(angles, _every(angles), self._shift()))
+        return distortion_of(*movements(angles, np.arange(len(angles)), self._shift()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to one file, in NumPy's npz format whatever the file is called."""
+        """Write the perturbation to a file in NumPy's npz format, whatever its name."""
         content = io.BytesIO()
         kept: dict[str, Any] = {"noise": self.noise, "input_range": np.array(self.input_range)}
         if self.eps is not None:
@@ -144,16 +153,17 @@ class Perturbation:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Perturbation:
-        """Read what :meth:`save` wrote."""
+        """Read a perturbation that :meth:`save` wrote."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 low, high = file["input_range"].tolist()
                 budget = (file["eps"].item(), file["norm"].item()) if "eps" in file else ()
                 return cls(file["noise"], (low, high), *budget)
         except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-        except Exception as error:  # a zip file can be wrong in more ways than one can list
-            raise UsageError(f"{path} holds no perturbation") from error
+            message = f"cannot read {path}: {error.strerror or error}"
+            raise UsageError(message, code="unreadable") from error
+        except Exception as error:  # a damaged zip file may raise anything
+            raise UsageError(f"{path} holds no perturbation", code="not-a-perturbation") from error
 
     def _angles(self, inputs: ArrayLike) -> Array:
         return scaled(batch_of(inputs, self.noise.shape), self.input_range)
@@ -165,10 +175,74 @@ class Perturbation:
         return np.tanh(self.noise.reshape(1, -1).astype(np.float32))
 
 
-def batch_of(inputs: ArrayLike, shape: tuple[int, ...], key: str = "inputs") -> Array:
-    """Return inputs as an array, the first axis the batch's; refuse those of another shape.
+def check_ball(eps: object, norm: object, shape: tuple[int, ...]) -> None:
+    """Raise unless ε and the norm are valid; for images, ε is at least one grey level.
 
-    They may be rows as well. ``key`` is what to call them.
+    >>> check_ball(8, "inf", (3, 32, 32))
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: eps = 8: must be a number in (0, 1], in units of the input's range,
+    such as 8/255
+    """
+    if norm not in NORMS:
+        raise InvalidValue("norm", norm, one_of(NORMS) + nearest(str(norm), NORMS))
+    number = isinstance(eps, int | float | np.number) and not isinstance(eps, bool)
+    most, bounds = (1.0, "in (0, 1]") if norm == "inf" else (math.inf, "above 0")
+    fits = number and 0 < float(eps) <= most and math.isfinite(float(eps))  # type: ignore[arg-type]
+    require(fits, "eps", eps, f"a number {bounds}, in units of the input's range, such as 8/255")
+    if is_image(shape):
+        level = float(eps) * LEVELS >= 1 - 1e-6  # type: ignore[arg-type]
+        require(level, "eps", eps, "1/255 at least, one grey level, for images")
+
+
+def inside(points: Array, eps: float, norm: str) -> Array:
+    """Return the δ in the ball of each point x, (k, d) -> (k, d) float32.
+
+    >>> inside(np.array([[0.0, 100.0]]), 0.25, "inf")
+    array([[0.  , 0.25]], dtype=float32)
+    >>> inside(np.array([[3.0, 4.0]]) * np.sqrt(2), 1.0, "l2").round(3)  # 5 / sqrt(1 + 5²) long
+    array([[0.588, 0.784]], dtype=float32)
+    """
+    if norm == "inf":
+        delta = np.tanh(points.astype(np.float32, copy=False))
+        delta *= np.float32(eps)
+        return delta
+    u = points.astype(np.float64) / math.sqrt(points.shape[1])
+    lengths = np.sqrt(1 + np.square(u).sum(axis=1, keepdims=True))
+    return np.asarray(eps * u / lengths, np.float32)
+
+
+def projected(delta: Array, eps: float, norm: str) -> Array:
+    """Return the point of the ball nearest to δ.
+
+    >>> projected(np.array([0.3, -0.04]), 0.1, "inf"), projected(np.array([3.0, -4.0]), 1.0, "l2")
+    (array([ 0.1 , -0.04]), array([ 0.6, -0.8]))
+    """
+    if norm == "inf":
+        return delta.clip(-eps, eps)
+    return delta * min(1.0, eps / max(float(np.linalg.norm(delta)), 1e-300))
+
+
+def in_levels(delta: Array, eps: float, norm: str) -> Array:
+    """Return δ in whole grey levels, float32, within the ball.
+
+    If rounding leads out of the ball, the levels are clipped (L∞), or δ is shortened (L2).
+
+    >>> in_levels(np.array([0.0301, -0.03, 0.001]), 7.6 / 255, "inf")
+    array([ 7., -7.,  0.], dtype=float32)
+    """
+    levels = delta.astype(np.float64) * LEVELS
+    radius = eps * LEVELS + 1e-6  # 8/255 is not exact in binary
+    if norm == "inf":
+        return np.rint(levels).clip(-math.floor(radius), math.floor(radius)).astype(np.float32)
+    while (length := float(np.linalg.norm(np.rint(levels)))) > radius:
+        levels *= min(radius / length, 0.999)
+    return np.rint(levels).astype(np.float32)
+
+
+def batch_of(inputs: ArrayLike, shape: tuple[int, ...], key: str = "inputs") -> Array:
+    """Return inputs as an array with the batch along the first axis; reject other shapes.
+
+    Inputs may be flat rows. ``key`` names them in an error.
 
     >>> batch_of([[1, 2, 3, 4]], shape=(2, 2)).shape
     (1, 4)
@@ -184,7 +258,7 @@ def batch_of(inputs: ArrayLike, shape: tuple[int, ...], key: str = "inputs") -> 
 
 
 def scaled(inputs: Array, input_range: Sequence[float]) -> Array:
-    """Return 2z of a batch of inputs as (n, d) float32, kept off the ends; refuse others.
+    """Return 2z of a batch of inputs as (n, d) float32, clipped away from the ends of the range.
 
     >>> scaled(np.array([[0.0, 0.5, 0.75]]), (0, 1)).round(3)
     array([[-0.998,  0.   ,  0.5  ]], dtype=float32)
@@ -206,7 +280,7 @@ def unit_rows(inputs: Array, input_range: Sequence[float], shape: tuple[int, ...
 
 
 def in_range(rows: Array, input_range: Sequence[float]) -> Array:
-    """Return inputs of the unit interval in their own range, float32.
+    """Return inputs in [0, 1] scaled to their range, float32.
 
     >>> in_range(np.array([0.0, 0.5, 1.0]), (-1, 3))
     array([-1.,  1.,  3.], dtype=float32)
@@ -219,18 +293,18 @@ def in_range(rows: Array, input_range: Sequence[float]) -> Array:
 
 
 def changes(rows: Array, delta: Array) -> tuple[Array, Array]:
-    """Return by how much one δ moves inputs of the unit interval: L2 and L∞, each (b,).
+    """Return how far one δ moves inputs in [0, 1]: L2 and L∞, each of shape (b,).
 
-    >>> changes(np.array([[0.0, 0.5]]), np.array([-0.25, 0.25]))  # where it is clipped, nowhere
+    >>> changes(np.array([[0.0, 0.5]]), np.array([-0.25, 0.25]))  # the first number is clipped
     (array([0.25]), array([0.25]))
     """
-    # As the clipped δ, without the rounding of a sum: it is not beyond the budget.
+    # Clip δ itself: the rounding of a sum could exceed the budget.
     moved = np.clip(delta.astype(np.float64), -rows.astype(np.float64), 1 - rows)
     return np.linalg.norm(moved, axis=1), np.abs(moved).max(axis=1)
 
 
 def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:
-    """Return inputs as (n, d) float64; refuse what is not in the range."""
+    """Return inputs as (n, d) float64; reject numbers outside the range."""
     low, high = input_range
     require(inputs.dtype.kind in "fiu", "inputs", f"an array of {inputs.dtype}", "of numbers")
     inside = bool(np.all((inputs >= low) & (inputs <= high)))  # False for NaN too
@@ -243,10 +317,10 @@ def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:
 def perturbed(
     angles: Array, chosen: Array, shifts: Array, input_range: Sequence[float]
 ) -> tuple[Array, Array]:
-    """Return chosen inputs under each of k perturbations, and how far each has moved, squared.
+    """Return chosen inputs under each of k perturbations, and their squared L2 distances.
 
-    ``angles`` is what :func:`scaled` returns and ``shifts`` is tanh of the perturbations,
-    (k, d). The inputs are (k, b, d), in their own range; the squared L2 distances are (k, b).
+    ``angles`` is the result of :func:`scaled`; ``shifts``, (k, d), is tanh of the perturbations.
+    The perturbed inputs, (k, b, d), are in their range; the squared distances are (k, b).
     """
     count, dim = shifts.shape
     inputs = np.empty((count, len(chosen), dim), np.float32)
@@ -256,23 +330,19 @@ def perturbed(
 
 
 def movements(angles: Array, chosen: Array, shift: Array) -> tuple[Array, Array]:
-    """Return by how much one perturbation moves chosen inputs: L2 and L∞, each (b,)."""
+    """Return how far one perturbation moves chosen inputs: L2 and L∞, each of shape (b,)."""
     squares, largest = _moved(angles, chosen, shift)
     return np.sqrt(squares[0]), largest[0]
 
 
 def distortion_of(l2: Array, linf: Array) -> Distortion:
-    """Sum up :func:`movements`."""
+    """Summarise the distances of :func:`movements` or :func:`changes`."""
     numbers = (l2.mean(), l2.max(), linf.mean(), linf.max())
     return Distortion(*(float(number) for number in numbers))
 
 
-def _every(angles: Array) -> Array:
-    return np.arange(len(angles))
-
-
 def _limits(input_range: Sequence[float]) -> tuple[Any, Any, Any, Any]:
-    """Return the range's middle and half its width, and the float32 next to its ends, inside."""
+    """Return the middle and half the width of the range, and the float32 just inside its ends."""
     low, high = input_range
     bottom, top = np.float32(low), np.float32(high)
     bottom = bottom if float(bottom) >= low else np.nextafter(bottom, np.float32(np.inf))
@@ -284,7 +354,7 @@ def _limits(input_range: Sequence[float]) -> tuple[Any, Any, Any, Any]:
 def _apply(
     angles: Any, chosen: Any, shifts: Any, middle: Any, half: Any, bottom: Any, top: Any, out: Any
 ) -> None:
-    """out[k, m] = what shift k makes of input chosen[m], in the input's own range."""
+    """Set out[k, m] to input chosen[m] under shift k, in the range of the inputs."""
     one = np.float32(1)
     for k in range(shifts.shape[0]):
         w = shifts[k]
@@ -292,7 +362,7 @@ def _apply(
             t, moved = angles[chosen[m]], out[k, m]
             for j in range(w.size):
                 value = middle + half * ((t[j] + w[j]) / (one + t[j] * w[j]))
-                moved[j] = min(max(value, bottom), top)  # rounding may lead out of the range
+                moved[j] = min(max(value, bottom), top)  # rounding may exceed the range
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})

@@ -1,7 +1,6 @@
-"""Search spaces: what hyper-parameters may be, as an image of free numbers.
+"""Search spaces of hyper-parameters, mapped to free numbers.
 
-Any of them may be there only ``when`` a choice has been made: a kernel's width, when that is the
-kernel.
+A parameter may exist only ``when`` a choice has a given value, such as the width of one kernel.
 """
 
 from __future__ import annotations
@@ -46,16 +45,15 @@ class Float:
         return min(max(_between(self.low, self.high, self.log, share), self.low), self.high)
 
     def share(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the share of the way at which a value lies."""
         return _share(self.low, self.high, self.log, value)
 
 
 @dataclass(frozen=True)
 class Int:
-    """A whole number in {low, ..., high}; each has its share, on the scale, of the way.
+    """A whole number in {low, ..., high}, on a linear or a logarithmic scale.
 
-    It is rounded at the last moment: what the optimiser moves is a number between
-    low - 1/2 and high + 1/2.
+    The optimiser moves a real number between low - 1/2 and high + 1/2, which is rounded.
 
     >>> Int(1, 3).at(0.0), Int(1, 3).at(0.34), Int(1, 3).at(1.0), Int(1, 100, log=True).at(0.5)
     (1, 2, 3, 7)
@@ -77,18 +75,18 @@ class Int:
         return min(max(value, self.low), self.high)
 
     def share(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the share of the way at which a value lies."""
         return _share(self.low - 0.5, self.high + 0.5, self.log, value)
 
     @property
     def levels(self) -> int:
-        """How many steps of equal width there are; 0 on a logarithmic scale, which has none."""
+        """The number of steps of equal width; 0 on a logarithmic scale."""
         return 0 if self.log else self.high - self.low + 1
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some options, which are in no order.
+    """One of several options without an order.
 
     >>> Choice(["linear", "rbf"]).at(0.7), Choice(["linear", "rbf"]).share("linear")
     ('rbf', 0.25)
@@ -100,21 +98,23 @@ class Choice:
     def __post_init__(self) -> None:
         given = isinstance(self.options, list | tuple) and len(self.options) >= 2
         different = given and all(self.options.count(option) == 1 for option in self.options)
-        require(different, "Choice(options)", self.options, "a list of two different ones or more")
+        require(
+            different, "Choice(options)", self.options, "a list of two or more different options"
+        )
 
     def at(self, share: float) -> Any:
         """Return the option at a share of the way from the first to the last."""
         return self.options[min(int(share * len(self.options)), len(self.options) - 1)]
 
     def share(self, value: Any) -> float:
-        """Return where an option lies."""
+        """Return the share of the way at which an option lies."""
         if value not in self.options:
             return math.nan
         return (self.options.index(value) + 0.5) / len(self.options)
 
     @property
     def levels(self) -> int:
-        """Minus how many options there are: they have no order."""
+        """Minus the number of options: they have no order."""
         return -len(self.options)
 
 
@@ -124,8 +124,8 @@ Kind = Float | Int | Choice
 class Space:
     """Hyper-parameters by name, and the map between them and points of R^d.
 
-    A parameter's share of its range, on its own scale, is (1 + sin u) / 2: all have the same
-    width, whatever their units, and the ends can be reached (see
+    The share of a parameter's range, on its own scale, is (1 + sin u) / 2. All parameters have the
+    same width, independent of units, and the ends can be reached (see
     :class:`fedzo.variables.bounds.Box`).
 
     Examples
@@ -150,7 +150,7 @@ class Space:
         self._box = Box([(-1.0, 1.0)] * self.dim, self.dim)
 
     def params(self, u: Array) -> dict[str, Value]:
-        """Return the parameters at a point: those that are there."""
+        """Return the parameters at a point, without those whose condition does not hold."""
         shares = (1 + self._box.decode(u)) / 2
         found: dict[str, Value] = {}
         for (name, kind), share in zip(self.parameters.items(), shares, strict=True):
@@ -160,32 +160,32 @@ class Space:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Of each parameter: how many levels, minus how many options, or 0 for a number."""
+        """For each parameter: its number of levels, minus its number of options, or 0."""
         return tuple(kind.levels for kind in self.parameters.values())
 
     @property
     def conditions(self) -> tuple[tuple[int, int] | tuple[()], ...]:
-        """Of each parameter: which choice, and which of its options, it is there for."""
+        """For each parameter: the choice and the option that it needs, as indices, or ()."""
         names = list(self.parameters)
-        return tuple(
-            ()
-            if kind.when is None
-            else (
-                names.index(kind.when[0]),
-                list(self.parameters[kind.when[0]].options).index(kind.when[1]),  # type: ignore[union-attr]
-            )
-            for kind in self.parameters.values()
-        )
+        found: list[tuple[int, int] | tuple[()]] = []
+        for kind in self.parameters.values():
+            choice = self.parameters[kind.when[0]] if kind.when else None
+            if kind.when and isinstance(choice, Choice):
+                index = list(choice.options).index(kind.when[1])
+                found.append((names.index(kind.when[0]), index))
+            else:
+                found.append(())
+        return tuple(found)
 
     def lengths(self) -> Array:
-        """Return the typical length of each number of a point."""
+        """Return a typical length of each number of a point, shape (dim,)."""
         return self._box.lengths()
 
     def point(self, params: Mapping[str, Value]) -> Array:
         """Return a point that has these parameters.
 
-        One at an end of its range is moved inside, by a hundredth of the way: see
-        :meth:`fedzo.variables.bounds.Box.enter`.
+        A value at an end of its range is moved inside by 1 % of the range: see
+        :meth:`fedzo.variables.bounds.Box.encode`.
         """
         for name in params:
             known = ", ".join(self.parameters) + nearest(name, self.parameters)
@@ -206,11 +206,11 @@ class Space:
         return self._box.encode(2 * np.array(shares) - 1)
 
 
-_ABSENT = object()  # the value of a parameter that is not there
+_ABSENT = object()  # the value of a parameter whose condition does not hold
 
 
 def _check_condition(name: str, kind: Kind, earlier: Mapping[str, Kind]) -> None:
-    """Raise unless what a parameter depends on is an option of a choice before it."""
+    """Raise unless a parameter depends on an option of an earlier choice."""
     if kind.when is None:
         return
     choices = {other: k for other, k in earlier.items() if isinstance(k, Choice)}

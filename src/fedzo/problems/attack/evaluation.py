@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedzo.core.batching import Answer, QueryBatcher
 from fedzo.errors import Halted, InvalidValue, ModelError, nearest, one_of, require
 from fedzo.models import Model
-from fedzo.models.base import check_columns
-from fedzo.models.rounding import step_of
+from fedzo.models.base import check_columns, rounding_step
 from fedzo.problems.attack.inputs import (
     PIECE,
     Inputs,
@@ -276,7 +275,9 @@ def margins(
     if target is not None:
         labels = np.full(len(labels), target)
     check_columns(labels, scores.shape[1])  # unknown before the first answer of some models
-    rounded = may_be_rounded and model.outputs == "probabilities" and step_of(scores) is not None
+    rounded = (
+        may_be_rounded and model.outputs == "probabilities" and rounding_step(scores) is not None
+    )
     confidences = rounded or margin == "confidences"
     of = model.probabilities_of if confidences else model.log_scores_of
     scores = of(scores).astype(np.float64)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.files import write_atomic
 from fedzo.core.waves import is_image
-from fedzo.variables.ball import LEVELS
-from fedzo.variables.perturbation import Perturbation
+from fedzo.variables.perturbation import LEVELS, Perturbation
 
 Array = NDArray[Any]
 

@@ -10,8 +10,9 @@ prediction confidence; its reference (Carlini & Wagner, 2017) uses logits. ``mar
 between them. Only the scores of the model are used.
 
 **Budget.** With ``eps`` the input is :math:`z' = \mathrm{clip}(z + \delta)` with a δ inside the
-ball (:mod:`fedzo.variables.ball`), and the loss is the first term alone. The best perturbation is
-the one that succeeds most often on the inputs of the devices, with images rounded to 8 bits.
+ball (:mod:`fedzo.variables.perturbation`), and the loss is the first term alone. The best
+perturbation is the one that succeeds most often on the inputs of the devices, with images rounded
+to 8 bits.
 Evaluated perturbations lie further out than those of queries
 (:class:`~fedzo.problems.attack.transforms.BudgetTransform`).
 
@@ -42,10 +43,10 @@ from fedzo.core.directions import Frame
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.data import load
-from fedzo.data.partition import partition as split_samples
+from fedzo.data import partition as split_samples
 from fedzo.errors import BudgetSpent, UsageError, require
 from fedzo.models import Model
-from fedzo.models.rounding import step_of
+from fedzo.models.base import rounding_step
 from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import columns_named, gets_right, joined, other_of, victim_of
 from fedzo.problems.attack.report import budgets, write_run_files
@@ -232,7 +233,7 @@ class Attack(Evaluator, Objective):
             some = np.unique(np.arange(_INPUTS) * len(labels) // _INPUTS)
             inputs, _ = self.transform.query_inputs(rows[some], x[None])
             scores = self.victim.ask(inputs[0])
-            step = step_of(scores)
+            step = rounding_step(scores)
             if step is None:
                 return smoothing
             at_x = np.maximum(self.margins(scores, labels[some]), 0)
@@ -322,7 +323,7 @@ def attack(
             f"{model} gets no training image of the class {label!r} of {data} right",
             code="no-right-images",
         )
-    parts = split_samples(labels, devices, partition, Draws(seed, Stream.PARTITION))
+    parts = split_samples(labels, devices, partition, seed)
     problem = Attack(
         victim,
         [train[part] for part in parts],

@@ -20,8 +20,7 @@ from fedzo.models import Model
 from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import Inputs, joined
 from fedzo.problems.attack.pictures import draw_images, draw_report
-from fedzo.variables.ball import LEVELS
-from fedzo.variables.perturbation import Perturbation, distortion_of
+from fedzo.variables.perturbation import LEVELS, Perturbation, distortion_of
 
 Array = NDArray[Any]
 

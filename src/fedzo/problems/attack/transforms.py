@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from fedzo.core.waves import Waves
 from fedzo.errors import check_not_negative
-from fedzo.variables.ball import check_ball, inside
 from fedzo.variables.perturbation import (
     Perturbation,
     changes,
+    check_ball,
     in_range,
+    inside,
     movements,
     perturbed,
     scaled,
@@ -93,7 +94,7 @@ _OUTWARDS = 4.0  # evaluated perturbations are δ(4x), queries are about δ(x)
 
 @dataclass(frozen=True)
 class BudgetTransform:
-    """A budget: clip(z + δ), δ in the ball of ε by :func:`fedzo.variables.ball.inside`.
+    """A budget: clip(z + δ), δ in the ball of ε by :func:`fedzo.variables.perturbation.inside`.
 
     Queries are about δ(x), which can still move both ways. The evaluated perturbation is δ(4x): it
     lies nearly on the surface of the ball, where it is strongest.

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.errors import InvalidValue
 from fedzo.problems import FunctionObjective
-from fedzo.variables.logarithm import Logarithm
+from fedzo.variables.bounds import LogScale
+from raising import rejects
 
 
 def test_decoding_undoes_encoding():
-    decades = Logarithm(["log", "linear", "log"], dim=3)
+    decades = LogScale(["log", "linear", "log"], dim=3)
     x = np.array([1e-6, -3.0, 1e5])
     assert decades.decode(decades.encode("x0", x)) == pytest.approx(x, rel=1e-12)
 
@@ -63,26 +63,17 @@ def test_typical_lengths(options, lengths):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        ({"scale": "lgo"}, "scale = 'lgo': must be one of 'linear', 'log' (did you mean 'log'?)"),
-        ({"scale": ["log"]}, "scale = '1 words': must be one of 2 words, or one for all"),
-        ({"x_scale": 0.0}, "x_scale = 0.0: must be a number > 0, or 2 of them"),
-        ({"x_scale": [1.0, 2.0, 3.0]}, "a number > 0, or 2 of them"),
-        ({"args": 3}, "args = 3: must be a tuple, such as (1.0,)"),
-        ({"scale": "log"}, "x0[1] = -1.0: must be > 0 on a logarithmic scale"),
-        ({"scale": "log", "bounds": [(0, 1), (-2, -1)]}, "above 0 on a logarithmic scale"),
+        ({"scale": "lgo"}, "scale"),
+        ({"scale": ["log"]}, "scale"),
+        ({"x_scale": 0.0}, "x_scale"),
+        ({"x_scale": [1.0, 2.0, 3.0]}, "x_scale"),
+        ({"args": 3}, "args"),
+        ({"scale": "log"}, "x0[1]"),
+        ({"scale": "log", "bounds": [(0, 1), (-2, -1)]}, "bounds"),
     ],
 )
-def test_impossible_settings_are_refused(options, message):
-    with pytest.raises(InvalidValue) as caught:
+def test_impossible_settings_are_rejected(options, key):
+    with rejects(key):
         fedzo.minimize(lambda x, device: 0.0, [1.0, -1.0], devices=1, **options)
-    assert message in str(caught.value)
-
-
-def test_further_arguments_reach_the_function():
-    def shifted(x, device, shift, factor):
-        return factor * float(np.sum((x - shift) ** 2))
-
-    result = fedzo.minimize(shifted, np.zeros(2), devices=2, args=(4.0, 3.0))
-    assert result.x == pytest.approx([4, 4], abs=1e-4)

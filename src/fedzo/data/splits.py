@@ -1,23 +1,22 @@
-"""Split a data set's samples among devices.
+"""Split the samples of a data set among devices.
 
-Every sample goes to exactly one device and every device has one at least. A kind of split is a
-function that says which device each sample goes to:
+Every sample goes to exactly one device, and every device has at least one sample. The kinds:
 
 ``shards``
-    Sorted by label and cut into ``devices * shards_per_device`` shards, given out at random
-    (McMahan et al., AISTATS 2017). Where the cut does not come out even, the first shards
-    have one sample more.
+    Sort by label, cut into ``devices * shards_per_device`` shards, and distribute them at random
+    (McMahan et al., AISTATS 2017). If the samples do not divide evenly, the first shards have one
+    sample more.
 ``dirichlet``
-    Equal sizes, to one sample; each device's class mixture is q ~ Dir(α K p), p being the
-    K classes' shares in the whole (Hsu, Qi & Brown, 2019, arXiv:1909.06335). α is
-    ``concentration``, counted per class as is usual: in balanced data q ~ Dir(α, ..., α).
-    Small α: one class a device; large α: everybody has the whole's mixture. Classes run out:
-    devices are served in random order, and who comes too late draws again among the others.
+    Sizes are equal up to one sample. The class mixture of each device is q ~ Dir(α K p), where p
+    are the shares of the K classes in the whole (Hsu, Qi & Brown, 2019, arXiv:1909.06335). α is
+    ``concentration``, counted per class as usual: in balanced data, q ~ Dir(α, ..., α). A small α
+    gives each device one class, a large α the mixture of the whole. Devices are served in random
+    order; once a class is used up, the remaining devices draw from the other classes.
 ``iid``
-    At random, equal sizes to one sample.
+    At random, with sizes equal up to one sample.
 ``sizes``
-    At random, sizes at random: every way to write the number of samples as an ordered sum
-    of ``devices`` whole numbers >= 1 is equally likely.
+    At random, with random sizes: every way to write the number of samples as an ordered sum of
+    ``devices`` whole numbers >= 1 is equally likely.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.core.random import Draws, Stream
-from fedzo.data import load
-from fedzo.data.dataset import Dataset
+from fedzo.data.images import Dataset
+from fedzo.data.registry import load
 from fedzo.errors import InvalidValue, nearest, one_of, require
 
 KINDS = ("shards", "dirichlet", "iid", "sizes")
@@ -49,7 +48,7 @@ def load_split(
     concentration: float,
     seed: int,
 ) -> tuple[Dataset, list[Ints]]:
-    """Load a data set by its name and split its training samples: what a [problem] table says.
+    """Load a data set by name and split its training samples, as a [problem] table describes it.
 
     Examples
     --------
@@ -62,7 +61,7 @@ def load_split(
         images.train_labels,
         devices,
         kind,
-        Draws(seed, Stream.PARTITION),
+        seed,
         shards_per_device=shards_per_device,
         concentration=concentration,
     )
@@ -72,34 +71,39 @@ def load_split(
 def partition(
     labels: ArrayLike,
     devices: int,
-    kind: str,
-    draws: Draws,
+    kind: str = "shards",
+    seed: int = 0,
     *,
     shards_per_device: int = 2,
     concentration: float = 0.5,
 ) -> list[Ints]:
-    """Return each device's samples, as sorted indices into ``labels``.
+    """Return the samples of each device, as sorted indices into ``labels``.
 
     Parameters
     ----------
     labels
-        Each sample's class, a whole number.
+        The class of each sample, a whole number.
     devices
-        N, at most the number of samples.
+        The number N of devices, at most the number of samples.
     kind
-        One of :data:`KINDS`, which this module's head describes.
-    draws
-        Where the randomness comes from; the steps from its own on are used.
+        How to split:
+
+        - ``shards``: by label, in ``shards_per_device`` shards per device (McMahan et al., 2017)
+        - ``dirichlet``: equal sizes, with class mixtures from a Dirichlet distribution (Hsu et
+          al., 2019)
+        - ``iid``: at random, with equal sizes
+        - ``sizes``: at random, with random sizes
+    seed
+        Equal seeds give equal splits.
     shards_per_device
         For ``shards``.
     concentration
-        α, for ``dirichlet``.
+        α per class, for ``dirichlet``. A small α gives each device few classes.
 
     Examples
     --------
-    >>> from fedzo.core.random import Stream
-    >>> draws = Draws(seed=0, stream=Stream.PARTITION)
-    >>> partition([2, 0, 1, 1, 2, 0, 0, 1], 2, "shards", draws)
+    >>> from fedzo.data import partition
+    >>> partition([2, 0, 1, 1, 2, 0, 0, 1], devices=2)
     [array([1, 2, 5, 6]), array([0, 3, 4, 7])]
     """
     labels = np.asarray(labels)
@@ -109,24 +113,19 @@ def partition(
     samples = f"{count:,}, the number of samples"
     require(1 <= devices <= count, "devices", devices, f"a whole number from 1 to {samples}")
 
-    fresh = (draws._replace(step=step) for step in itertools.count(draws.step))
+    fresh = (Draws(seed, Stream.PARTITION, step=step) for step in itertools.count())
     match kind:
         case "shards":
             most = count // devices
-            require(
-                1 <= shards_per_device <= most,
-                "shards_per_device",
-                shards_per_device,
-                f"a whole number from 1 to {most:,}: {devices:,} devices share {count:,} samples",
+            allowed = (
+                f"a whole number from 1 to {most:,}: {devices:,} devices share {count:,} samples"
             )
+            fits = 1 <= shards_per_device <= most
+            require(fits, "shards_per_device", shards_per_device, allowed)
             owners = _shards(labels, devices, shards_per_device, fresh)
         case "dirichlet":
-            require(
-                1e-6 <= concentration <= 1e6,
-                "concentration",
-                concentration,
-                "a number from 1e-6 to 1e6",
-            )
+            allowed, fits = "a number from 1e-6 to 1e6", 1e-6 <= concentration <= 1e6
+            require(fits, "concentration", concentration, allowed)
             owners = _dirichlet(labels, devices, concentration, fresh)
         case "iid":
             owners = _at_random(_even_sizes(count, devices), fresh)
@@ -161,7 +160,7 @@ def _shards(labels: Ints, devices: int, each: int, fresh: Iterator[Draws]) -> In
 
 
 def _dirichlet(labels: Ints, devices: int, alpha: float, fresh: Iterator[Draws]) -> Ints:
-    """Fill each device's slots by its mixture; a slot is a sample to be."""
+    """Draw a class for each slot of a device by its mixture, then a sample for each slot."""
     _, classes, left = np.unique(labels, return_inverse=True, return_counts=True)
     shapes = np.tile(alpha * left / left.mean(), (devices, 1))
     log_q = _log_gammas(shapes, fresh)  # (N, K), up to a constant for each device
@@ -202,8 +201,8 @@ def _rank_in_class(classes: Ints) -> Ints:
 def _log_gammas(shapes: Floats, fresh: Iterator[Draws]) -> Floats:
     """Return log g, g ~ Gamma(shape, 1) independent (Marsaglia & Tsang, ACM TOMS 2000).
 
-    Their method is for shapes >= 1; a smaller one comes from Gamma(a) = Gamma(a + 1) U^(1/a),
-    which holds for all. In logarithms, since U^(1/a) underflows for small a.
+    Their method is for shapes >= 1. Smaller ones follow from Gamma(a) = Gamma(a + 1) U^(1/a),
+    which holds for all a. Logarithms are used because U^(1/a) underflows for small a.
     """
     a = shapes.ravel()
     d = a + 1 - 1 / 3

@@ -1,0 +1,10 @@
+from .images import Dataset as Dataset
+from .registry import Entry as Entry
+from .registry import catalogue as catalogue
+from .registry import get as get
+from .registry import load as load
+from .registry import names as names
+from .splits import partition as partition
+from .text import Texts as Texts
+from .text import load_texts as load_texts
+from .text import model_folder as model_folder
