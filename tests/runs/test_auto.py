@@ -340,13 +340,11 @@ def test_by_a_configuration(tmp_path, monkeypatch):
 
 def test_any_other_word_is_refused():
     with pytest.raises(InvalidValue, match="learning_rate = 'best': must be a number"):
-        Experiment.load("quadratic", ["algorithm.learning_rate=best"])
+        Experiment.load("quadratic", {"algorithm": {"learning_rate": "best"}})
     with pytest.raises(InvalidValue, match="learning_rate = 'best'"):
         fedzo.FedZO(learning_rate="best")
-    assert (
-        type(Experiment.load("quadratic", ["algorithm.learning_rate=1"]).algorithm.learning_rate)
-        is float
-    )
+    experiment = Experiment.load("quadratic", {"algorithm": {"learning_rate": 1}})
+    assert type(experiment.algorithm.learning_rate) is float
 
 
 def test_who_cannot_choose_says_so():
@@ -362,11 +360,11 @@ def test_who_cannot_choose_says_so():
 @pytest.mark.parametrize(("name", "rounds"), [("quadratic", 60), ("softmax", 20), ("tuning", 16)])
 def test_as_good_as_the_numbers_that_ship(name, rounds):
     """Within 10 % of the loss, at no more queries than the shipped run has."""
-    settings = [f"run.rounds={rounds}"]
+    settings = {"run": {"rounds": rounds}}
     shipped = Experiment.load(name, settings).run()
-    auto = ["algorithm.learning_rate=auto", "algorithm.smoothing=auto"]
+    auto = {"algorithm": {"learning_rate": "auto", "smoothing": "auto"}}
     a_round = shipped.queries // rounds
-    result = Experiment.load(name, settings + auto).run(
+    result = Experiment.load(name, settings | auto).run(
         callback=lambda progress: progress.queries + a_round > shipped.queries
     )
     assert result.queries <= shipped.queries

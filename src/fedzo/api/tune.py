@@ -17,7 +17,7 @@ from fedzo.algorithms.searching import Search
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
-from fedzo.plots.trials import draw_trials
+from fedzo.plots.tuning import draw_trials
 from fedzo.problems.function import OnFailure
 from fedzo.problems.tuning.problem import Parallel, TrainAndScore, Training, Tuning
 from fedzo.runs.describe import describe_job

@@ -1,4 +1,4 @@
-"""Means over seeds and how far they may be off: Student's t, for tables and for verdicts."""
+"""Means over seeds and their confidence intervals (Student's t), for tables and verdicts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Interval(NamedTuple):
 def interval(values: ArrayLike) -> Interval:
     """Return the mean of independent values and its 95 % confidence interval, Student's t.
 
-    One value, or one that is not a number, has none: it may lie anywhere. Infinite values,
-    from runs that diverged or never got somewhere, are at infinity for certain if all are.
+    The interval is unbounded for a single value, and if a value is not a number. If all values
+    are infinite, from runs that diverged or never reached a loss, so is the interval.
 
     Examples
     --------
@@ -46,10 +46,10 @@ def interval(values: ArrayLike) -> Interval:
 
 
 def chance(values: ArrayLike, low: float, high: float) -> float:
-    """Return the p-value of a mean between ``low`` and ``high``: small where it is outside.
+    """Return the p-value of the hypothesis that the mean lies between ``low`` and ``high``.
 
-    It is that of the two-sided t test at the nearer end, so it is at most 5 % exactly where
-    the whole 95 % interval is outside; 1 where the mean is inside, or nothing can be told.
+    It is the p-value of the two-sided t test at the nearer end, so it is at most 5 % exactly if
+    the whole 95 % interval is outside. It is 1 if the mean is inside, or for a single value.
 
     Examples
     --------
@@ -73,9 +73,9 @@ def chance(values: ArrayLike, low: float, high: float) -> float:
 
 
 def t_quantile(confidence: float, freedom: int) -> float:
-    """Return t with P(|T| < t) = confidence, by bisection of its closed form.
+    """Return t with P(|T| < t) = confidence, by bisection of the closed form.
 
-    The form is Abramowitz & Stegun 26.7.3 and 26.7.4, a finite sum for whole degrees of freedom.
+    See Abramowitz & Stegun, 26.7.3 and 26.7.4: a finite sum for integer degrees of freedom.
 
     >>> round(t_quantile(0.95, 2), 4), round(t_quantile(0.95, 4), 4)
     (4.3027, 2.7764)

@@ -18,7 +18,7 @@ class Curves:
 
     def close(self) -> None:
         """Draw, if anything was evaluated."""
-        from fedzo.plots.curves import draw_curves
+        from fedzo.plots.figures import draw_curves
 
         if history := list(read_history(self.folder.history)):
             draw_curves({self.folder.path.name: [history]}, self.folder.curves)
