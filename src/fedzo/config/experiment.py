@@ -97,6 +97,13 @@ class Experiment:
     @classmethod
     def resolve(cls, tables: Mapping[str, Any], name: str = "run") -> Experiment:
         """Check all tables against the parts that they make, and fill in the defaults."""
+        problem = tables.get("problem", {})
+        if isinstance(problem, dict) and "python_only" in problem:
+            raise UsageError(
+                f"problem.name = {problem.get('name')!r}: this run was started in Python and "
+                f"cannot be run from its configuration: {problem['python_only']}",
+                code="python-only",
+            )
         for table, keys in tables.items():
             if table not in TABLES:
                 raise UsageError(
@@ -108,16 +115,10 @@ class Experiment:
         options, run = made_by("run", RunOptions, tables.get("run", {}))
         if options.modules is not None:
             import_path(Path(options.modules))
-        problem = dict(tables.get("problem", {}))
-        problem_name = problem.pop("name", None)
-        if "python_only" in problem:
-            raise UsageError(
-                f"problem.name = {problem_name!r}: this run was started in Python and cannot be "
-                f"run from its configuration: {problem['python_only']}",
-                code="python-only",
-            )
+        problem_name = problem.get("name")
         factory = _factory(problem_name)
-        arguments = arguments_of("problem", factory, problem, hidden=("seed",))
+        settings = {key: value for key, value in problem.items() if key != "name"}
+        arguments = arguments_of("problem", factory, settings, hidden=("seed",))
         takes_seed = "seed" in inspect.signature(factory).parameters
         chosen = {**arguments, "seed": options.data_seed} if takes_seed else arguments
         algorithm, uplink, parts = make_parts(tables)
