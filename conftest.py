@@ -43,7 +43,7 @@ def _quick_curves(request, monkeypatch):
         for path in out:
             write_atomic(path, PIXEL)
 
-    monkeypatch.setattr("fedzo.plots.curves.draw", draw)
+    monkeypatch.setattr("fedzo.plots.figures.draw", draw)
 
 
 def pytest_make_collect_report(collector):

@@ -32,7 +32,7 @@ import fedzo
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.flower.privacy import Privacy, Private
-from fedzo.plots.style import COLOURS
+from fedzo.plots.series import COLOURS
 from fedzo.problems import softmax
 
 Array = NDArray[Any]

@@ -31,7 +31,7 @@ import torch
 
 import fedzo
 from fedzo.algorithms.server import Adam, HiSo, Mean, Momentum, Normalised, ServerStep
-from fedzo.config.experiment import Experiment
+from fedzo.config.experiment import Experiment, parse_overrides
 from fedzo.problems import TextProblem
 from mezo import METHODS as FIELD
 from results import Kept, percent
@@ -83,7 +83,7 @@ class Bench:
     @lru_cache(maxsize=1)  # noqa: B019 - there is one bench
     def problem(self, lora: bool) -> tuple[TextProblem, np.ndarray]:
         """Return the problem and its start, with adapters to be trained or the norms."""
-        made: Any = Experiment.load("text", self._changes).problem()
+        made: Any = Experiment.load("text", parse_overrides(self._changes)).problem()
         if lora:
             import peft
 

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 
 from extras import needed
 from fedzo.cli import _parser, main
-from fedzo.config.experiment import Experiment, shipped
+from fedzo.config.experiment import Experiment, parse_overrides, shipped
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -82,7 +82,7 @@ def check(words):
     arguments = _parser().parse_args(words[1:])
     config = getattr(arguments, "config", None)
     if config in shipped():
-        Experiment.load(config, arguments.set)
+        Experiment.load(config, parse_overrides(arguments.set))
     return arguments
 
 

@@ -24,9 +24,8 @@ from PIL import Image
 
 from fedzo.cli import main as fedzo
 from fedzo.paper import FIGURES, find_figure
-from fedzo.paper.claims import Verdict
+from fedzo.paper.claims import MEANING, Verdict
 from fedzo.paper.reproduce import HEADINGS, cells, figures_in, table
-from fedzo.paper.thresholds import MEANING
 
 TRAIN = "python tools/train_victim.py carlini"
 DOCS = Path(__file__).parent.parent / "docs"

@@ -19,7 +19,7 @@ import fedzo_command
 from fedzo import __version__
 from fedzo.cli import main
 from fedzo.cli.common import Exit
-from fedzo.config.experiment import Experiment
+from fedzo.config.experiment import Experiment, parse_overrides
 from fedzo.runs import RunFolder
 
 FEDZO = str(Path(sys.executable).with_name("fedzo"))
@@ -274,7 +274,7 @@ def test_summary_says_what_the_run_was(here, capsys):
     assert main(["run", "softmax", *sets, "--quiet", "--out", "run"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    result = Experiment.load("softmax", settings).run()
+    result = Experiment.load("softmax", parse_overrides(settings)).run()
     last = result.history[-1]
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
     assert re.fullmatch(r"\d+\.\d s", rows.pop("time"))

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 from fedzo.cli import main
-from fedzo.config.experiment import Experiment
+from fedzo.config.experiment import Experiment, merge_changes, parse_overrides
 from fedzo.config.sweep import settings_of, values_of
 
 SMALL = ["--set", "problem.dim=6", "--set", "problem.devices=4", "--set", "run.rounds=8"]
@@ -32,9 +32,9 @@ def swept(tmp_path_factory):
 
 
 def last_losses(rate, steps):
-    changes = [f"algorithm.learning_rate={rate}", f"algorithm.local_steps={steps}"]
-    overrides = [word for word in SMALL if word != "--set"]
-    experiment = Experiment.load("quadratic", [*overrides, *changes])
+    changes = {"algorithm": {"learning_rate": rate, "local_steps": steps}}
+    small = parse_overrides(word for word in SMALL if word != "--set")
+    experiment = Experiment.load("quadratic", merge_changes(small, changes))
     return [experiment.with_seed(seed).run().history[-1]["train_loss"] for seed in (0, 1)]
 
 
@@ -152,7 +152,7 @@ def test_bad_input_is_refused_before_anything_runs(grid, line, tmp_path, capsys)
 
 
 def test_settings_share_seeds(tmp_path):
-    first, second = settings_of("quadratic", [], ["algorithm.local_steps=1,2"], 3, tmp_path)
+    first, second = settings_of("quadratic", {}, ["algorithm.local_steps=1,2"], 3, tmp_path)
     for setting in (first, second):
         assert [run.experiment.options.seed for run in setting.runs] == [0, 1, 2]
     assert first.runs[0].folder == tmp_path / "local_steps=1" / "seed-0"

@@ -47,7 +47,7 @@ def history(folder):
 
 def test_leaves_the_folder_that_fedzo_run_leaves(tmp_path):
     start({**QUADRATIC, "run-dir": str(tmp_path / "there")})
-    Experiment.load("quadratic", ["run.rounds=6", "run.evaluate_every=3"]).run(tmp_path / "here")
+    Experiment.load("quadratic", {"run": {"rounds": 6, "evaluate_every": 3}}).run(tmp_path / "here")
     there, here = tmp_path / "there", tmp_path / "here"
     assert sorted(p.name for p in there.iterdir()) == sorted(p.name for p in here.iterdir())
     assert (there / "config.toml").read_bytes() == (here / "config.toml").read_bytes()
@@ -291,7 +291,7 @@ def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
 def test_budget_is_refused_where_it_could_not_be_kept():
     from fedzo.flower.simulation import simulation
 
-    experiment = Experiment.load("tuning", ["problem.max_queries=100"])
+    experiment = Experiment.load("tuning", {"problem": {"max_queries": 100}})
     with pytest.raises(UsageError, match="a budget of 100 queries is kept within one process"):
         experiment.run(engine=simulation(experiment))
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fedzo.paper import FIGURES, caption, find_figure
-from fedzo.paper.reproduce import plan_of
-from fedzo.paper.runs import run_of
+from fedzo.paper import FIGURES, find_figure
+from fedzo.paper.figure import NAMES, SYMBOLS, differences_of, settings_of, title_of
+from fedzo.paper.reproduce import Plan
 
 EACH = [(name, scale) for name in FIGURES for scale in ("quick", "paper")]
-ANY = "|".join(caption.SYMBOLS)
+ANY = "|".join(SYMBOLS)
 
 
 def set_to(tables):
@@ -65,7 +65,7 @@ def test_assigned():
 @pytest.fixture(scope="module", params=EACH, ids="-".join)
 def plan(request):
     name, scale = request.param
-    return plan_of(find_figure(name), scale, Path("out"))
+    return Plan(find_figure(name), scale, Path("out"))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_every_setting_of_every_curve_is_told(plan, curves):
             if settings[symbol] is not None:
                 said[label].setdefault(symbol, told)
     names = {
-        label: caption.NAMES[runs[0].experiment.tables["algorithm"]["name"]]
+        label: NAMES[runs[0].experiment.tables["algorithm"]["name"]]
         for label, runs in plan.runs.items()
     }
     for sentence in others:
@@ -134,7 +134,7 @@ def test_claims_are_about_what_is_there(plan, curves):
 
 def test_all_that_differs_from_the_paper_is_told(plan, curves):
     """And the paper's value beside it; nothing that does not differ."""
-    paper = plan_of(plan.figure, "paper", Path("out"))
+    paper = Plan(plan.figure, "paper", Path("out"))
     theirs = {label: set_to(runs[0].experiment.tables) for label, runs in paper.runs.items()}
     told = dict(re.findall(rf"(?<![\w.])({ANY}) = (.+? \(.+?\)(?: or .+? \(.+?\))*)", plan.caption))
     differing = {
@@ -191,13 +191,12 @@ def test_seeds_have_splits_of_their_own(plan):
         assert [(s["seed"], s["data_seed"]) for s in seeds] == [(i, i) for i in range(len(runs))]
 
 
-def test_words_by_hand(tmp_path):
+def test_words_by_hand():
     """A made-up change is seen: the test above compares, and does not repeat."""
     figure = find_figure("fig1b")
     tables = figure.tables("quick")
     tables["M = 5"]["algorithm"]["learning_rate"] = 0.005
-    assert "η: 0.005 (M = 5), 0.001 (M = 10; M = 25; M = 50)" in caption.settings(tables)
-    assert "η = 0.005 (0.001)" in caption.smaller(tables, figure.tables("paper"))
+    assert "η: 0.005 (M = 5), 0.001 (M = 10; M = 25; M = 50)" in settings_of(tables)
+    assert "η = 0.005 (0.001)" in differences_of(tables, figure.tables("paper"))
     tables["M = 5"]["algorithm"]["local_steps"] = 7
-    assert caption.title(figure.title, tables) == "Fig. 1b: attack loss, impact of M (N = 50)"
-    assert run_of(figure.curves[0].experiment(figure.scales["quick"]), 2, tmp_path)
+    assert title_of(figure.title, tables) == "Fig. 1b: attack loss, impact of M (N = 50)"

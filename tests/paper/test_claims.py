@@ -20,14 +20,7 @@ from fedzo.paper.claims import (
     speed,
     verdicts,
 )
-from fedzo.plots.interval import chance, interval, t_quantile
-
-
-@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 20, 99])
-def test_t_quantile(freedom, confidence):
-    exact = stats.t.ppf((1 + confidence) / 2, freedom)
-    assert t_quantile(confidence, freedom) == pytest.approx(exact, rel=1e-10)
+from fedzo.plots.interval import chance, interval
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 30])

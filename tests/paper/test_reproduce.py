@@ -13,10 +13,8 @@ from toys import FAST, LOST, SLOW, toy
 from fedzo.cli import main
 from fedzo.paper import ALL, find_figure
 from fedzo.paper.claims import reached
-from fedzo.paper.figure import Points
-from fedzo.paper.picture import axes_of
-from fedzo.paper.reproduce import figures_in, markdown, reproduce, seconds_left
-from fedzo.paper.runs import run_of
+from fedzo.paper.figure import Points, axes_of
+from fedzo.paper.reproduce import figures_in, markdown, reproduce, run_of, seconds_left
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import interval
 from fedzo.plots.series import series
@@ -80,7 +78,7 @@ def test_numbers_are_those_of_the_runs(reproduced):
     assert points["mean"] == pytest.approx(np.mean(gaps, axis=1), rel=1e-6)
     assert content["caption"] == (
         "tiny scale, which differs from the paper's (in brackets) in d = 10 (100), T = 30 (400); "
-        "3 seeds (mean, least and greatest), each with a split of its own"
+        "3 seeds (mean, least and greatest), each with its own split"
     )
     assert content["title"] == "A toy (N = 12, M = 10)"
     told = "For tests. d = 10, N = 12, M = 10, b1 = 5, b2 = 10, η = 0.01, μ = 0.001, T = 30."
@@ -215,13 +213,13 @@ def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("fedzo.cli.reproduce.MINUTE", 0.0)
     monkeypatch.setattr("fedzo.paper.reproduce.cores", lambda: 1)
     monkeypatch.setattr("fedzo.core.machine.cores", lambda: 1)
-    monkeypatch.setattr("fedzo.config.jobs._AROUND", 10.0)
+    monkeypatch.setattr("fedzo.config.jobs._OVERHEAD", 10.0)
     command = ["reproduce", "table1", "--scale", "tiny", "--seeds", "5", "--out", str(tmp_path)]
     assert main(command) == 0
     told = capfd.readouterr().err.splitlines()[0]
     # Ten runs of 10 s and a little; four of them.
     assert told == (
-        "about 1 min 40 s on one core, if nothing else runs; for a first look, about 40 s: "
+        "about 1 min 40 s on one core without other load; for a first look, about 40 s: "
         "fedzo reproduce table1 --seeds 2"
     )
     assert main(command) == 0
@@ -239,7 +237,7 @@ def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypat
     ("arguments", "message"),
     [
         (["fig9"], "no figure 'fig9'"),
-        (["victim"], "victim: the network cifar10-carlini is not there; python tools/train_victim"),
+        (["victim"], "victim: the network cifar10-carlini is missing; train it with "),
         (["table1", "--seeds", "0"], "--seeds 0: must be a whole number from 1 to 10,000"),
     ],
 )

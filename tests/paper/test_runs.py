@@ -12,11 +12,11 @@ import pytest
 from toys import toy
 
 from fedzo.config.experiment import Experiment
-from fedzo.config.jobs import do
-from fedzo.config.worker import OUTCOME
+from fedzo.config.jobs import OUTCOME, do
 from fedzo.errors import UsageError
-from fedzo.paper.runs import run_of
+from fedzo.paper.reproduce import run_of
 from fedzo.runs import RunFolder, read_history
+from raising import fails
 
 SCRIPT = Path(__file__).with_name("toys.py")
 
@@ -54,13 +54,18 @@ def test_runs_are_those_of_the_command(tmp_path):
 
 
 def test_name_depends_on_all_but_the_seed(tmp_path):
-    def folder(*overrides, seed=0):
-        return run_of(Experiment.load("quadratic", overrides), seed, tmp_path).folder
+    def folder(changes=None, seed=0):
+        return run_of(Experiment.load("quadratic", changes), seed, tmp_path).folder
 
-    assert folder().parent == folder(seed=5).parent == folder("run.seed=5").parent
+    assert folder().parent == folder(seed=5).parent == folder({"run": {"seed": 5}}).parent
     others = [
-        folder(o).parent
-        for o in ("algorithm.smoothing=0.01", "problem.dim=9", "run.rounds=7", "run.data_seed=1")
+        folder({table: {key: value}}).parent
+        for table, key, value in (
+            ("algorithm", "smoothing", 0.01),
+            ("problem", "dim", 9),
+            ("run", "rounds", 7),
+            ("run", "data_seed", 1),
+        )
     ]
     assert len({*others, folder().parent}) == 5
 
@@ -173,7 +178,7 @@ def test_damaged_run_is_told_before_others_are_done(name, content, done, tmp_pat
     (one.folder / name).unlink()
     if content is not None:
         (one.folder / name).write_text(content)
-    with pytest.raises(UsageError, match="seed-0 is damaged: remove it, and it will be run again"):
+    with fails("damaged-run", UsageError):
         do([other, one], 1)
     assert not other.folder.exists()
 
@@ -189,9 +194,11 @@ def test_worker_goes_quietly(tmp_path):
 
 def test_run_that_cannot_be(tmp_path):
     """What a run cannot do is told in one line, by its folder."""
-    experiment = Experiment.load("softmax", ["problem.devices=4001"])
-    with pytest.raises(UsageError, match=r"seed-0: problem\.devices = 4001"):
-        do([run_of(experiment, 0, tmp_path)], 1)
+    experiment = Experiment.load("softmax", {"problem": {"devices": 4001}})
+    run = run_of(experiment, 0, tmp_path)
+    with fails("run-failed", UsageError) as caught:
+        do([run], 1)
+    assert str(caught.value).startswith(f"{run.folder}: problem.devices = 4001")
 
 
 def test_work_goes_with_queries_and_with_what_one_takes(tmp_path):
@@ -200,6 +207,6 @@ def test_work_goes_with_queries_and_with_what_one_takes(tmp_path):
         for rounds in (1000, 2000)
     )
     assert two[5] - one[5] == pytest.approx(5 * (two[1] - one[1]))
-    attack = run_of(Experiment.load("attack", ["run.rounds=1"]), 0, tmp_path)
-    softmax = run_of(Experiment.load("softmax", ["run.rounds=10"]), 0, tmp_path)
+    attack = run_of(Experiment.load("attack", {"run": {"rounds": 1}}), 0, tmp_path)
+    softmax = run_of(Experiment.load("softmax", {"run": {"rounds": 10}}), 0, tmp_path)
     assert attack.work > softmax.work  # 16,800 answers of a network, and 525,000 products

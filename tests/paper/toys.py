@@ -8,15 +8,16 @@ from fedzo.paper.figure import Curve, Figure, Panel, Points, Scale
 from fedzo.paper.reproduce import reproduce
 
 SLOW, FAST, LOST = "H = 1", "H = 5", "η = 1e160"
+TINY = {"dim": 10, "devices": 12}
 
 
 def toy(rounds=30, seeds=3, lost=False):
     curves = [
-        Curve(SLOW, ("algorithm.local_steps=1",), colour=0),
-        Curve(FAST, ("algorithm.local_steps=5",), colour=1, dashed=True),
+        Curve(SLOW, {"algorithm": {"local_steps": 1}}, colour=0),
+        Curve(FAST, {"algorithm": {"local_steps": 5}}, colour=1, dashed=True),
     ]
     if lost:
-        curves.append(Curve(LOST, ("algorithm.learning_rate=1e160",), colour=2))
+        curves.append(Curve(LOST, {"algorithm": {"learning_rate": 1e160}}, colour=2))
     return Figure(
         name="table1",  # a name that readers of the folder know
         title="A toy",
@@ -37,10 +38,8 @@ def toy(rounds=30, seeds=3, lost=False):
             ),
         ),
         scales={
-            "tiny": Scale(
-                "quadratic", rounds, seeds, ("problem.dim=10", "problem.devices=12"), points=10
-            ),
-            "paper": Scale("quadratic", rounds=400, seeds=5, changes=("problem.devices=12",)),
+            "tiny": Scale("quadratic", rounds, seeds, {"problem": TINY}, points=10),
+            "paper": Scale("quadratic", rounds=400, seeds=5, changes={"problem": {"devices": 12}}),
         },
     )
 

@@ -9,9 +9,8 @@ from matplotlib.image import imread
 
 from fedzo.cli import main
 from fedzo.errors import FedzoError, UsageError
-from fedzo.plots.curves import draw_curves
-from fedzo.plots.series import covered
-from fedzo.plots.style import COLOURS
+from fedzo.plots.figures import draw_curves
+from fedzo.plots.series import COLOURS, covered
 from fedzo.runs import read_runs
 
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.image import imread
 
 from fedzo.data import partition
-from fedzo.plots.partition import _table, _title, draw_partition
+from fedzo.plots.figures import _table, _title, draw_partition
 
 LABELS = np.array([0, 0, 1, 2, 2, 2, 0])
 PARTS = [np.array([0, 2]), np.array([1, 6]), np.array([3, 4, 5])]
@@ -23,7 +23,7 @@ def test_table_counts_classes_by_device() -> None:
 def test_title_tells_sizes_and_classes() -> None:
     assert _title(_table(LABELS, PARTS, "abcd")) == (
         "7 samples on 3 devices\n"
-        "samples a device: 2 to 3, median 2  |  classes a device: 1 to 2, median 1"
+        "2 to 3 samples per device, median 2  |  1 to 2 classes per device, median 1"
     )
 
 

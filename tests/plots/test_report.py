@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from fedzo.cli import main
-from fedzo.paper.report import write_report
-from fedzo.paper.runs_report import figures_of_runs
+from fedzo.paper.report import figures_of_runs, write_report
 from fedzo.plots.page import page
 from fedzo.plots.series import axes_of_runs
 from fedzo.runs import read_runs

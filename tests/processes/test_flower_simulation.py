@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from loopback import LIMIT, open_to_others, rounds_done, until, without
 
-from fedzo.config.experiment import Experiment
+from fedzo.config.experiment import Experiment, parse_overrides
 from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
@@ -37,7 +37,7 @@ def test_simulation_is_the_same_run(tmp_path, changes):
     overrides = ["run.rounds=10", "flower.nodes=3", *changes]
     out = tmp_path / "run"
     fedzo_run("softmax", "--engine", "flower", "--out", str(out), *set_all(overrides))
-    experiment = Experiment.load("softmax", overrides)
+    experiment = Experiment.load("softmax", parse_overrides(overrides))
     result = experiment.run(tmp_path / "here")
     x = np.load(out / "model.npy")
     assert np.abs(x - result.x).max() <= 1e-6 * np.abs(result.x).max()

@@ -19,7 +19,7 @@ from fedzo.runs.auto import choose
 from fedzo.theory import report
 from fedzo.theory.bounds import Constants
 from fedzo.uplinks.base import RunSetting
-from raising import rejects
+from raising import fails, rejects
 
 AUTO = fedzo.FedZO(
     learning_rate="auto",
@@ -348,13 +348,11 @@ def test_by_a_configuration(tmp_path, monkeypatch):
 
 def test_any_other_word_is_refused():
     with rejects("algorithm.learning_rate"):
-        Experiment.load("quadratic", ["algorithm.learning_rate=best"])
+        Experiment.load("quadratic", {"algorithm": {"learning_rate": "best"}})
     with rejects("learning_rate"):
         fedzo.FedZO(learning_rate="best")
-    assert (
-        type(Experiment.load("quadratic", ["algorithm.learning_rate=1"]).algorithm.learning_rate)
-        is float
-    )
+    experiment = Experiment.load("quadratic", {"algorithm": {"learning_rate": 1}})
+    assert type(experiment.algorithm.learning_rate) is float
 
 
 def test_who_cannot_choose_says_so():
@@ -363,18 +361,18 @@ def test_who_cannot_choose_says_so():
         pytest.raises(UsageError),
     ):
         begin(AUTO, START, federation, fedzo.Ideal())
-    with pytest.raises(UsageError):
+    with fails("auto-without-run"):
         report(AUTO, Constants(L=1.0, gap=1.0, sigma_g=1.0), devices=4, dim=6, rounds=10)
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("quadratic", 60), ("softmax", 20), ("tuning", 16)])
 def test_as_good_as_the_numbers_that_ship(name, rounds):
     """Within 10 % of the loss, at no more queries than the shipped run has."""
-    settings = [f"run.rounds={rounds}"]
+    settings = {"run": {"rounds": rounds}}
     shipped = Experiment.load(name, settings).run()
-    auto = ["algorithm.learning_rate=auto", "algorithm.smoothing=auto"]
+    auto = {"algorithm": {"learning_rate": "auto", "smoothing": "auto"}}
     a_round = shipped.queries // rounds
-    result = Experiment.load(name, settings + auto).run(
+    result = Experiment.load(name, settings | auto).run(
         callback=lambda progress: progress.queries + a_round > shipped.queries
     )
     assert result.queries <= shipped.queries

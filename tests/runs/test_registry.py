@@ -131,18 +131,19 @@ def test_a_file_names_parts_that_lie_beside_it(own):
 
 
 def test_settings_of_own_parts_can_be_set(own):
-    sets = ["server.keep=0.25", "uplink.gain=2", "algorithm.pull=0.5", "run.rounds=3"]
-    result = Experiment.load(FILE, sets).run()
+    changes = {"server": {"keep": 0.25}, "uplink": {"gain": 2}, "algorithm": {"pull": 0.5}}
+    result = Experiment.load(FILE, changes | {"run": {"rounds": 3}}).run()
     np.testing.assert_allclose(result.last, end(3, 0.25, 2.0, 0.5), rtol=1e-12)
 
 
 def test_another_part_leaves_behind_the_keys_of_the_old_one(own):
-    experiment = Experiment.load(FILE, ["uplink.name=ideal", "server.name=mean"])
+    experiment = Experiment.load(FILE, {"uplink": {"name": "ideal"}, "server": {"name": "mean"}})
     assert (experiment.tables["uplink"], experiment.tables["server"]) == (
         {"name": "ideal"},
         {"name": "mean"},
     )
-    back = Experiment.load("quadratic", [f"server.name={own}:Momentum", "server.keep=0.1"])
+    server = {"name": f"{own}:Momentum", "keep": 0.1}
+    back = Experiment.load("quadratic", {"server": server})
     assert back.algorithm.server.keep == 0.1
 
 

@@ -18,7 +18,7 @@ from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
-from fedzo.plots.trials import draw_trials
+from fedzo.plots.tuning import draw_trials
 from fedzo.problems.function import OnFailure
 from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Training, Tuning
 from fedzo.runs.history import RESERVED

@@ -1,7 +1,7 @@
-"""The command line, one file a command.
+"""The command line, one file per command.
 
-``main`` parses the arguments, runs the command and turns what went wrong into one line and an exit
-code. This is the top of the house: it may import every room, and no room imports it.
+``main`` parses the arguments and runs the command. It turns errors into one line and an exit code.
+This room may import every other room, and no room imports it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     The codes are those of :class:`~fedzo.cli.common.Exit`.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal may not know the letter η
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not support the letter η
             stream.reconfigure(errors="replace")
     try:
         parser = _parser()
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException) -> Exit:
-    """Say in one line what went wrong, or show the user's own code where it did; else raise."""
+    """Print an error in one line, or the traceback of the user's code; raise all other errors."""
     if isinstance(error, FedzoError):
         code = _code_of(error)
     elif isinstance(error, MemoryError):
@@ -66,20 +66,20 @@ def _explain(error: BaseException) -> Exit:
 
 
 def _complain(message: str, code: Exit) -> Exit:
-    """Say in one line what went wrong, if anybody can read it."""
+    """Print an error in one line."""
     lines = "\n".join(one_line(line) for line in message.split("\n"))  # data errors have several
     show(f"fedzo: error: {lines}")
     return code
 
 
 def _flush() -> None:
-    """Have the output written; a reader who has had enough, or a full disk, changes nothing."""
+    """Flush the output; ignore a closed pipe and a full disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            with suppress(OSError, ValueError):  # or Python complains of it at its own end
+            with suppress(OSError, ValueError):  # or Python reports it again when it exits
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -90,7 +90,7 @@ def _code_of(error: FedzoError) -> Exit:
 
 
 def _show_own_error(error: BaseException) -> bool:
-    """Show an error that came out of the user's own code, from there on; False if it did not."""
+    """Print the traceback of an error in the user's code; return False for any other error."""
     from fedzo.core.importing import own_traceback
 
     own = own_traceback(error)
@@ -104,11 +104,11 @@ def _show_own_error(error: BaseException) -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains as everything else does: in one line. Its subcommands' parsers are of its kind."""
+    """Reports errors in one line, as all commands do. Parsers of subcommands inherit this."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments, and end with the exit code of bad input."""
-        raise UsageError(f"{message} ({self.prog} --help)")
+        """Raise UsageError, which ends with the exit code of bad input."""
+        raise UsageError(f"{message} ({self.prog} --help)", code="bad-arguments")
 
 
 def _parser() -> argparse.ArgumentParser:

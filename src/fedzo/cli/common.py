@@ -1,23 +1,29 @@
-"""What several commands share: exit codes, options, and how they complain."""
+"""What several commands share: exit codes, options, progress, and messages about bad input."""
 
 from __future__ import annotations
 
 import argparse
 import enum
+import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Self, TextIO
 
 from fedzo.errors import CannotWrite, UsageError, shown
 
-MOST_SEEDS = 10_000  # each has a folder of its own
+if TYPE_CHECKING:
+    from fedzo.config.experiment import Experiment
+
+MOST_SEEDS = 10_000  # each has a folder
 
 
 class Exit(enum.IntEnum):
     """The exit codes of every command; ``docs/configuration.md`` explains them."""
 
     DONE = 0
-    OWN_CODE = 1  # the user's own code raised an error
+    OWN_CODE = 1  # the user's code raised an error
     NOTHING_RUN = 2  # bad input
     NO_SUCCESS = 3  # the run diverged, or did not improve on the start
     HALTED = 4  # the run could not continue
@@ -25,9 +31,43 @@ class Exit(enum.IntEnum):
     INTERRUPTED = 130  # it can be resumed
 
 
+class BatchProgress:
+    """Shows the progress of many runs in one line: runs done, share of the work, time left.
+
+    Without a terminal, it writes a plain line after each twentieth of the work.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        from fedzo.core.progress import LiveLine
+
+        self._line = LiveLine(sys.stderr if stream is None else stream)
+        self._began = time.monotonic()
+        self._twentieth = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._line.close()
+
+    def __call__(self, share: float, done: int, runs: int) -> None:
+        """Show the share of the work done, and the number of runs done."""
+        from fedzo.core.progress import duration
+
+        seconds = time.monotonic() - self._began
+        text = f"{done}/{runs} runs  {share:.0%}"
+        if share > 0.01:
+            text += f"  {duration(seconds * (1 - share) / share)} left"
+        if self._line.live:
+            self._line.rewrite(text)
+        elif int(20 * share) > self._twentieth or done == runs:
+            self._twentieth = int(20 * share)
+            self._line.write(text + "\n")
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a command that reads a configuration."""
-    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a name that ships")
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a shipped name")
     parser.add_argument(
         "--set",
         action="append",
@@ -35,6 +75,13 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE.KEY=VALUE",
         help="change a setting; may be given several times",
     )
+
+
+def load(arguments: argparse.Namespace) -> Experiment:
+    """Return the experiment of the arguments CONFIG and ``--set``."""
+    from fedzo.config.experiment import Experiment, parse_overrides
+
+    return Experiment.load(arguments.config, parse_overrides(arguments.set))
 
 
 def say(text: str) -> None:
@@ -46,19 +93,19 @@ def say(text: str) -> None:
 def check_seeds(seeds: int | None) -> None:
     """Raise unless ``--seeds`` is a number of runs."""
     if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
-        raise UsageError(f"--seeds {shown(seeds)}: must be a whole number from 1 to {MOST_SEEDS:,}")
+        words = f"--seeds {shown(seeds)}: must be a whole number from 1 to {MOST_SEEDS:,}"
+        raise UsageError(words, code="bad-seeds")
 
 
 def draw_to(out: Path, draw: Callable[[], None]) -> None:
-    """Draw a picture; complain in one line where its file cannot be written."""
+    """Draw a picture, and print its path; raise UsageError if its file cannot be written."""
     try:
         draw()
     except CannotWrite as error:
         if isinstance(error.__cause__, FileNotFoundError | PermissionError | NotADirectoryError):
-            raise UsageError(str(error)) from error  # not a place to write to: bad input
+            raise UsageError(str(error), code=error.code) from error  # bad input
         raise
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error
-    except ValueError as error:  # an unknown format
-        raise UsageError(f"cannot write {out}: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: an unknown format
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot write {out}: {reason}", code="cannot-write") from error
     print(out)

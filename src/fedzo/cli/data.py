@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedzo.cli.common import add_config, draw_to
+from fedzo.cli.common import add_config, draw_to, load
 from fedzo.errors import UsageError
 
 
@@ -14,18 +14,20 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("data", help="list, fetch or show data")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    actions.add_parser("list", help="data sets, and where they are").set_defaults(command=list_data)
+    actions.add_parser("list", help="list data sets and their folders").set_defaults(
+        command=list_data
+    )
     getter = actions.add_parser("get", help="fetch a data set into the cache")
     getter.add_argument("name", metavar="NAME")
     getter.set_defaults(command=get)
-    shower = actions.add_parser("show", help="draw which device holds what")
+    shower = actions.add_parser("show", help="draw the data of each device")
     add_config(shower)
     shower.add_argument("--out", type=Path, default=Path("split.png"), metavar="FILE")
     shower.set_defaults(command=show)
 
 
 def list_data(_arguments: argparse.Namespace) -> int:
-    """Print the data sets, and where they are."""
+    """Print the data sets and their folders."""
     from fedzo import data
 
     for entry in data.catalogue():
@@ -35,7 +37,7 @@ def list_data(_arguments: argparse.Namespace) -> int:
 
 
 def get(arguments: argparse.Namespace) -> int:
-    """Fetch a data set, and print where it is."""
+    """Fetch a data set, and print its folder."""
     from fedzo import data
 
     print(f"{arguments.name}: {data.get(arguments.name)}")
@@ -43,16 +45,13 @@ def get(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Draw which device holds what."""
-    from fedzo.config.experiment import Experiment
-    from fedzo.plots.partition import draw_partition
+    """Draw the data of each device."""
+    from fedzo.plots.figures import draw_partition
     from fedzo.problems import Softmax
 
-    experiment = Experiment.load(arguments.config, arguments.set)
-    problem = experiment.problem()
+    problem = load(arguments).problem()
     if not isinstance(problem, Softmax):
-        raise UsageError(f"{arguments.config}: this problem has no data to show")
-    labels, classes = problem.data.train_labels, problem.data.classes
-    draw = lambda: draw_partition(labels, problem.parts, classes, arguments.out)  # noqa: E731
-    draw_to(arguments.out, draw)
+        raise UsageError(f"{arguments.config}: this problem has no data to show", code="no-data")
+    labels, classes, out = problem.data.train_labels, problem.data.classes, arguments.out
+    draw_to(out, lambda: draw_partition(labels, problem.parts, classes, out))
     return 0

@@ -1,7 +1,7 @@
-"""Measure this machine: the kernels, a whole round against its floor, how cost grows.
+"""Measure this machine: the kernels, a round against its lower bound, how the cost grows.
 
-Times are medians over repeats; what is compared is measured in turns, in one process, so
-that a noisy machine is noisy for both.
+Times are medians over repeats. Actions that are compared alternate in one process, so that other
+load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAPER = FedZO(
 
 
 class Synthetic(Objective):
-    """f_i(x) = 1/2 |x - c_i|^2 with c_i made up on the spot: no memory grows with N."""
+    """f_i(x) = 1/2 |x - c_i|^2 with c_i computed on demand: memory does not grow with N."""
 
     def __init__(self, dim: int, devices: int) -> None:
         self.dim, self.devices = dim, devices
@@ -82,10 +82,10 @@ class Synthetic(Objective):
 def medians(
     actions: Mapping[str, Callable[[], object]], repeats: int, burst: int = 1
 ) -> dict[str, float]:
-    """Return the median seconds of each action, all of them measured in turns.
+    """Return the median seconds of each action; the actions alternate.
 
-    A turn is ``burst`` calls: where an action is meant to find its data in the cache, the
-    others must not throw them out before each call.
+    An action is called ``burst`` times in a row: if its data should be in the cache, the other
+    actions must not evict them before each call.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for action in actions.values():
@@ -110,7 +110,7 @@ def one_round(
 
 
 def paper_problem() -> Softmax:
-    """Return the softmax problem of the paper, on the whole data if this machine has them."""
+    """Return the softmax problem of the paper, on the whole data set if it is in the cache."""
     here = {entry.name: entry.folder for entry in data.catalogue()}
     return softmax("fashion-mnist" if here["fashion-mnist"] else "fashion-mnist-mini")
 
@@ -173,7 +173,7 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
 
 
 def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> float:
-    """Time a round of the paper's setting against the least that it could take."""
+    """Time a round of the paper's setting against a lower bound."""
     engine, action = one_round(problem, PAPER, None)
     with engine:
         seconds = medians({"round": action}, repeats)["round"]
@@ -193,7 +193,7 @@ def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> floa
 
 
 def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
-    """Time what an uplink does with a round's updates, and a server's rebuilding of them."""
+    """Time the aggregation of a round's updates by each uplink, and their reconstruction."""
     x, seed = problem.initial(), 0
     rate, devices = float(PAPER.learning_rate), range(PAPER.participants or 0)
     task = LocalSteps(PAPER, x, rate, seed=seed, devices=devices)
@@ -219,7 +219,7 @@ def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
 
 
 def _attack(repeats: int) -> None:
-    """Time an attack's round, and the model alone on as many images, in turns."""
+    """Time a round of an attack, alternately with the model alone on as many images."""
     problem = attack(devices=10)
     algorithm = FedZO(batch_size=25, directions=20, local_steps=2)
     images = 10 * 2 * 25 * 21
@@ -236,7 +236,7 @@ def _attack(repeats: int) -> None:
 
 def _growth(repeats: int) -> None:
     """Print how a round's time grows: the slope of log time against log of each parameter."""
-    print("\nhow a round's time grows, d=2000, M=10, H=5, b2=20 but for what is named")
+    print("\nhow a round's time grows: one parameter varies from d=2000, M=10, H=5, b2=20")
     rows: dict[str, tuple[Sequence[int], Callable[[int], tuple[Objective, dict[str, int]]]]] = {
         "devices N": ((100, 1000, 10_000, 100_000), lambda v: (Synthetic(2000, v), {})),
         "participants M": (

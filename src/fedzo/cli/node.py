@@ -16,8 +16,8 @@ OPTIONS = {
     "--auth-supernode-private-key": ("FILE", "the node's private key"),
     "--node-config": ("CONFIG", "the node's configuration, such as 'node-file=\"node.toml\"'"),
     "--host": ("ADDRESS", "the address that the node listens on for its own processes"),
-    "--port": ("PORT", "the port for these; each node of a host needs its own"),
-    "--max-retries": ("N", "how often to try again to reach the server"),
+    "--port": ("PORT", "the port for these; each node of a host needs another"),
+    "--max-retries": ("N", "how many times to retry to reach the server"),
     "--max-wait-time": ("SECONDS", "how long to try to reach the server"),
 }
 
@@ -27,7 +27,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("node", help="start a node of a federation")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     text = (
-        "Start a Flower SuperNode that runs only the apps which its node file lists under `apps`. "
+        "Start a Flower SuperNode that runs only the apps listed under `apps` in its node file. "
         "The options are those of flower-supernode."
     )
     action = actions.add_parser("start", help="start a node", description=text)
@@ -39,7 +39,7 @@ def add_command(commands: Any) -> None:
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Start the node, and stay until it ends."""
+    """Start the node, and wait until it ends."""
     given = {option: getattr(arguments, option[2:].replace("-", "_")) for option in OPTIONS}
     passed = [f"{option}={value}" for option, value in given.items() if value is not None]
     passed += ["--insecure"] if arguments.insecure else []

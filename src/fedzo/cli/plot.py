@@ -42,7 +42,7 @@ def add_command(commands: Any) -> None:
 
 def plot(arguments: argparse.Namespace) -> int:
     """Draw the curves of the runs in one picture."""
-    from fedzo.plots.curves import check_keys, draw_curves
+    from fedzo.plots.figures import check_keys, draw_curves
     from fedzo.runs.history import read_runs
 
     alone = arguments.runs[0] if len(arguments.runs) == 1 else Path()
@@ -54,15 +54,17 @@ def plot(arguments: argparse.Namespace) -> int:
     try:
         check_keys(runs, x, y)
     except InvalidValue as error:
-        raise UsageError(f"--{error}") from error
+        raise UsageError(f"--{error}", code="unknown-key") from error
     draw_to(out, lambda: draw_curves(runs, out, x, y, arguments.logx, arguments.logy))
     return 0
 
 
 def _labels(given: list[str], runs: int) -> list[str]:
-    """Return the labels, if there is one for each run and no two are the same."""
+    """Return the labels; raise unless they differ, and there is one per run."""
     if len(set(given)) != len(given):
-        raise UsageError(f"--label {' '.join(given)}: two runs have the same name")
+        words = f"--label {' '.join(given)}: two runs have the same name"
+        raise UsageError(words, code="bad-labels")
     if len(given) != runs:
-        raise UsageError(f"--label {' '.join(given)}: {len(given)} names for {runs} runs")
+        words = f"--label {' '.join(given)}: {len(given)} names for {runs} runs"
+        raise UsageError(words, code="bad-labels")
     return given

@@ -1,13 +1,12 @@
-"""``fedzo reproduce``: figures of the paper, and its claims judged."""
+"""``fedzo reproduce``: draw figures of the paper, and judge its claims."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import check_seeds, say
+from fedzo.cli.common import BatchProgress, check_seeds, say
 from fedzo.core.progress import show
 from fedzo.errors import UsageError
 from fedzo.paper import ALL, FIGURES
@@ -25,20 +24,20 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "reproduce",
         help="reproduce figures of the paper, judge its claims",
-        description="Run what figures show, draw them and judge the paper's claims. What DIR has "
-        "of the runs is not done again, so an interrupted reproduction resumes where it stopped.",
+        description="Do the runs of figures, draw them and judge the paper's claims. Runs that DIR "
+        "already holds are not repeated, so an interrupted reproduction resumes where it stopped.",
     )
     parser.add_argument(
-        "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all (but victim)"
+        "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all (except victim)"
     )
     parser.add_argument(
         "--scale",
         choices=SCALES,
         default="quick",
-        help="minutes a figure (the default), or the paper's own size",
+        help="minutes per figure (the default), or the paper's size",
     )
     parser.add_argument(
-        "--seeds", type=int, metavar="K", help="how many; the scale's own by default"
+        "--seeds", type=int, metavar="K", help="number of seeds; that of the scale by default"
     )
     parser.add_argument(
         "--out",
@@ -51,8 +50,7 @@ def add_command(commands: Any) -> None:
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Run what is missing, draw, judge, and write the report."""
-    from fedzo.cli.overall import Overall
+    """Do the missing runs, draw the figures, judge the claims, and write the report."""
     from fedzo.paper import find_figure
     from fedzo.paper.report import write_report
     from fedzo.paper.reproduce import reproduce as run_figures
@@ -64,15 +62,10 @@ def reproduce(arguments: argparse.Namespace) -> int:
     names = dict.fromkeys(name for each in asked for name in each)
     figures = [find_figure(name) for name in names]
     _check_models(figures, arguments.scale)
-    _tell_time(figures, arguments)
-    line = Overall(sys.stderr)
-    try:
-        with Interrupts():
-            judged = run_figures(
-                figures, arguments.scale, arguments.out, arguments.seeds, report=line
-            )
-    finally:
-        line.close()
+    _print_time(figures, arguments)
+    scale, seeds = arguments.scale, arguments.seeds
+    with BatchProgress() as progress, Interrupts():
+        judged = run_figures(figures, scale, arguments.out, seeds, report=progress)
     for name, claims in judged.items():
         for claim in claims:
             say(f"{name:<11}{claim['verdict']:<15}{claim['text']}")
@@ -83,21 +76,20 @@ def reproduce(arguments: argparse.Namespace) -> int:
 
 
 def _check_models(figures: list[Figure], scale: str) -> None:
-    """Raise where a figure attacks a network that is not there."""
+    """Raise if a figure attacks a network that is not installed."""
     from fedzo.models.loading import shipped
 
     for figure in figures:
         for tables in figure.tables(scale).values():
             model = tables["problem"].get("model")
             if model is not None and model not in shipped():
-                made = f"python tools/train_victim.py {model.rpartition('-')[2]}"
-                raise UsageError(
-                    f"{figure.name}: the network {model} is not there; {made} makes it"
-                )
+                command = f"python tools/train_victim.py {model.rpartition('-')[2]}"
+                words = f"{figure.name}: the network {model} is missing; train it with {command}"
+                raise UsageError(words, code="missing-model")
 
 
-def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
-    """Say how long it will take, and what would be a smaller start."""
+def _print_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
+    """Print the estimated time, and a shorter command to start with."""
     from fedzo.core.machine import cores
     from fedzo.core.progress import duration
     from fedzo.paper.reproduce import seconds_left
@@ -111,7 +103,7 @@ def _tell_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
         return
     count = cores()
     on = f"{count} cores" if count > 1 else "one core"
-    text = f"about {duration(seconds)} on {on}, if nothing else runs"
+    text = f"about {duration(seconds)} on {on} without other load"
     least = min(figures, key=lambda each: left([each], SCALES[0], LEAST))
     less = left([least], SCALES[0], LEAST)
     if less < seconds / 2:

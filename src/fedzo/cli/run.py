@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import Exit, add_config, check_seeds, say
+from fedzo.cli.common import Exit, add_config, check_seeds, load, say
 from fedzo.core.progress import show
 from fedzo.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
-    from fedzo.runs.callbacks import Interrupts
     from fedzo.runs.minimize import Backend
     from fedzo.runs.result import Callback, Result
 
@@ -22,7 +22,9 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("run", help="run a configuration")
     add_config(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the run's files go")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder for the files of the run"
+    )
     parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in DIR")
     parser.add_argument(
         "--repair",
@@ -41,30 +43,47 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one seed or several, and say how to resume what was interrupted."""
-    from fedzo.config.experiment import Experiment
-    from fedzo.runs.callbacks import Interrupts
+    """Run one seed or several; after an interrupt, print the command that resumes."""
+    from fedzo.runs.callbacks import Interrupts, ProgressLine
+    from fedzo.runs.result import Status
     from fedzo.runs.store import RunFolder
 
     arguments.resume = arguments.resume or arguments.repair
-    experiment = Experiment.load(arguments.config, arguments.set)
+    experiment = load(arguments)
     out = _out(arguments, experiment.name)
-    several = arguments.seeds is not None
     check_seeds(arguments.seeds)
+    several, first = arguments.seeds is not None, experiment.options.seed
+    runs, begun = {out: experiment}, {out} if arguments.resume else set()
+    if several:
+        seeds = range(first, first + arguments.seeds)
+        runs = {out / f"seed-{seed}": experiment.with_seed(seed) for seed in seeds}
+        begun = _begun(runs, out, arguments.resume)
+    codes: dict[str, Exit] = {}
     try:
         with Interrupts() as interrupts:
+            for folder, one in runs.items():
+                how: Any = "repair" if folder in begun and arguments.repair else folder in begun
+                watchers: list[Callback] = [] if arguments.quiet else [ProgressLine()]
+                engine = _engine(arguments.engine, one)
+                result = one.run(folder, how, [*watchers, interrupts], engine)
+                say(_summary(result, folder))
+                if result.status == Status.INTERRUPTED:
+                    raise KeyboardInterrupt
+                codes[folder.name] = _code_of(result)
+                if several:
+                    RunFolder(out).mark.touch()  # the picture of all seeds goes there
             if several:
-                return _run_seeds(experiment, out, arguments, interrupts)
-            return _run_one(experiment, out, arguments.resume, arguments, interrupts)
+                _draw_seeds(list(runs), codes, out)
     except KeyboardInterrupt:
-        first = out / f"seed-{experiment.options.seed}" if several else out
-        if RunFolder(first).has_run():
-            command = ["fedzo", "run", str(RunFolder(first).config), "--resume"]
-            command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
-            command += ["--engine", "flower"] if arguments.engine == "flower" else []
-            show(f"to resume: {shlex.join(command)}")
-            return Exit.INTERRUPTED
-        raise
+        started = next(iter(runs))
+        if not RunFolder(started).has_run():
+            raise
+        command = ["fedzo", "run", str(RunFolder(started).config), "--resume"]
+        command += ["--seeds", str(arguments.seeds), "--out", str(out)] if several else []
+        command += ["--engine", "flower"] if arguments.engine == "flower" else []
+        show(f"to resume: {shlex.join(command)}")
+        return Exit.INTERRUPTED
+    return max(codes.values())
 
 
 def _engine(name: str, experiment: Experiment) -> Backend | None:
@@ -88,31 +107,27 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
             return path
         if path.name == "config.toml" and path.is_file():
             return path.parent
-        raise UsageError("--resume needs --out DIR, the folder of the run to resume")
+        words = "--resume needs --out DIR, the folder of the run to resume"
+        raise UsageError(words, code="resume-without-folder")
     folder, number = Path("runs") / name, 2
     while folder.exists():
         folder, number = Path("runs") / f"{name}-{number}", number + 1
     return folder
 
 
-def _run_one(
-    experiment: Experiment,
-    out: Path,
-    resume: bool,
-    arguments: argparse.Namespace,
-    interrupts: Interrupts,
-) -> Exit:
-    from fedzo.runs.callbacks import ProgressLine
-    from fedzo.runs.result import Status
+def _begun(runs: Iterable[Path], out: Path, resume: bool) -> set[Path]:
+    """Return the folders of seeds that hold a run: some may be finished, some not begun."""
+    from fedzo.runs.store import RunFolder
 
-    callbacks: list[Callback] = [] if arguments.quiet else [ProgressLine()]
-    watchers: list[Callback] = [*callbacks, interrupts]
-    how: Any = "repair" if resume and arguments.repair else resume
-    result = experiment.run(out, how, watchers, _engine(arguments.engine, experiment))
-    say(_summary(result, out))
-    if result.status == Status.INTERRUPTED:
-        raise KeyboardInterrupt
-    return _code_of(result)
+    begun = [folder for folder in runs if RunFolder(folder).has_run()]
+    if begun and not resume:
+        words = f"{begun[0]} already holds a run: resume it or choose another folder"
+        raise UsageError(words, code="folder-has-run")
+    if resume and not begun:
+        raise UsageError(f"{out} does not contain a run to resume", code="no-run")
+    if not begun:
+        RunFolder(out).check_free()
+    return set(begun)
 
 
 def _code_of(result: Result) -> Exit:
@@ -123,38 +138,19 @@ def _code_of(result: Result) -> Exit:
     return Exit.HALTED if result.status == Status.HALTED else Exit.NO_SUCCESS
 
 
-def _run_seeds(
-    experiment: Experiment, out: Path, arguments: argparse.Namespace, interrupts: Interrupts
-) -> int:
-    from fedzo.plots.curves import draw_curves
+def _draw_seeds(folders: list[Path], codes: Mapping[str, Exit], out: Path) -> None:
+    """Draw all seeds as one band, or as a curve each if some ended early."""
+    from fedzo.plots.figures import draw_curves
     from fedzo.runs.history import read_runs
     from fedzo.runs.store import RunFolder
 
-    first = experiment.options.seed
-    seeds = range(first, first + arguments.seeds)
-    runs = {out / f"seed-{seed}": experiment.with_seed(seed) for seed in seeds}
-    begun = [folder for folder in runs if RunFolder(folder).has_run()]
-    if begun and not arguments.resume:
-        raise UsageError(f"{begun[0]} already holds a run: resume it or choose another folder")
-    if arguments.resume and not begun:
-        raise UsageError(f"{out} does not contain a run to resume")
-    whole = RunFolder(out)
-    if not begun:
-        whole.check_free()
-    codes = {}
-    for folder, one in runs.items():
-        # Of several seeds some may be finished, some half done, some not begun.
-        codes[folder.name] = _run_one(one, folder, folder in begun, arguments, interrupts)
-        whole.mark.touch()  # the picture of all seeds goes here
     failed = [name for name, code in codes.items() if code != Exit.DONE]
-    # One band for all; a curve each where some have ended before the others.
-    drawn = [f for f in runs if RunFolder(f).history.exists()] if failed else [out]
+    drawn = [f for f in folders if RunFolder(f).history.exists()] if failed else [out]
     if drawn:
         draw_curves(read_runs(drawn), out / "curves.png")
         say(f"all seeds     {out / 'curves.png'}")
     if failed:
-        say(f"failed        {len(failed)} of {len(runs)}: {', '.join(failed)}")
-    return max(codes.values())
+        say(f"failed        {len(failed)} of {len(folders)}: {', '.join(failed)}")
 
 
 def _summary(result: Result, out: Path) -> str:
@@ -174,24 +170,18 @@ def _summary(result: Result, out: Path) -> str:
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
         ("files", f"{out}/: {' '.join(_files(out))}"),
     ]
-    if dropped := result.dropped:
+    if dropped := [one for record in result.history for one in record.get("dropped", ())]:
         devices = sorted({one["device"] for one in dropped})
         named = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
-        text = f"{len(dropped)} times, device {named}: see history.jsonl for the reasons"
-        rows.insert(1, ("dropped", text))
+        words = f"{len(dropped)} times, device {named}: see history.jsonl for the reasons"
+        rows.insert(1, ("dropped", words))
     width = max(len(name) for name, _ in rows) + 2
     return "\n".join(name.ljust(width) + value for name, value in rows)
 
 
 def _files(out: Path) -> list[str]:
-    """Return the names of a run's files: those of every run first."""
-    usual = (
-        "config.toml",
-        "history.jsonl",
-        "model.npy",
-        "best.npy",
-        "checkpoint.npz",
-        "curves.png",
-    )
+    """Return the names of a run's files, those of every run first."""
+    usual = ["config.toml", "history.jsonl", "model.npy", "best.npy", "checkpoint.npz"]
+    usual += ["curves.png"]
     there = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     return [name for name in usual if name in there] + [n for n in there if n not in usual]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
-from fedzo.cli.common import add_config, check_seeds, say
+from fedzo.cli.common import BatchProgress, add_config, check_seeds, say
 
 
 def add_command(commands: Any) -> None:
@@ -17,9 +16,9 @@ def add_command(commands: Any) -> None:
         "sweep",
         help="try every combination of some settings",
         description="Run a configuration with every combination of some settings, side by side in "
-        "processes. What DIR has of the runs is not done again, so a sweep that was interrupted "
-        "resumes where it stopped. DIR/sweep.csv and sweep.png show the results, best.toml is "
-        "the setting with the lowest final training loss.",
+        "processes. Runs that DIR already holds are not repeated, so an interrupted sweep resumes "
+        "where it stopped. DIR/sweep.csv and sweep.png show the results, best.toml is the setting "
+        "with the lowest final training loss.",
     )
     add_config(parser)
     parser.add_argument(
@@ -29,7 +28,7 @@ def add_command(commands: Any) -> None:
         metavar="TABLE.KEY=A,B,C",
         help="the values of a setting; several times for every combination",
     )
-    parser.add_argument("--seeds", type=int, default=1, metavar="K", help="how many (1)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="K", help="number of seeds (1)")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where the results go (sweeps/CONFIG)"
     )
@@ -38,20 +37,17 @@ def add_command(commands: Any) -> None:
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Do the runs, and print the results."""
-    from fedzo.cli.overall import Overall
+    from fedzo.config.experiment import parse_overrides
     from fedzo.config.sweep import settings_of
     from fedzo.config.sweep import sweep as run_settings
     from fedzo.runs.callbacks import Interrupts
 
     check_seeds(arguments.seeds)
     out = arguments.out or Path("sweeps") / Path(arguments.config).stem
-    settings = settings_of(arguments.config, arguments.set, arguments.grid, arguments.seeds, out)
-    line = Overall(sys.stderr)
-    try:
-        with Interrupts():
-            best, table = run_settings(settings, out, line)
-    finally:
-        line.close()
+    changes = parse_overrides(arguments.set)
+    settings = settings_of(arguments.config, changes, arguments.grid, arguments.seeds, out)
+    with BatchProgress() as progress, Interrupts():
+        best, table = run_settings(settings, out, progress)
     say(table)
     say(f"{out}/: sweep.csv sweep.png best.toml")
     say(f"the best: {best.label}; {shlex.join(['fedzo', 'run', str(out / 'best.toml')])}")

@@ -1,17 +1,17 @@
-"""``fedzo theory``: what the theorems say of a configuration."""
+"""``fedzo theory``: apply the theorems to a configuration."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from fedzo.cli.common import add_config
+from fedzo.cli.common import add_config, load
 from fedzo.errors import UsageError
 
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("theory", help="what the theorems say of a configuration")
+    parser = commands.add_parser("theory", help="apply the theorems to a configuration")
     add_config(parser)
     known = parser.add_mutually_exclusive_group()
     known.add_argument(
@@ -20,7 +20,7 @@ def add_command(commands: Any) -> None:
         nargs="?",
         const=500_000,
         metavar="QUERIES",
-        help="measure the constants, by at most so many queries",
+        help="measure the constants with at most QUERIES queries",
     )
     known.add_argument("--constants", metavar="L=...,gap=...", help="give the constants")
     parser.set_defaults(command=theory)
@@ -28,11 +28,10 @@ def add_command(commands: Any) -> None:
 
 def theory(arguments: argparse.Namespace) -> int:
     """Print bounds, limits and advice."""
-    from fedzo.config.experiment import Experiment
     from fedzo.core.capabilities import HasConstants
     from fedzo.theory import Constants, Estimate, estimate, report
 
-    experiment = Experiment.load(arguments.config, arguments.set)
+    experiment = load(arguments)
     objective = experiment.problem()
     known = objective.capability(HasConstants)
     constants: Constants | Estimate
@@ -45,8 +44,9 @@ def theory(arguments: argparse.Namespace) -> int:
         constants = Constants(**known.constants())
     else:
         raise UsageError(
-            f"{arguments.config}: the problem's constants are not known; --estimate measures "
-            "them, --constants L=...,gap=... gives them"
+            f"{arguments.config}: the problem's constants are not known; measure them with "
+            "--estimate, or give them with --constants L=...,gap=...",
+            code="unknown-constants",
         )
     found = report(
         experiment.algorithm,

@@ -1,6 +1,5 @@
-"""TOML to a checked experiment.
+"""TOML to a checked experiment, and many runs of experiments.
 
-A table's keys are the parameters of what it makes, and nothing runs before all of them are right;
-``shipped/`` holds the configurations that come with the package. May import: api and
-what lies below it.
+No experiment runs before all its settings are checked. ``shipped/`` holds the configurations that
+come with the package. May import: api and the rooms below it.
 """

@@ -1,15 +1,16 @@
-"""Configurations: TOML in, a checked experiment out; nothing runs before all of it is right.
+"""Configurations: read TOML, check every setting, and return an experiment that can run.
 
-A table's keys are the parameters of what it makes: ``[algorithm]`` those of the algorithm
-that ``name`` names, ``[uplink]`` and ``[server]`` likewise, ``[problem]`` those of the problem's
-factory, ``[server]`` those of its step, and ``[run]`` those of :class:`RunOptions`. There is no
-second list of keys.
+The keys of a table are the parameters of the part that the table makes: ``[algorithm]`` has those
+of the class that ``name`` names, ``[uplink]`` and ``[server]`` likewise, ``[problem]`` has those of
+the problem's factory, and ``[run]`` those of
+:class:`RunOptions`. There is no second list of keys.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -28,17 +29,22 @@ from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Uplink
 
 Tables = dict[str, dict[str, Any]]
+Changes = Mapping[str, Mapping[str, Any]]  # new values, by table and key
+
+TABLES = ("problem", "algorithm", "server", "uplink", "run", "flower")
+_SHIPPED: Any = files("fedzo.config") / "shipped"
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A checked configuration.
 
-    ``tables`` is the whole of it, defaults filled in: what ``config.toml`` of a run holds.
+    ``tables`` holds every setting, defaults included, as ``config.toml`` of a run does.
 
     Examples
     --------
-    >>> experiment = Experiment.load("quadratic", ["run.rounds=20", "algorithm.local_steps=2"])
+    >>> changes = {"run": {"rounds": 20}, "algorithm": {"local_steps": 2}}
+    >>> experiment = Experiment.load("quadratic", changes)
     >>> experiment.algorithm.local_steps, experiment.options.rounds
     (2, 20)
     >>> result = experiment.run()
@@ -55,21 +61,23 @@ class Experiment:
     flower: FlowerSettings
 
     @classmethod
-    def load(cls, source: str, overrides: Sequence[str] = ()) -> Experiment:
-        """Read a file, or a configuration that ships, and apply ``table.key=value`` overrides.
+    def load(cls, source: str, changes: Changes | None = None) -> Experiment:
+        """Read a configuration, change some of its settings, and check the result.
 
-        An override that names another problem, algorithm or uplink drops the settings that only
-        the old one has: after ``algorithm.name=fedavg`` there is no smoothing.
+        Parameters
+        ----------
+        source : str
+            A TOML file, the folder of a run, or the name of a shipped configuration.
+        changes : mapping, optional
+            New values by table and key, such as ``{"run": {"rounds": 20}}``. A change of the name
+            of a part drops the settings that only the old part has: FedAvg has no smoothing.
         """
         path = _find(source)
         tables = read_toml(path)
         run = tables.setdefault("run", {})
-        if isinstance(run, dict):  # the user's own parts may lie beside the configuration
+        if isinstance(run, dict):  # custom parts may lie beside the configuration
             import_path(Path(str(run.get("modules") or path.parent)))
-        changes: dict[str, Any] = {}
-        for override in overrides:
-            put_override(changes, override)
-        _apply(changes, tables)
+        _apply(changes or {}, tables)
         if isinstance(run, dict) and _names_modules(tables):
             run.setdefault("modules", str(path.parent.resolve()))
         name = path.stem if path.name != "config.toml" else path.resolve().parent.name
@@ -77,24 +85,31 @@ class Experiment:
 
     @classmethod
     def resolve(cls, tables: Mapping[str, Any], name: str = "run") -> Experiment:
-        """Check the tables against what they make, and fill in the defaults."""
-        _refuse_python_only(tables)
-        known = ("problem", "algorithm", "server", "uplink", "run", "flower")
+        """Check all tables against the parts that they make, and fill in the defaults."""
+        problem = tables.get("problem", {})
+        if isinstance(problem, dict) and "python_only" in problem:
+            raise UsageError(
+                f"problem.name = {problem.get('name')!r}: this run was started in Python and "
+                f"cannot be run from its configuration: {problem['python_only']}",
+                code="python-only",
+            )
         for table, keys in tables.items():
-            if table not in known:
+            if table not in TABLES:
                 raise UsageError(
-                    f"{table} = {shown(keys)}: unknown table{nearest(table, known)}; "
-                    f"a configuration has {', '.join(f'[{k}]' for k in known)}"
+                    f"{table} = {shown(keys)}: unknown table{nearest(table, TABLES)}; "
+                    f"a configuration has {', '.join(f'[{known}]' for known in TABLES)}",
+                    code="unknown-table",
                 )
             require(isinstance(keys, dict), table, keys, f"a table, [{table}]")
         options, run = make("run", RunOptions, tables.get("run", {}))
         if options.modules is not None:
             import_path(Path(options.modules))
-        problem = dict(tables.get("problem", {}))
-        problem_name = problem.pop("name", None)
+        problem_name = problem.get("name")
         factory = maker("problem", problem_name)
-        arguments = arguments_of("problem", factory, problem, hidden=("seed",))
-        chosen = {**arguments, **_takes_seed(factory, options.data_seed)}
+        settings = {key: value for key, value in problem.items() if key != "name"}
+        arguments = arguments_of("problem", factory, settings, hidden=("seed",))
+        takes_seed = "seed" in parameters_of(factory)
+        chosen = {**arguments, "seed": options.data_seed} if takes_seed else arguments
         algorithm, uplink, parts = make_parts(tables)
         made_flower, flower = make("flower", FlowerSettings, tables.get("flower", {}))
         resolved = {"problem": {"name": problem_name, **arguments}, **parts, "run": run}
@@ -109,7 +124,7 @@ class Experiment:
         )
 
     def with_seed(self, seed: int) -> Experiment:
-        """Return the same experiment with another seed; the data stay as they are."""
+        """Return the same experiment, on the same data, with another seed."""
         with naming("run"):
             options = replace(self.options, seed=seed)
         tables = {**self.tables, "run": {**self.tables["run"], "seed": seed}}
@@ -121,7 +136,7 @@ class Experiment:
         resume: bool | Literal["repair"] = False,
         callback: Callbacks = None,
     ) -> Job:
-        """Return what is to be run, in a folder if one is given."""
+        """Return the job of this experiment, with its files in ``run_dir`` if that is given."""
         return Job(
             algorithm=self.algorithm,
             uplink=self.uplink,
@@ -139,29 +154,53 @@ class Experiment:
         callback: Callbacks = None,
         engine: Backend | None = None,
     ) -> Result:
-        """Run it, on threads of this process or by another engine."""
+        """Run the experiment on threads of this process, or on another engine."""
         objective, x0 = as_objective(self.problem(), None, None, {})
         with naming("algorithm"):  # a hyper-parameter that does not fit this problem
             return perform(self.job(run_dir, resume, callback), objective, x0, engine)
 
 
-def _names_modules(tables: Mapping[str, Any]) -> bool:
-    """Return whether a configuration names parts of the user's own, as ``module:name``."""
-    named = [keys for keys in tables.values() if isinstance(keys, dict)]
-    return any(":" in str(keys.get("name", "")) for keys in named)
-
-
 def shipped() -> list[str]:
-    """Return the names of the configurations that ship.
+    """Return the names of the shipped configurations.
 
     >>> shipped()
     ['attack', 'attack-cifar10', 'attack-eps', 'quadratic', 'softmax', 'text', 'tuning']
     """
-    return sorted(Path(p.name).stem for p in _configs().iterdir() if p.name.endswith(".toml"))
+    return sorted(Path(p.name).stem for p in _SHIPPED.iterdir() if p.name.endswith(".toml"))
 
 
-def _configs() -> Any:
-    return files("fedzo.config") / "shipped"
+def parse_overrides(overrides: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Parse the arguments of ``--set``; a later one replaces an earlier one of the same key.
+
+    >>> parse_overrides(["run.rounds=300", "uplink.name=seeds"])
+    {'run': {'rounds': 300}, 'uplink': {'name': 'seeds'}}
+    """
+    changes: dict[str, dict[str, Any]] = {}
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        table, dot, key = name.strip().partition(".")
+        if not (equals and dot and table and key):
+            raise UsageError(
+                f"--set {override}: must be table.key=value, like run.rounds=300",
+                code="bad-override",
+            )
+        line = typed(f"value = {text}", f"--set {name}")
+        # A bare word is a string.
+        changes.setdefault(table, {})[key] = text.strip() if line is None else line["value"]
+    return changes
+
+
+def merge_changes(*changes: Changes) -> dict[str, dict[str, Any]]:
+    """Return the union of several changes; of two values for one key the later one.
+
+    >>> merge_changes({"run": {"rounds": 5}}, {"run": {"seed": 1}}, {"run": {"rounds": 6}})
+    {'run': {'rounds': 6, 'seed': 1}}
+    """
+    merged: dict[str, dict[str, Any]] = {}
+    for each in changes:
+        for table, keys in each.items():
+            merged.setdefault(table, {}).update(keys)
+    return merged
 
 
 def _find(source: str) -> Path:
@@ -170,69 +209,38 @@ def _find(source: str) -> Path:
         return path
     if os.path.isfile(path / "config.toml"):  # a run's folder
         return path / "config.toml"
-    if source in shipped():
-        return Path(str(_configs() / f"{source}.toml"))
     names = shipped()
+    if source in names:
+        return Path(str(_SHIPPED / f"{source}.toml"))
     raise UsageError(
-        f"no configuration {shown(source)}: it is neither a file nor one that ships, "
-        f"{one_of(names)}{nearest(source, names)}"
+        f"no configuration {shown(source)}: it is neither a file nor a shipped configuration, "
+        f"{one_of(names)}{nearest(source, names)}",
+        code="no-configuration",
     )
 
 
-def put_override(tables: dict[str, Any], override: str) -> None:
-    """Put what ``--set`` is given, like ``run.rounds=300``, into tables.
-
-    >>> tables = {}
-    >>> put_override(tables, "uplink.name=seeds")
-    >>> tables
-    {'uplink': {'name': 'seeds'}}
-    """
-    name, equals, text = override.partition("=")
-    table, dot, key = name.strip().partition(".")
-    if not (equals and dot and table and key):
-        raise UsageError(f"--set {override}: must be table.key=value, like run.rounds=300")
-    line = typed(f"value = {text}", f"--set {name}")
-    # A bare word is a string.
-    tables.setdefault(table, {})[key] = text.strip() if line is None else line["value"]
-
-
-def _apply(changes: Mapping[str, Any], tables: dict[str, Any]) -> None:
-    """Put changes into the tables of a file.
-
-    Where a change names another problem or part, the keys that only the old one takes go.
-    """
+def _apply(changes: Changes, tables: dict[str, Any]) -> None:
+    """Change the tables of a file, and drop the keys that a part with a new name does not take."""
     for table, keys in changes.items():
         old = tables.setdefault(table, {})
         if not isinstance(old, dict):
-            continue  # the file is wrong, which is reported later
+            continue  # the file is wrong; resolve() reports it
         if "name" in keys and table in COMPONENTS:
             before = old.get("name", COMPONENTS[table].default)
-            try:
-                makers = [maker(table, name) for name in (before, keys["name"])]
-            except FedzoError:  # an unknown name, which is reported later
-                makers = []
-            if makers:
-                for gone in parameters_of(makers[0]) - parameters_of(makers[1]):
+            with suppress(FedzoError):  # an unknown name; resolve() reports it
+                taken, takes = (parameters_of(maker(table, n)) for n in (before, keys["name"]))
+                for gone in taken - takes:
                     old.pop(gone, None)
         old.update(keys)
 
 
-def _refuse_python_only(tables: Mapping[str, Any]) -> None:
-    """Raise for the configuration of a run that only Python can start."""
-    problem = tables.get("problem")
-    if isinstance(problem, dict) and "python_only" in problem:
-        raise UsageError(
-            f"problem.name = {problem.get('name')!r}: this run was started in Python and cannot be "
-            f"run from its configuration: {problem['python_only']}",
-            code="python-only",
-        )
+def _names_modules(tables: Mapping[str, Any]) -> bool:
+    """Return whether a configuration names custom parts, as ``module:name``."""
+    parts = [keys for keys in tables.values() if isinstance(keys, dict)]
+    return any(":" in str(keys.get("name", "")) for keys in parts)
 
 
 def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:
     with naming("problem"):
         made = factory(**arguments)
     return check_objective(made, f"problem.name = {name!r}: made")
-
-
-def _takes_seed(factory: Callable[..., Any], seed: int) -> dict[str, int]:
-    return {"seed": seed} if "seed" in parameters_of(factory) else {}

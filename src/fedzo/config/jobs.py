@@ -1,32 +1,39 @@
-"""Many runs: several at a time, each in a process of its own and kept as a run folder.
+"""Many runs at a time, each in a worker process and with its own run folder.
 
-What is done already is not done again, and what is half done resumes from its checkpoint.
+Finished runs are not run again, and interrupted ones resume from their checkpoint.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedzo.config.experiment import Experiment
-from fedzo.config.worker import OUTCOME, serve
-from fedzo.core.files import read_json
-from fedzo.errors import UsageError
+from fedzo.config.experiment import Experiment, Tables
+from fedzo.core.files import read_json, write_atomic
+from fedzo.errors import FedzoError, UsageError
 from fedzo.runs.history import read_history
-from fedzo.runs.result import Status
+from fedzo.runs.result import Progress, Status
 from fedzo.runs.store import RunFolder
 
-# Seconds of one core for a value: an attack asks a neural network. What a user's own problem
-# takes is unknown; its runs are still in proportion to each other.
-_VALUE = {"attack": 3e-4, "softmax": 7e-7, "quadratic": 1e-6}
-_VALUE_OF_MODEL = {"cifar10-carlini": 1.4e-3}  # where it is not the one that ships
-_ELSE = 1e-6
-_AROUND = 2.0  # seconds for a run's start, its evaluations and its picture
+OUTCOME = "outcome.json"  # written into the folder of a run when the run has ended
+
+# Seconds of one core per value: an attack queries a neural network. The cost of custom problems is
+# unknown; the estimates of their runs are still in proportion to each other.
+_SECONDS = {"attack": 3e-4, "softmax": 7e-7, "quadratic": 1e-6}
+_SECONDS_OF_MODEL = {"cifar10-carlini": 1.4e-3}  # instead of the shipped model
+_SECONDS_OTHERWISE = 1e-6
+_OVERHEAD = 2.0  # seconds for the start of a run, its evaluations and its picture
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it has been done; raises if it has, and what it left is damaged."""
+        """Whether the run has ended. Raises if its files are damaged."""
         if not (self.folder / OUTCOME).exists():
             return False
         self.history()  # so that damage is reported before hours of other runs, not after
@@ -47,28 +54,27 @@ class Run:
 
     @property
     def work(self) -> float:
-        """About how many seconds of one core it takes: its values, and what is around them."""
+        """The estimated time of the run, in seconds of one core."""
         tables = self.experiment.tables
         algorithm, devices = tables["algorithm"], tables["problem"].get("devices", 1)
-        # A gradient costs about what three values do.
+        # A gradient costs about as much as three values.
         values = algorithm.get("directions", 2) + 1
         steps = algorithm.get("local_steps", 1) * (algorithm.get("participants") or devices)
         if algorithm["name"] == "zone_s":
-            steps = 1  # one device a round
-        if tables["uplink"]["name"] == "aircomp":  # who has |h| >= h_min, of variance one
+            steps = 1  # one device per round
+        if tables["uplink"]["name"] == "aircomp":  # P(|h| >= h_min) for h of variance one
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
-        value = _VALUE.get(tables["problem"]["name"], _ELSE)
-        value = _VALUE_OF_MODEL.get(tables["problem"].get("model", ""), value)
-        return float(_AROUND + self.experiment.options.rounds * each * value)
+        seconds = _SECONDS.get(tables["problem"]["name"], _SECONDS_OTHERWISE)
+        seconds = _SECONDS_OF_MODEL.get(tables["problem"].get("model", ""), seconds)
+        return float(_OVERHEAD + self.experiment.options.rounds * each * seconds)
 
     def history(self) -> list[dict[str, Any]]:
-        """Return its records; one that diverged ends in a last record without a finite number."""
+        """Return the records of the run; after a divergence the last one is not finite."""
         rounds = self.experiment.options.rounds
         try:
             records = list(read_history(RunFolder(self.folder).history))
-            status = read_json(self.folder / OUTCOME)["status"]
-            if status == Status.NON_FINITE:
+            if read_json(self.folder / OUTCOME)["status"] == Status.NON_FINITE:
                 end = {"round": rounds, "train_loss": math.inf, "seconds": records[-1]["seconds"]}
                 records.append(dict.fromkeys(records[-1], math.nan) | end)
             whole = records[-1]["round"] == rounds
@@ -79,89 +85,138 @@ class Run:
         return records
 
     def config(self) -> str:
-        """Return its configuration as text."""
+        """Return the configuration of the run as TOML."""
         try:
             return RunFolder(self.folder).config.read_text(encoding="utf-8")
         except (OSError, ValueError):
             raise self._damaged() from None
 
     def _damaged(self) -> UsageError:
-        return UsageError(f"{self.folder} is damaged: remove it, and it will be run again")
+        words = f"{self.folder} is damaged: remove it, and it will be run again"
+        return UsageError(words, code="damaged-run")
 
 
 Report = Callable[[float, int, int], None]  # share of the work done, runs done, runs in all
 
 
 def missing(runs: Iterable[Run]) -> list[Run]:
-    """Return those runs that are not done yet, each once."""
+    """Return the runs that are not finished, without duplicates."""
     distinct = {run.folder: run for run in runs}
     return [run for run in distinct.values() if not run.finished]
 
 
 def do(runs: Iterable[Run], workers: int, report: Report = lambda *_: None) -> None:
-    """Do those runs that are not done yet, in processes of their own.
+    """Do all runs that are not finished, in worker processes.
 
-    The largest come first, so that no core waits long at the end. Whatever ends this
-    function, an interrupt or a run that failed, ends the processes.
+    The longest runs start first, so that no core waits long at the end. The worker processes end
+    with this function, also after an interrupt or a failed run.
     """
     waiting = sorted(missing(runs), key=lambda run: -run.work)
-    if waiting:
-        _Pool(waiting, report).go(min(workers, len(waiting)))
+    count, finished, work = len(waiting), 0, sum(run.work for run in waiting) or 1.0
+    done: dict[Path, float] = {}  # work done, by folder
+    doing: dict[Connection, Run] = {}
+    context = multiprocessing.get_context("spawn")  # forked threads would not survive
+    processes = []
 
-
-class _Pool:
-    def __init__(self, runs: Sequence[Run], report: Report) -> None:
-        self.report, self.all = report, len(runs)
-        self.waiting, self.finished = list(runs), 0
-        self.work = sum(run.work for run in runs) or 1.0
-        self.done: dict[Path, float] = {}  # work done, by folder
-        self.doing: dict[Connection, Run] = {}
-        self.processes: list[Any] = []
-
-    def go(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")  # forked threads would not survive
-        try:
-            for _ in range(workers):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=serve, args=(theirs,), daemon=True)
-                process.start()
-                theirs.close()  # so that the end of the process is the end of the pipe
-                self.processes.append(process)
-                self._give(ours)
-            while self.doing:
-                for connection in wait(list(self.doing)):
-                    assert isinstance(connection, Connection)
-                    self._hear(connection)
-        except BaseException:
-            for process in self.processes:
-                process.terminate()
-            raise
-        finally:
-            for process in self.processes:
-                process.join(10)  # a polite end writes a checkpoint
-                process.kill()
-
-    def _give(self, connection: Connection) -> None:
-        """Hand a worker its next run, or let it go."""
-        self.doing.pop(connection, None)
-        if not self.waiting:
+    def give_next_run(connection: Connection) -> None:
+        doing.pop(connection, None)
+        if waiting:
+            run = doing[connection] = waiting.pop(0)
+            connection.send((run.experiment.tables, run.experiment.name, run.folder))
+        else:
             connection.close()
-            return
-        run = self.waiting.pop(0)
-        self.doing[connection] = run
-        connection.send((run.experiment.tables, run.experiment.name, run.folder))
 
-    def _hear(self, connection: Connection) -> None:
-        """Read a worker's message: how far it is, that it is done, or what went wrong."""
-        run = self.doing[connection]
-        try:
-            kind, content = connection.recv()
-        except EOFError:
-            raise UsageError(f"the process of {run.folder} was killed") from None
-        if kind == "failed":
-            raise UsageError(f"{run.folder}: {content}")
-        self.done[run.folder] = run.work * float(content)
-        if kind == "done":
-            self.finished += 1
-            self._give(connection)
-        self.report(sum(self.done.values()) / self.work, self.finished, self.all)
+    try:
+        for _ in range(min(workers, count)):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()  # so that the end of the process is the end of the pipe
+            processes.append(process)
+            give_next_run(ours)
+        while doing:
+            for connection in wait(list(doing)):
+                assert isinstance(connection, Connection)
+                run = doing[connection]
+                share, ended = _receive(connection, run)
+                done[run.folder] = run.work * share
+                if ended:
+                    finished += 1
+                    give_next_run(connection)
+                report(sum(done.values()) / work, finished, count)
+    except BaseException:
+        for process in processes:
+            process.terminate()
+        raise
+    finally:
+        for process in processes:
+            process.join(10)  # time to write a checkpoint
+            process.kill()
+
+
+def _receive(connection: Connection, run: Run) -> tuple[float, bool]:
+    """Read a worker's message: the share of its run that is done, and whether the run has ended."""
+    try:
+        kind, content = connection.recv()
+    except EOFError:
+        words = f"the process of {run.folder} was killed"
+        raise UsageError(words, code="worker-killed") from None
+    if kind == "failed":
+        raise UsageError(f"{run.folder}: {content}", code="run-failed")
+    return float(content), kind == "done"
+
+
+# The worker's side.
+
+
+def _serve(connection: Connection) -> None:
+    """Do the runs that arrive through the pipe, until it is closed.
+
+    The worker ignores Ctrl-C: the parent process terminates it. If the parent is killed, the
+    worker terminates itself. In both cases the run leaves a checkpoint to resume from.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        while True:
+            tables, name, folder = connection.recv()
+            try:
+                _do_run(tables, name, folder, connection)
+            except (FedzoError, OSError, MemoryError) as error:
+                connection.send(("failed", str(error) or type(error).__name__))
+            else:
+                connection.send(("done", 1.0))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending
+
+
+def _do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> None:
+    """Do or resume one run, and write its outcome."""
+    last_report = 0.0
+
+    def report(progress: Progress) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report > 0.2:
+            last_report = time.monotonic()
+            connection.send(("at", progress.round / max(1, progress.rounds)))
+
+    experiment = Experiment.resolve(tables, name)
+    result = experiment.run(folder, RunFolder(folder).has_run(), report)
+    if result.status == Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    ended = (Status.FINISHED, Status.NON_FINITE, Status.DIVERGED, Status.STALLED)
+    if result.status not in ended:
+        raise FedzoError(result.message)
+    outcome = {"status": int(result.status), "message": result.message}
+    write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
+
+
+def _interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

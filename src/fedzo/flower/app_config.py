@@ -18,7 +18,7 @@ from typing import Any
 
 from flwr.app import Context
 
-from fedzo.config.experiment import Experiment, put_override
+from fedzo.config.experiment import Experiment, merge_changes, parse_overrides
 from fedzo.core.objective import Objective
 from fedzo.errors import UsageError
 from fedzo.problems import PROBLEMS
@@ -45,11 +45,11 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
         if not dot:
             raise UsageError(f"{key} = {value!r}: must be a table and a key, like run.rounds")
         tables.setdefault(table, {})[name] = value
-    for override in shlex.split(str(run_config.get("set", ""))):
-        name, equals, value = override.partition("=")
-        put_override(tables, name.replace("-", "_") + equals + value)
-        if name == "problem.name":
-            raise UsageError("set: give problem.name as a key of its own: the nodes read it too")
+    pairs = (each.partition("=") for each in shlex.split(str(run_config.get("set", ""))))
+    more = parse_overrides(k.replace("-", "_") + equals + v for k, equals, v in pairs)
+    if "name" in more.get("problem", {}):
+        raise UsageError("set: give problem.name as a key of its own: the nodes read it too")
+    tables = merge_changes(tables, more)
     problem = tables.get("problem", {})
     if ":" not in str(problem.get("name")):
         return _resolve(run_config.get("config"), tables)
@@ -61,10 +61,7 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
 
 
 def _resolve(source: Any, tables: Mapping[str, Mapping[str, Any]]) -> Experiment:
-    if not source:
-        return Experiment.resolve(tables)
-    changes = [f"{t}.{k}={json.dumps(v)}" for t, keys in tables.items() for k, v in keys.items()]
-    return Experiment.load(str(source), changes)
+    return Experiment.load(str(source), tables) if source else Experiment.resolve(tables)
 
 
 def _held_by_nodes() -> Objective:

@@ -1,7 +1,8 @@
-"""The paper's figures, and a few of our own: what is run, and which claims it must bear out.
+"""The paper's figures, and a few extra ones: the runs behind them, and the claims about them.
 
-A figure is a file that names its curves and its claims; :mod:`~fedzo.paper.reproduce` runs and
-judges them. May import: flower, api, config and what lies below them.
+A figure is a file that names its curves and claims; ``extras`` holds the figures that are not in
+the paper. :mod:`~fedzo.paper.reproduce` does the runs and judges the claims. May import: flower,
+api, config and the rooms below them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fedzo.errors import UsageError, nearest, one_of
 if TYPE_CHECKING:
     from fedzo.paper.figure import Figure
 
+EXTRAS = ("victim", "baselines", "rates", "queries", "bytes", "directions")
 FIGURES = (
     "fig1a",
     "fig1b",
@@ -24,13 +26,9 @@ FIGURES = (
     "fig4",
     "fig5",
     "table1",
-    "baselines",
-    "rates",
-    "queries",
-    "bytes",
-    "directions",
+    *EXTRAS[1:],
 )
-ALL = tuple(name for name in FIGURES if name != "victim")  # whose network does not ship
+ALL = tuple(name for name in FIGURES if name != "victim")  # its network is not shipped
 
 
 def find_figure(name: str) -> Figure:
@@ -46,6 +44,8 @@ def find_figure(name: str) -> Figure:
     """
     if name not in FIGURES:
         known = one_of((*FIGURES, "all")).removeprefix("one of ")
-        raise UsageError(f"no figure {name!r}{nearest(name, FIGURES)}: there are {known}")
-    found: Figure = import_module(f"fedzo.paper.{name}").FIGURE
+        words = f"no figure {name!r}{nearest(name, FIGURES)}: there are {known}"
+        raise UsageError(words, code="no-figure")
+    module = import_module(f"fedzo.paper.{'extras' if name in EXTRAS else name}")
+    found: Figure = module.FIGURES[name] if name in EXTRAS else module.FIGURE
     return found

@@ -1,28 +1,26 @@
-"""Claims, and when they hold.
+"""Claims about figures, and when they hold.
 
-A claim is a handful of comparisons. A comparison is one number a seed, say by what factor
-one curve is faster than another, and a region in which the claim says that it lies. All
-curves of a figure share data, and with the same seed the participants and batches too, so
-numbers are taken seed by seed and the noise that two curves share cancels. From them comes a
-95 % confidence interval for the mean, Student's t. The comparison
+A claim is a few comparisons. A comparison has one number per seed, such as the factor by which one
+curve is faster than another, and the region that the claim predicts for it. All curves of a figure
+share data, and with the same seed also participants and batches. So numbers are computed seed by
+seed, and the noise that two curves share cancels. The 95 % confidence interval of the mean
+(Student's t) decides. The comparison
 
 * **holds** if the whole interval is in the region,
-* **does not hold** if the whole interval is outside of it,
-* and else one **cannot tell**; so it is with a single seed, which has no interval.
+* **does not hold** if the whole interval is outside the region,
+* otherwise the verdict is **cannot tell**, as always with a single seed, which has no interval.
 
-A claim holds if all its comparisons do: no correction is due, since all 95 % tests must pass. It
-does not hold if one does not, and of many that are true one may look false by chance; so those that
-are outside are corrected after Holm (1979), and a true claim is called false in one of 20 cases at
-most, however many numbers it has. "Comparable" is a region around no difference, so a claim of it
-needs enough seeds to be borne out, as any other does.
-
-What the words mean in numbers is in :mod:`fedzo.paper.thresholds`.
+A claim holds if all its comparisons hold; this needs no correction, since all 95 % tests must pass.
+A claim does not hold if one comparison does not. Of many true comparisons one may look false by
+chance, so those outside are corrected after Holm (1979). A true claim is then called false in at
+most one of 20 cases, however many numbers it has. "Comparable" is a region around no difference,
+so such a claim needs enough seeds, as any other does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -35,11 +33,45 @@ from fedzo.plots.interval import CONFIDENCE, Interval, chance, interval
 
 Array = NDArray[Any]
 History = Sequence[Mapping[str, Any]]
-Runs = Mapping[str, Sequence[History]]  # the histories of each curve, by seed
+Runs = Mapping[str, Sequence[History]]  # the history of each seed, by curve
+
+# The meaning of words in claims. The paper gives words ("slightly", "comparable") and no numbers.
+# These numbers were fixed before any run, for all figures.
+COMPARABLE_LOSS = 0.05
+COMPARABLE_ACCURACY = 0.02
+SAME_ACCURACY = 0.05
+SLIGHTLY = 1.25
+MUCH = 2.0
+CONVERGED = 0.1
+EXPONENT = 0.15
+RATE = (0.7, 1.4)
+SAME_LOSS = 1e-12
+OVERHEAD = 0.9
+FEWER_USES = 10.0
+COINCIDE = 0.02
+
+MEANING = {
+    "faster": "fewer rounds (or queries, or channel uses, where it says so) to the same loss, the "
+    "higher of the two that both end at",
+    "slightly slower": f"slower, and at most {SLIGHTLY} times the rounds",
+    "much faster": f"{MUCH:g} times at least",
+    "comparable, performs well": f"the last training loss within {COMPARABLE_LOSS:.0%}, and the "
+    f"last test accuracy, where there is one, within {100 * COMPARABLE_ACCURACY:g} points",
+    "the same accuracy (remark 2)": f"the last training loss within {COMPARABLE_LOSS:.0%}, the "
+    f"last test accuracy within {100 * SAME_ACCURACY:g} points",
+    "converges": "the loss ends below where it began; in softmax regression by at least "
+    f"{CONVERGED:.0%}",
+    "linear speed-up": f"the squared gradient falls with the exponent -1/2, within {EXPONENT}",
+    "rates of Table I": f"their ratio within a factor of {RATE[0]} to {RATE[1]}",
+    "the same losses": f"to {SAME_LOSS:g}, absolutely",
+    "d / (H b2) times fewer bytes": f"at least {OVERHEAD:.0%} of it: a message has a head",
+    "many times fewer channel uses": f"{FEWER_USES:g} times at least",
+    "coincide": f"the rounds to the same loss within {COINCIDE:.0%}",
+}
 
 
 class Verdict(StrEnum):
-    """What came of a claim."""
+    """The outcome of a claim."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -48,7 +80,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number a seed, and the open region in which the claim has it."""
+    """One number per seed, and the open region that the claim predicts."""
 
     what: str
     values: Array
@@ -57,7 +89,7 @@ class Comparison:
 
     @property
     def interval(self) -> Interval:
-        """The mean over seeds and where it may lie."""
+        """The mean over seeds and its confidence interval."""
         return interval(self.values)
 
     @property
@@ -68,16 +100,16 @@ class Comparison:
 
     @property
     def chance(self) -> float:
-        """The p-value of its being in the region."""
+        """The p-value of the mean being in the region."""
         return chance(self.values, self.low, self.high)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said of a figure, and how to measure it.
+    """A statement about a figure, and how to measure it.
 
-    ``by`` is who says it: the paper, or this package where the figure is its own. ``reason``
-    is what we think is behind it where it was measured and was not borne out.
+    ``by`` is its source: the paper, or this package for extra figures. ``reason`` is a likely
+    explanation if the measurements do not support the claim.
     """
 
     name: str
@@ -88,10 +120,10 @@ class Claim:
 
 
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
-    """Return what becomes of each comparison of one claim, with Holm's correction.
+    """Return the verdict on each comparison of one claim, with Holm's correction.
 
-    In the order of their p-values the first of k must be below 5 % / k to be outside, the next
-    below 5 % / (k - 1), and so on until one is not.
+    In the order of their p-values, the first of k comparisons is outside if it is below 5 % / k,
+    the next if it is below 5 % / (k - 1), and so on. All after the first failure are not outside.
 
     Examples
     --------
@@ -112,7 +144,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
 
 
 def judge(comparisons: Sequence[Comparison]) -> Verdict:
-    """Return what becomes of a claim.
+    """Return the verdict on a claim.
 
     Examples
     --------
@@ -128,7 +160,7 @@ def judge(comparisons: Sequence[Comparison]) -> Verdict:
 
 
 def explain(comparisons: Sequence[Comparison]) -> str:
-    """Return which numbers keep a claim from holding, in words; nothing if it does.
+    """Return which numbers keep a claim from holding, or an empty string if it holds.
 
     Examples
     --------
@@ -149,21 +181,21 @@ def explain(comparisons: Sequence[Comparison]) -> str:
     return ""
 
 
-# What claims are made of: numbers of runs, one a seed.
+# Numbers of runs, one per seed.
 
 
 def last(runs: Runs, label: str, key: str = "train_loss") -> Array:
-    """Return what each seed's run ended at."""
+    """Return the last value of each seed."""
     return np.array([history[-1][key] for history in runs[label]])
 
 
 def first(runs: Runs, label: str, key: str = "train_loss") -> Array:
-    """Return what each seed's run began at."""
+    """Return the first value of each seed."""
     return np.array([history[0][key] for history in runs[label]])
 
 
 def average(runs: Runs, label: str, key: str) -> Array:
-    """Return the mean over each run's evaluated rounds."""
+    """Return the mean over the evaluated rounds of each seed."""
     return np.array([np.mean([record[key] for record in history]) for history in runs[label]])
 
 
@@ -174,7 +206,7 @@ def final_level(history: History, key: str) -> float:
 
 
 def reached(history: History, loss: float, cost: str = "round") -> float:
-    """Return what a run had spent when its loss first fell to this, between evaluations too.
+    """Return the cost at which the loss first falls to this, interpolated between evaluations.
 
     >>> history = [{"round": 0, "train_loss": 2.0}, {"round": 10, "train_loss": 1.0}]
     >>> reached(history, 1.5), reached(history, 0.5)
@@ -188,11 +220,11 @@ def reached(history: History, loss: float, cost: str = "round") -> float:
     return math.inf if history[0]["train_loss"] > loss else 0.0
 
 
-# Comparisons.
+# Comparisons of curves.
 
 
 def falls(runs: Runs, label: str, least: float = 0.0) -> Comparison:
-    """Compare a curve's loss at its end with that at its start."""
+    """Compare the last loss of a curve with its first."""
     share = 1 - last(runs, label) / first(runs, label)
     return Comparison(f"{label}: share of the first loss gone at the end", share, low=least)
 
@@ -205,11 +237,10 @@ def speed(
     high: float = math.inf,
     cost: str = "round",
 ) -> Comparison:
-    """Compare what two curves spend until both are as low as the higher of them ends.
+    """Compare the costs of two curves to reach the same loss, the higher of their last losses.
 
-    The number is what the fast one spends as a share of what the slow one does, since that is
-    a number, zero, where the slow one never gets there. ``low`` and ``high`` say how many times
-    as fast it must be.
+    The number is the cost of the fast curve over the cost of the slow one, which is zero if the
+    slow one never reaches the loss. ``low`` and ``high`` bound how many times as fast it must be.
     """
     shares = []
     for one, other in zip(runs[fast], runs[slow], strict=True):
@@ -223,13 +254,13 @@ def speed(
     return Comparison(what, np.array(shares), 1 / high if high < math.inf else -math.inf, 1 / low)
 
 
-def growing_speed(runs: Runs, labels: Sequence[str]) -> list[Comparison]:
-    """Compare each curve with the one before it: it must be faster."""
+def growing_speed(runs: Runs, labels: Iterable[str]) -> list[Comparison]:
+    """Compare each curve with the one before it, which must be slower."""
     return [speed(runs, fast, slow) for slow, fast in pairwise(labels)]
 
 
 def gap(runs: Runs, one: str, other: str, within: float) -> Comparison:
-    """Compare the losses that two curves end at, which must differ by no more than a share."""
+    """Compare the last losses of two curves, which must differ by no more than a share."""
     shares = last(runs, one) / last(runs, other) - 1
     return Comparison(f"last loss of {one} over that of {other}, less 1", shares, -within, within)
 
@@ -237,7 +268,7 @@ def gap(runs: Runs, one: str, other: str, within: float) -> Comparison:
 def ahead(
     runs: Runs, one: str, other: str, key: str, low: float = 0.0, high: float = math.inf
 ) -> Comparison:
-    """Compare what two curves end at: the first must be above the second."""
+    """Compare the last values of two curves: the first must be above the second."""
     differences = last(runs, one, key) - last(runs, other, key)
     what = f"last {key.replace('_', ' ')} of {one} less that of {other}"
     return Comparison(what, differences, low, high)

@@ -1,25 +1,18 @@
-"""Fig. 5: softmax regression over the air, the signal-to-noise ratio."""
+"""Fig. 5: softmax regression over the air for several signal-to-noise ratios."""
 
 from __future__ import annotations
 
-from fedzo.paper.air import CURVES, FREE, NOISY
-from fedzo.paper.claims import Claim, Comparison, Runs, falls, growing_speed
+from fedzo.paper.claims import CONVERGED, Claim, falls, growing_speed
+from fedzo.paper.fig1c import FREE, NOISY, air_curves
+from fedzo.paper.fig3 import SCALES, SETTING, comparable
 from fedzo.paper.figure import Figure, Panel
-from fedzo.paper.softmax import SCALES, SETTING, comparable
-from fedzo.paper.thresholds import CONVERGED
-
-
-def performs_well(runs: Runs) -> list[Comparison]:
-    """Compare -5 and 0 dB with no noise at all."""
-    return [c for label in ("SNR = -5 dB", "SNR = 0 dB") for c in comparable(runs, label, FREE)]
-
 
 FIGURE = Figure(
     name="fig5",
     title="Fig. 5: softmax regression over the air, impact of SNR",
-    about=f"{SETTING}. AirComp over Rayleigh fading: who has a good channel takes part. On the "
-    "right the length of the receiver's noise over that of the update that it comes with.",
-    curves=CURVES,
+    about=f"{SETTING}. AirComp over Rayleigh fading: the devices with a good channel take part. On "
+    "the right the norm of the receiver's noise over the norm of the update.",
+    curves=air_curves({}),
     panels=(
         Panel("train_loss", title="(a)"),
         Panel("test_accuracy", title="(b)"),
@@ -41,7 +34,7 @@ FIGURE = Figure(
         Claim(
             "performs well",
             "It performs well at -5 and 0 dB: comparable to the noise-free case.",
-            performs_well,
+            lambda runs: [c for label in NOISY[1:] for c in comparable(runs, label, FREE)],
         ),
     ),
     scales=SCALES,

@@ -1,4 +1,4 @@
-"""One HTML page of a reproduction, or of a folder of runs: nothing else is needed to read it."""
+"""Write the HTML report of a reproduction, or of a folder of runs: one page with everything."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedzo.core.files import read_json, write_atomic
+from fedzo.core.files import read_json, read_toml, write_atomic
 from fedzo.errors import UsageError
+from fedzo.paper.claims import MEANING
 from fedzo.paper.reproduce import environment, figures_in
-from fedzo.paper.runs_report import figures_of_runs
-from fedzo.paper.thresholds import MEANING
 from fedzo.plots.page import page
+from fedzo.plots.series import axes_of_runs, columns, finals
+from fedzo.runs.history import read_history
+from fedzo.runs.store import RunFolder
 
-PICTURES = ("images.png", "attack.png")  # what an attack's run leaves to look at
-ROOM = 3_000_000  # bytes for pictures: a page is one to mail
+PICTURES = ("images.png", "attack.png")  # written by the runs of attacks
+ROOM = 3_000_000  # bytes for pictures: a page should fit into a mail
 
 
 def write_report(folder: Path) -> Path:
@@ -27,12 +29,13 @@ def write_report(folder: Path) -> Path:
         The page.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder")
+        raise UsageError(f"{folder} is not a folder", code="no-folder")
     figures = figures_in(folder)
     title = "Reproduction" if figures else f"Runs in {folder.resolve().name}"
     figures = figures or figures_of_runs(folder)
     if not figures:
-        raise UsageError(f"{folder} holds neither reproduced figures nor runs")
+        words = f"{folder} holds neither reproduced figures nor runs"
+        raise UsageError(words, code="nothing-to-report")
     for figure, pictures in zip(figures, _pictures(folder, figures), strict=True):
         figure["pictures"] = pictures
     content = {"title": title, "figures": figures, "environment": environment()}
@@ -43,7 +46,7 @@ def write_report(folder: Path) -> Path:
 
 
 def _pictures(folder: Path, figures: Sequence[Mapping[str, Any]]) -> list[list[dict[str, str]]]:
-    """Return for each figure the pictures that its curves' first seeds have left."""
+    """Return for each figure the pictures of its curves' first seeds."""
     room, shown, found = ROOM, set(), []
     for figure in figures:
         pictures = []
@@ -63,7 +66,54 @@ def _pictures(folder: Path, figures: Sequence[Mapping[str, Any]]) -> list[list[d
 
 
 def _summary(picture: Path) -> str:
-    """Return what an attack's report says in a line, for the picture of the report."""
+    """Return the summary line of an attack's report, for the caption of its picture."""
     numbers = picture.with_suffix(".json")
     found = read_json(numbers) if numbers.exists() else {}
     return f": {found['summary']}" if isinstance(found, dict) and "summary" in found else ""
+
+
+def figures_of_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return a figure per problem of the runs under a folder.
+
+    Folders ``seed-*`` are one curve, mean and range.
+    """
+    problems: dict[str, dict[str, list[Path]]] = {}
+    for history in sorted(folder.rglob("history.jsonl")):
+        run = history.parent
+        whole = run.parent if run.name.startswith("seed-") else run
+        label = str(whole.relative_to(folder)) if whole != folder else folder.resolve().name
+        if next(read_history(history), None) is not None:
+            problems.setdefault(_problem(run), {}).setdefault(label, []).append(run)
+    return [_figure(problem, runs, folder) for problem, runs in problems.items()]
+
+
+def _text(run: Path) -> str:
+    path = RunFolder(run).config
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _problem(run: Path) -> str:
+    path = RunFolder(run).config
+    problem = read_toml(path).get("problem") if path.exists() else None
+    return str(problem.get("name", "runs")) if isinstance(problem, dict) else "runs"
+
+
+def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str, Any]:
+    histories = {
+        label: [list(read_history(RunFolder(path).history)) for path in paths]
+        for label, paths in runs.items()
+    }
+    return {
+        "name": problem,
+        "title": problem,
+        "about": "",
+        "caption": "mean and range where there are several seeds",
+        "axes": axes_of_runs(histories),
+        "columns": columns(histories),
+        "finals": finals(histories),
+        "claims": [],
+        "folders": {label: str(paths[0].relative_to(folder)) for label, paths in runs.items()},
+        "configs": {label: _text(paths[0]) for label, paths in runs.items()},
+        "seconds": round(sum(h[-1].get("seconds") or 0 for s in histories.values() for h in s)),
+        "environment": {},  # runs do not record theirs
+    }

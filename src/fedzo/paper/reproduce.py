@@ -1,27 +1,31 @@
-"""Run what figures show, draw them, and judge what is claimed of them."""
+"""Reproduce figures: do their runs, draw them, and judge the claims about them.
+
+A run is identified by its resolved configuration. Its folder is
+``runs/<config>-<hash>/seed-<n>``, as ``fedzo run --seeds`` leaves it. A run that exists is not done
+again, whether it comes from another figure or from before a kill.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedzo._version import __version__
+from fedzo.config.experiment import Experiment, Tables
 from fedzo.config.jobs import Report, Run, do, missing
-from fedzo.core.files import read_json, write_atomic
+from fedzo.core.files import as_toml, read_json, write_atomic
 from fedzo.core.machine import cores
 from fedzo.errors import UsageError
-from fedzo.paper import FIGURES, caption
+from fedzo.paper import FIGURES
 from fedzo.paper.claims import Claim, Comparison, Verdict, explain, judge, verdicts
-from fedzo.paper.figure import Figure, Scale
-from fedzo.paper.picture import axes_of
-from fedzo.paper.runs import run_of
+from fedzo.paper.figure import Figure, axes_of, differences_of, settings_of, title_of
 from fedzo.plots.figures import draw
 from fedzo.plots.series import columns, finals
 from fedzo.runs.store import RunFolder
@@ -35,30 +39,30 @@ def reproduce(
     workers: int | None = None,
     report: Report = lambda *_: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Do what is missing of the runs behind figures; draw and judge these.
+    """Do the missing runs of figures, draw the figures, and judge their claims.
 
     Parameters
     ----------
     figures
-        What to reproduce.
+        The figures to reproduce.
     scale
         ``quick`` or ``paper``.
     out
-        Where all files go: ``<figure>.png``, ``.svg`` and ``.json``, ``claims.json``,
+        The folder for all files: ``<figure>.png``, ``.svg`` and ``.json``, ``claims.json``,
         ``claims.md`` and the runs.
     seeds
-        How many; by default what the scale has.
+        The number of seeds; that of the scale by default.
     workers
-        How many runs at a time; as many as there are cores by default.
+        The number of runs at a time; the number of cores by default.
     report
-        Told the share of the work that is done, and of how many runs how many are.
+        Called with the share of the work done, the number of runs done and of all runs.
 
     Returns
     -------
     dict
-        The claims of each figure, judged.
+        The judged claims of each figure.
     """
-    plans = [plan_of(each, scale, out, seeds) for each in figures]
+    plans = [Plan(each, scale, out, seeds) for each in figures]
     RunFolder(out).claim()
     runs = [run for plan in plans for seeds_ in plan.runs.values() for run in seeds_]
     do(runs, workers or cores(), report)
@@ -70,45 +74,63 @@ def reproduce(
 def seconds_left(
     figures: Sequence[Figure], scale: str, out: Path, seeds: int | None = None
 ) -> float:
-    """Return about how many seconds all of it takes on this machine's cores, if left alone.
-
-    What is done already takes none.
-    """
-    plans = [plan_of(each, scale, out, seeds) for each in figures]
+    """Return the estimated seconds of the missing runs on the cores of this machine."""
+    plans = [Plan(each, scale, out, seeds) for each in figures]
     runs = missing(run for plan in plans for each in plan.runs.values() for run in each)
     longest = max((run.work for run in runs), default=0.0)
     return max(longest, sum(run.work for run in runs) / cores())
 
 
-def plan_of(figure: Figure, scale: str, out: Path, seeds: int | None = None) -> Plan:
-    """Return what a figure needs at a scale, with so many seeds or as many as the scale has."""
-    size = figure.scales[scale]
-    return Plan(figure, size if seeds is None else replace(size, seeds=seeds), scale, out)
+def run_of(experiment: Experiment, seed: int, out: Path) -> Run:
+    """Return the run of an experiment with a seed, in its folder under ``out``.
+
+    The seed is that of the data, too, so that seeds differ in their split. The version of fedzo is
+    part of the folder's name, so that runs of another version are not reused.
+
+    Examples
+    --------
+    >>> experiment = Experiment.load("quadratic", {"run": {"rounds": 20}})
+    >>> run = run_of(experiment, 3, Path("reproduction"))
+    >>> folder = run.folder
+    >>> folder.parts[:2], folder.parts[2].rpartition("-")[0], folder.name
+    (('reproduction', 'runs'), 'quadratic', 'seed-3')
+    >>> run_of(experiment, 4, Path("reproduction")).folder.parent == folder.parent
+    True
+    >>> run.experiment.options.seed, run.experiment.options.data_seed
+    (3, 3)
+    """
+    known = as_toml(experiment.with_seed(0).tables)
+    text = json.dumps([__version__, known], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = out / "runs" / f"{experiment.name}-{digest}" / f"seed-{seed}"
+    data_seed = experiment.options.data_seed + seed
+    settings = experiment.tables["run"] | {"seed": seed, "data_seed": data_seed}
+    tables = as_toml(experiment.tables | {"run": settings})
+    return Run(Experiment.resolve(tables, experiment.name), folder)
 
 
 class Plan:
-    """A figure at a scale, with the runs that it needs."""
+    """A figure at a scale, with the runs that it needs; ``seeds`` is the scale's by default."""
 
-    def __init__(self, figure: Figure, scale: Scale, scale_name: str, out: Path) -> None:
-        self.figure, self.scale, self.scale_name, self.out = figure, scale, scale_name, out
+    def __init__(self, figure: Figure, scale: str, out: Path, seeds: int | None = None) -> None:
+        self.figure, self.scale, self.out = figure, scale, out
+        self.size = figure.scales[scale]
+        self.seeds = self.size.seeds if seeds is None else seeds
+        tables: dict[str, Tables] = {}
         self.runs: dict[str, list[Run]] = {}
         for curve in figure.curves:
-            experiment = curve.experiment(scale)
-            self.runs[curve.label] = [run_of(experiment, s, out) for s in range(scale.seeds)]
-        tables = figure.tables(scale_name)
-        self.title = caption.title(figure.title, tables)
-        self.about = f"{figure.about} {caption.settings(tables)}."
-        self.caption = self._caption(tables)
-
-    def _caption(self, tables: Mapping[str, Any]) -> str:
-        count = self.scale.seeds
-        seeds = f"{count} seeds (mean, least and greatest)" if count > 1 else "1 seed"
-        less = caption.smaller(tables, self.figure.tables("paper"))
+            experiment = curve.experiment(self.size)
+            tables[curve.label] = experiment.tables
+            self.runs[curve.label] = [run_of(experiment, s, out) for s in range(self.seeds)]
+        self.title = title_of(figure.title, tables)
+        self.about = f"{figure.about} {settings_of(tables)}."
+        less = differences_of(tables, figure.tables("paper"))
         other = f", which differs from the paper's (in brackets) in {less}" if less else ""
-        return f"{self.scale_name} scale{other}; {seeds}, each with a split of its own"
+        many = f"{self.seeds} seeds (mean, least and greatest)" if self.seeds > 1 else "1 seed"
+        self.caption = f"{scale} scale{other}; {many}, each with its own split"
 
     def write(self) -> list[dict[str, Any]]:
-        """Draw it, write all that a report needs, and return its claims, judged."""
+        """Draw the figure, write the numbers for a report, and return the judged claims."""
         histories = {label: [run.history() for run in runs] for label, runs in self.runs.items()}
         drawn = axes_of(self.figure, histories)
         pictures = [self.out / f"{self.figure.name}.{ending}" for ending in ("png", "svg")]
@@ -137,7 +159,7 @@ class Plan:
         return claims
 
     def _row(self, claim: Claim, comparisons: Sequence[Comparison]) -> dict[str, Any]:
-        """Return a claim as ``claims.json`` has it."""
+        """Return a judged claim, as in ``claims.json``."""
         verdict, each = judge(comparisons), verdicts(comparisons)
         reason = "" if verdict == Verdict.HOLDS else claim.reason
         return {
@@ -145,9 +167,9 @@ class Plan:
             "by": claim.by,
             "text": claim.text,
             "verdict": verdict.value,
-            "scale": self.scale_name,
-            "rounds": self.scale.rounds,
-            "seeds": self.scale.seeds,
+            "scale": self.scale,
+            "rounds": self.size.rounds,
+            "seeds": self.seeds,
             "measured": [_measured(c, v) for c, v in zip(comparisons, each, strict=True)],
             "reason": f"{explain(comparisons)} {reason}".strip(),
         }
@@ -169,7 +191,7 @@ def _finite(number: float) -> float | None:
 
 
 def environment() -> dict[str, str]:
-    """Return what the runs were made with.
+    """Return the versions and the machine that the runs are made with.
 
     >>> environment()["fedzo"] == __version__
     True
@@ -186,20 +208,21 @@ def environment() -> dict[str, str]:
 
 
 def figures_in(out: Path) -> list[dict[str, Any]]:
-    """Return what has been reproduced in a folder, in the paper's order."""
+    """Return the reproduced figures in a folder, in the order of ``FIGURES``."""
     found = []
     for name in FIGURES:
         path = out / f"{name}.json"
         if path.exists():
             figure = read_json(path)
             if not _is_figure(figure):
-                raise UsageError(f"{path} is damaged: it does not describe a figure")
+                words = f"{path} is damaged: it does not describe a figure"
+                raise UsageError(words, code="damaged-figure")
             found.append(figure)
     return found
 
 
 def _is_figure(figure: Any) -> bool:
-    """Return whether this has what the report and the table of claims rely on."""
+    """Return whether all keys are there that the report and the table of claims use."""
     if not isinstance(figure, dict):
         return False
     folders, claims = figure.get("folders"), figure.get("claims")
@@ -221,7 +244,7 @@ def write_claims(out: Path) -> None:
 
 
 def markdown(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return the claims as a table for a document.
+    """Return the claims as a Markdown table.
 
     Examples
     --------
@@ -249,7 +272,7 @@ def cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
+    """Return a Markdown table."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(
         "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines
@@ -257,7 +280,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def words(measured: Mapping[str, Any]) -> str:
-    """Return a mean and its interval.
+    """Return a mean and its interval in words.
 
     >>> words({"mean": 2.0, "low": None, "high": None})
     '2 [one seed: no interval]'

@@ -1,4 +1,4 @@
-"""Table I and the theorems: measured rates against what is promised, where constants are known."""
+"""Table I and the theorems: measured rates against the predicted ones, with known constants."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.paper.claims import Claim, Comparison, Runs, final_level
+from fedzo.paper.claims import EXPONENT, RATE, Claim, Comparison, Runs, final_level
 from fedzo.paper.figure import Curve, Figure, Panel, Points, Scale
-from fedzo.paper.thresholds import EXPONENT, RATE
 from fedzo.problems import Quadratic
 from fedzo.theory import Constants, Setting, bound, corollary, limit
 
@@ -31,22 +30,20 @@ DEVICES = {f"H = 1, M = {m}": float(m) for m in COUNTS}
 def curve(
     label: str, setting: Setting, colour: int, name: str = "fedzo", eta: float | None = None
 ) -> Curve:
-    """Return runs with the corollary's μ for a setting, and its η unless another is given."""
+    """Return runs with the corollary's μ for a setting, and its η unless ``eta`` is given."""
     rate, mu = corollary(setting)
-    eta = rate if eta is None else eta
-    changes = [f"algorithm.name={name}", f"algorithm.learning_rate={eta}"]
-    changes += [f"algorithm.smoothing={mu}", "algorithm.batch_size=1", "algorithm.directions=20"]
+    algorithm = {"name": name, "learning_rate": rate if eta is None else eta, "smoothing": mu}
+    algorithm |= {"batch_size": 1, "directions": 20}
     if name == "fedzo":
-        changes += [f"algorithm.local_steps={setting.local_steps}"]
-        changes += [f"algorithm.participants={setting.meeting}"]
-    return Curve(label, tuple(changes), colour)
+        algorithm |= {"local_steps": setting.local_steps, "participants": setting.meeting}
+    return Curve(label, {"algorithm": algorithm}, colour)
 
 
 FULL = replace(BASE, participants=8, local_steps=4)
 
 
 def constants(seed: int) -> Constants:
-    """Return the constants of the problem that runs of a seed are on."""
+    """Return the constants of the problem of a seed."""
     return Constants(**Quadratic(**PROBLEM, seed=seed).constants())
 
 
@@ -54,7 +51,7 @@ ETA = limit(constants(0), FULL).value  # the largest that theorem 1 allows: L is
 
 
 def bound_after(rounds: int, seed: int) -> float:
-    """Return theorem 1's bound after so many rounds at that η."""
+    """Return the bound of theorem 1 after a number of rounds at ``ETA``."""
     setting = replace(FULL, rounds=rounds)
     return bound(constants(seed), setting, ETA, corollary(FULL).smoothing).value
 
@@ -66,7 +63,7 @@ BOUND = {
 
 
 def slope(runs: Runs, at: Mapping[str, float]) -> Comparison:
-    """Measure the exponent with which the squared gradient falls, a line on log scales."""
+    """Measure the exponent of the squared gradient: the slope of a line on log scales."""
     levels = np.log([[final_level(h, GRADIENT) for h in runs[label]] for label in at])
     exponents = np.polyfit(np.log(list(at.values())), levels, 1)[0]
     return Comparison(
@@ -75,7 +72,7 @@ def slope(runs: Runs, at: Mapping[str, float]) -> Comparison:
 
 
 def under_bound(runs: Runs) -> list[Comparison]:
-    """Compare the least squared gradient of each seed with theorem 1's bound for its problem."""
+    """Compare the least squared gradient of each seed with the bound of theorem 1."""
     shares = [
         min(record[GRADIENT] for record in history) / bound_after(ROUNDS, seed)
         for seed, history in enumerate(runs[BOUNDED])
@@ -84,7 +81,7 @@ def under_bound(runs: Runs) -> list[Comparison]:
 
 
 def against(runs: Runs, other: str, ratio: float) -> Comparison:
-    """Compare where FedZO and another settle with the ratio of their rates."""
+    """Compare the final levels of another algorithm and FedZO with the ratio of their rates."""
     pairs = zip(runs[other], runs["H = 8, M = 8"], strict=True)
     seen = np.array(
         [final_level(theirs, GRADIENT) / final_level(ours, GRADIENT) for theirs, ours in pairs]
@@ -94,7 +91,7 @@ def against(runs: Runs, other: str, ratio: float) -> Comparison:
 
 
 def half_law(at: Mapping[str, float]) -> Mapping[float, float]:
-    """Return the line of slope -1/2 through the corollary's own order at one."""
+    """Return the line of slope -1/2 through the order of the corollary at one."""
     return {x: math.sqrt(BASE.dim / (ROUNDS * BASE.directions * x)) for x in at.values()}
 
 
@@ -115,12 +112,7 @@ FIGURE = Figure(
     panels=(
         Points(GRADIENT, "local steps H", {"M = 1": STEPS}, lines={LAW: half_law(STEPS)}),
         Points(GRADIENT, "devices M", {"H = 1": DEVICES}, lines={LAW: half_law(DEVICES)}),
-        Panel(
-            GRADIENT,
-            title="theorem 1",
-            curves=(BOUNDED,),
-            lines={"bound": BOUND},
-        ),
+        Panel(GRADIENT, title="theorem 1", curves=(BOUNDED,), lines={"bound": BOUND}),
     ),
     claims=(
         Claim(
@@ -143,20 +135,11 @@ FIGURE = Figure(
             "rates",
             "Table I: with N = H = 8 FedZO settles √H times lower than DZOPA and √(NH) times lower "
             "than ZO-SGD.",
-            lambda runs: [
-                against(runs, DZOPA, math.sqrt(8)),
-                against(runs, ZO_SGD, 8.0),
-            ],
+            lambda runs: [against(runs, DZOPA, math.sqrt(8)), against(runs, ZO_SGD, 8.0)],
         ),
     ),
     scales={
-        name: Scale(
-            "quadratic",
-            rounds=ROUNDS,
-            seeds=seeds,
-            changes=tuple(f"problem.{key}={value}" for key, value in PROBLEM.items()),
-            points=100,
-        )
+        name: Scale("quadratic", ROUNDS, seeds, changes={"problem": PROBLEM}, points=100)
         for name, seeds in (("quick", 5), ("paper", 20))
     },
 )

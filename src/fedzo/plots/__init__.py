@@ -1,7 +1,6 @@
-"""Numbers in, pictures out: curves, figures of several axes, data splits, the page of a report.
+"""Numbers in, pictures out: curves, figures with several axes, data splits, the page of a report.
 
-``series`` makes the numbers of a picture of histories, and ``figures`` or the page draw them.
+``series`` computes the numbers of a picture from histories, and ``figures`` or the page draw them.
 
-Nothing here knows of run folders or of the paper; matplotlib is imported when something is drawn.
-May import: core.
+This room does not use run folders. It imports matplotlib when it draws. May import: core.
 """

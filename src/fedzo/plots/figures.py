@@ -1,24 +1,148 @@
-"""Pictures of several axes, for print: curves told apart by colour, by marker and by stroke."""
+"""Pictures for print: curves of runs, and the data of each device.
+
+Curves differ in colour, marker and stroke.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedzo.core.files import write_atomic
-from fedzo.plots.series import covered
-from fedzo.plots.style import COLOURS, MARKERS
+import numpy as np
+from numpy.typing import NDArray
 
+from fedzo.core.files import write_atomic
+from fedzo.errors import InvalidValue, UsageError, nearest, one_of
+from fedzo.plots.series import COLOURS, Runs, axes_of_runs, covered, metrics
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 ROW = 3  # panels side by side
 MANY = 5  # curves whose legend would hide them
 LEGEND: Mapping[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 3.2}
 
 
+def draw_curves(
+    runs: Runs,
+    out: str | os.PathLike[str],
+    x: str = "round",
+    y: Sequence[str] | None = None,
+    log_x: bool = False,
+    log_y: bool | None = None,
+) -> None:
+    """Draw one curve per label: the mean over its seeds, with a band from least to greatest.
+
+    Parameters
+    ----------
+    runs
+        The history of each seed, by label; a history is the records of a ``history.jsonl``.
+    out
+        The file to write; its ending gives the format.
+    x, y
+        Keys of the records for the axes. By default ``y`` is the loss and the well-known metrics
+        that the runs have.
+    log_x, log_y
+        Whether the axes are logarithmic; by default y is if it spans decades.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> history = [{"round": t, "train_loss": 0.5**t, "queries": 20 * t} for t in range(5)]
+    >>> path = Path(tempfile.mkdtemp(), "loss.svg")
+    >>> draw_curves({"a run": [history]}, path, x="queries", log_y=True)
+    >>> "queries, all devices" in path.read_text()
+    True
+    """
+    check_keys(runs, x, y)
+    labelled = {_with_seeds(label, len(seeds)): seeds for label, seeds in runs.items()}
+    axes = axes_of_runs(labelled, x, y, log_x)
+    if not any(panel["series"] for panel in axes):
+        raise UsageError("there is no finite number to draw", code="nothing-to-draw")
+    if log_y is not None:
+        axes = [panel | {"log_y": log_y} for panel in axes]
+    draw(axes, Path(out))
+
+
+def check_keys(runs: Runs, x: str, y: Sequence[str] | None = None) -> None:
+    """Raise InvalidValue unless some run has these keys.
+
+    >>> check_keys({"a": [[{"round": 0, "train_loss": 1.0}]]}, "round", ["train_los"])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: y = 'train_los': must be ... (did you mean 'train_loss'?)
+    """
+    keys = metrics(runs)
+    for axis, key in (("x", x), *(("y", key) for key in y or ())):
+        if key not in keys:
+            raise InvalidValue(axis, key, one_of(keys) + nearest(key, keys))
+
+
+def draw_partition(
+    labels: NDArray[np.int64],
+    parts: Sequence[NDArray[np.int64]],
+    classes: Sequence[str],
+    path: str | os.PathLike[str],
+) -> None:
+    """Draw how many samples of each class every device has.
+
+    Parameters
+    ----------
+    labels
+        The class of each sample, an index into ``classes``, shape (n_samples,).
+    parts
+        The indices of each device's samples, from :func:`fedzo.data.partition.partition`.
+    classes
+        The classes' names.
+    path
+        The file to write; its ending gives the format, such as ``.png``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "split.png")
+    >>> draw_partition(np.array([0, 0, 1]), [np.array([0]), np.array([1, 2])], ["a", "b"], path)
+    >>> path.exists()
+    True
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    table = _table(labels, parts, classes)
+    devices = len(parts)
+    figure = Figure(figsize=(11, 2.4 + 0.3 * len(classes)), dpi=150, layout="constrained")
+    sizes, heat = figure.subplots(2, 1, sharex=True, height_ratios=[1, 0.35 * len(classes)])
+    figure.suptitle(_title(table), fontsize=11)
+
+    sizes.stairs(table.sum(axis=0), np.arange(devices + 1) - 0.5, fill=True, color="0.6")
+    sizes.set_ylabel("samples")
+    sizes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    sizes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+    # One hue from pale to dark suits colour-blind readers; white means no samples.
+    blues = ListedColormap(colormaps["Blues"](np.linspace(0.15, 1.0, 256)))
+    shown = np.ma.masked_equal(table, 0)
+    image = heat.imshow(shown, cmap=blues, vmin=1, aspect="auto", interpolation="nearest")
+    heat.set_yticks(range(len(classes)), classes)
+    heat.set_xlabel("device")
+    heat.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    if devices <= 60:  # grid lines would hide narrower cells
+        heat.set_xticks(np.arange(devices + 1) - 0.5, minor=True)
+        heat.set_yticks(np.arange(len(classes) + 1) - 0.5, minor=True)
+        heat.grid(which="minor", color="0.85", linewidth=0.6)
+        for axes in (sizes, heat):
+            axes.tick_params(which="minor", length=0)
+    figure.colorbar(
+        image, ax=[sizes, heat], label="samples of the class (white: none)", format="{x:,.0f}"
+    )
+    figure.savefig(path)
+
+
 def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption: str = "") -> None:
-    """Draw axes as :func:`fedzo.plots.series.axes` makes them; a file's ending says its format."""
+    """Draw axes made by :func:`fedzo.plots.series.axes`; the ending of a file gives its format."""
     from matplotlib.figure import Figure
 
     columns = min(ROW, len(axes))
@@ -41,12 +165,12 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         spot.set(xlabel=panel["x"], ylabel=panel["y"])
         spot.set_title(panel["title"], fontsize=10)
         spot.grid(color="0.9")
-        spot.set_axisbelow(True)  # lines over bands would look like gaps
+        spot.set_axisbelow(True)  # grid lines over bands would look like gaps
         spot.spines[["top", "right"]].set_visible(False)
         if not shared and any(_labels(panel)) and not _same_labels(panel, after):
             aside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
             spot.legend(**LEGEND, **(aside if len(panel["series"]) > MANY else {}))
-    if shared and (title or _need_legend(axes[0])):  # one for all, where it hides no curve
+    if shared and (title or _need_legend(axes[0])):  # one legend for all panels, outside them
         curves = spots[0].get_legend_handles_labels()
         lines = max(1, -(-len(curves[0]) // (3 * columns)))
         wide = max(1, -(-len(curves[0]) // lines))
@@ -64,7 +188,7 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
 
 
 def _name_points(spot: Any, names: Sequence[str]) -> None:
-    """Write names at 0, 1, 2 ... of the x axis; between them there is nothing to join."""
+    """Write names at 0, 1, 2 ... of the x axis, and draw no lines between them."""
     for line in spot.lines:
         line.set_linestyle("none")
     spot.set_xticks(range(len(names)), names, fontsize=8)
@@ -84,23 +208,23 @@ def _need_legend(panel: Mapping[str, Any]) -> bool:
 
 
 def _make_logarithmic(spot: Any, axis: str) -> None:
-    """Set a log scale; where it has few decades, with numbers at 2 and 5 too, written plainly."""
+    """Set a log scale; if it spans few decades, with plain numbers at 1, 2 and 5."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
-    # Masked: a run begins at zero queries or bytes, which a log axis has no place for.
+    # Masked: a run begins at zero queries or bytes, which a log axis cannot show.
     getattr(spot, f"set_{axis}scale")("log", nonpositive="mask")
     low, high = getattr(spot, f"get_{axis}lim")()
     if high < 1000 * low:
         ticks = getattr(spot, f"{axis}axis")
         ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        thousands = EngFormatter(sep="")  # 20k: longer words would run into each other
+        thousands = EngFormatter(sep="")  # 20k: longer labels would overlap
         plain = FuncFormatter(lambda value, _: f"{value:g}")
         ticks.set_major_formatter(thousands if high > 10_000 else plain)
         ticks.set_minor_formatter(NullFormatter())
 
 
 def _draw_curve(spot: Any, curve: Mapping[str, Any], place: int, under: int) -> None:
-    """Draw a curve: wide and pale where others lie on it, markers where theirs are not."""
+    """Draw a curve, wide and pale if others cover it, with markers apart from theirs."""
     colour = COLOURS[curve["colour"] % len(COLOURS)]
     step = max(1, len(curve["x"]) // 8)
     spot.plot(
@@ -120,3 +244,28 @@ def _draw_curve(spot: Any, curve: Mapping[str, Any], place: int, under: int) -> 
         spot.fill_between(
             curve["x"], curve["low"], curve["high"], color=colour, alpha=0.18, linewidth=0
         )
+
+
+def _with_seeds(label: str, seeds: int) -> str:
+    return f"{label}, mean and range of {seeds} seeds" if seeds > 1 else label
+
+
+def _table(
+    labels: NDArray[np.int64], parts: Sequence[NDArray[np.int64]], classes: Sequence[str]
+) -> NDArray[np.int64]:
+    """Count the samples of each class (row) on each device (column)."""
+    return np.stack([np.bincount(labels[part], minlength=len(classes)) for part in parts], axis=1)
+
+
+def _title(table: NDArray[np.int64]) -> str:
+    def spread(what: str, numbers: NDArray[np.int64]) -> str:
+        low, middle, high = numbers.min(), np.median(numbers), numbers.max()
+        if low == high:
+            return f"{low:,} {what} per device"
+        return f"{low:,} to {high:,} {what} per device, median {middle:,g}"
+
+    return (
+        f"{table.sum():,} samples on {table.shape[1]:,} devices\n"
+        f"{spread('samples', table.sum(axis=0))}"
+        f"  |  {spread('classes', np.count_nonzero(table, axis=0))}"
+    )

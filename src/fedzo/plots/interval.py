@@ -1,4 +1,4 @@
-"""Means over seeds and how far they may be off: Student's t, for tables and for verdicts."""
+"""Means over seeds and their confidence intervals (Student's t), for tables and verdicts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Interval(NamedTuple):
 def interval(values: ArrayLike) -> Interval:
     """Return the mean of independent values and its 95 % confidence interval, Student's t.
 
-    One value, or one that is not a number, has none: it may lie anywhere. Infinite values,
-    from runs that diverged or never got somewhere, are at infinity for certain if all are.
+    The interval is unbounded for a single value, and if a value is not a number. If all values
+    are infinite, from runs that diverged or never reached a loss, so is the interval.
 
     Examples
     --------
@@ -32,6 +32,8 @@ def interval(values: ArrayLike) -> Interval:
     >>> interval([1.0])
     Interval(mean=1.0, low=-inf, high=inf)
     """
+    from scipy.special import stdtrit
+
     numbers = np.asarray(values, np.float64)
     count, ends = len(numbers), set(numbers.tolist())
     if count > 1 and ends in ({math.inf}, {-math.inf}):
@@ -41,15 +43,15 @@ def interval(values: ArrayLike) -> Interval:
     mean = float(numbers.mean())
     if count < 2:
         return Interval(mean, -math.inf, math.inf)
-    away = t_quantile(CONFIDENCE, count - 1) * _error(numbers)
+    away = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * _error(numbers)
     return Interval(mean, mean - away, mean + away)
 
 
 def chance(values: ArrayLike, low: float, high: float) -> float:
-    """Return the p-value of a mean between ``low`` and ``high``: small where it is outside.
+    """Return the p-value of the hypothesis that the mean lies between ``low`` and ``high``.
 
-    It is that of the two-sided t test at the nearer end, so it is at most 5 % exactly where
-    the whole 95 % interval is outside; 1 where the mean is inside, or nothing can be told.
+    It is the p-value of the two-sided t test at the nearer end, so it is at most 5 % exactly if
+    the whole 95 % interval is outside. It is 1 if the mean is inside, or for a single value.
 
     Examples
     --------
@@ -58,6 +60,8 @@ def chance(values: ArrayLike, low: float, high: float) -> float:
     >>> round(chance([1.0, 2.0, 3.0], -9.0, -0.4841), 4)
     0.05
     """
+    from scipy.special import stdtr
+
     numbers = np.asarray(values, np.float64)
     mean = interval(numbers).mean
     outside = mean <= low or (mean >= high and high < math.inf)
@@ -69,34 +73,9 @@ def chance(values: ArrayLike, low: float, high: float) -> float:
     distance = low - mean if mean <= low else mean - high
     if not error:
         return 0.0
-    return 1 - _within(math.atan(distance / error / math.sqrt(len(numbers) - 1)), len(numbers) - 1)
-
-
-def t_quantile(confidence: float, freedom: int) -> float:
-    """Return t with P(|T| < t) = confidence, by bisection of its closed form.
-
-    The form is Abramowitz & Stegun 26.7.3 and 26.7.4, a finite sum for whole degrees of freedom.
-
-    >>> round(t_quantile(0.95, 2), 4), round(t_quantile(0.95, 4), 4)
-    (4.3027, 2.7764)
-    """
-    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(freedom)
-    for _ in range(60):
-        angle = (low + high) / 2
-        low, high = (angle, high) if _within(angle, freedom) < confidence else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
+    return float(2 * stdtr(len(numbers) - 1, -distance / error))
 
 
 def _error(numbers: np.ndarray) -> float:
     """Return the standard error of a mean."""
     return float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
-
-
-def _within(angle: float, freedom: int) -> float:
-    """Return P(|T| < t) at angle = atan(t / sqrt(freedom))."""
-    sine, cosine, odd = math.sin(angle), math.cos(angle), freedom % 2
-    term, total = (cosine if odd else 1.0), 0.0
-    for k in range(freedom // 2):
-        total += term
-        term *= cosine**2 * (2 * k + 1 + odd) / (2 * k + 2 + odd)
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total

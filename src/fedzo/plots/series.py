@@ -1,6 +1,6 @@
-"""The numbers of a picture: curves over seeds, their axes, and what they end at.
+"""The numbers of a picture: curves over seeds, their axes, and the final values.
 
-The picture for print and the page that one can hover draw the same numbers, on the same scales.
+The picture for print and the interactive page draw the same numbers on the same scales.
 """
 
 from __future__ import annotations
@@ -14,24 +14,54 @@ from numpy.typing import NDArray
 
 from fedzo.errors import is_number
 from fedzo.plots.interval import interval
-from fedzo.plots.style import COLOURS, name
 
 Array = NDArray[Any]
 History = Sequence[Mapping[str, Any]]
-Runs = Mapping[str, Sequence[History]]  # the records of one seed after another, by label
+Runs = Mapping[str, Sequence[History]]  # the history of each seed, by label
 
-COSTS = ("round", "queries", "uplink_bytes", "channel_uses", "seconds")  # what an x axis may be
+COSTS = ("round", "queries", "uplink_bytes", "channel_uses", "seconds")  # keys for the x axis
 METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
 WIRELESS = ("noise_to_update", "energy", "participants", "channel_uses")
-DISTANCES = ("optimality_gap", "gradient_norm_squared")  # which go to zero
+DISTANCES = ("optimality_gap", "gradient_norm_squared")  # their minimum is zero
+
+# The palette of Okabe & Ito: distinct in print, and to colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+_LABELS = {
+    "round": "communication round",
+    "train_loss": "training loss, all devices",
+    "test_accuracy": "test accuracy",
+    "attack_success": "attack success rate",
+    "heldout_success": "success on images held out",
+    "distortion_l2_mean": "mean distortion, L2",
+    "queries": "queries, all devices",
+    "uplink_bytes": "bytes sent up, all devices",
+    "downlink_bytes": "bytes sent down, all devices",
+    "optimality_gap": "f(x) - f*",
+    "gradient_norm_squared": "|∇f(x)|²",
+    "noise_to_update": "receiver's noise over the update",
+    "energy": "energy so far, in budgets of a round",
+    "energy_max": "largest energy of a device, of its budget",
+    "participants": "devices in the round",
+}
+
+
+def axis_label(key: str) -> str:
+    """Return the axis label of a key of a history.
+
+    >>> axis_label("train_loss"), axis_label("my_own")
+    ('training loss, all devices', 'my own')
+    """
+    return _LABELS.get(key, key.replace("_", " "))
 
 
 def axes(
     x: str, y: str, series: Sequence[Mapping[str, Any]], title: str = "", log_x: bool = False
 ) -> dict[str, Any]:
-    """Return one pair of axes, of keys of a history; ``y`` is logarithmic where that shows more."""
-    labelled = labelled_axes(name(x), name(y), series, title, log_x, logarithmic(y, series))
-    return labelled | {"keys": [x, y]}
+    """Return one pair of axes for two keys of a history, ``y`` logarithmic if it spans decades."""
+    log_y = logarithmic(y, series)
+    drawn = labelled_axes(axis_label(x), axis_label(y), series, title, log_x, log_y)
+    return drawn | {"keys": [x, y]}
 
 
 def labelled_axes(
@@ -42,13 +72,13 @@ def labelled_axes(
     log_x: bool = False,
     log_y: bool = False,
 ) -> dict[str, Any]:
-    """Return one pair of axes of whatever their labels say."""
+    """Return one pair of axes with the given labels."""
     shown = {"title": title, "x": x, "y": y, "log_x": log_x, "log_y": log_y}
     return shown | {"series": list(series), "keys": None}
 
 
 def logarithmic(key: str, series: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a linear axis would show the ends of curves as one flat line.
+    """Return whether the values span decades, which a linear axis would show as a flat line.
 
     >>> logarithmic("train_loss", [{"mean": [500.0, 1.0]}]), logarithmic("train_loss", [])
     (True, False)
@@ -61,7 +91,7 @@ def logarithmic(key: str, series: Iterable[Mapping[str, Any]]) -> bool:
 def series(
     label: str, histories: Sequence[History], x: str, y: str, colour: int, dashed: bool = False
 ) -> dict[str, Any]:
-    """Return a curve over the rounds that all seeds have: mean, least and greatest of them.
+    """Return a curve over the rounds that all seeds share: mean, least and greatest value.
 
     Examples
     --------
@@ -80,7 +110,7 @@ def series(
 
 
 def series_of(label: str, x: Array, seeds: Array, colour: int, dashed: bool) -> dict[str, Any]:
-    """Return a curve from its values, (seeds, points)."""
+    """Return a curve from the values of its seeds, shape (n_seeds, n_points)."""
     seeds = np.clip(seeds, -1e99, 1e99)  # matplotlib fails near the largest floats
     drawn = {"x": x, "mean": seeds.mean(axis=0), "low": seeds.min(axis=0)}
     drawn["high"] = seeds.max(axis=0)
@@ -91,10 +121,10 @@ def series_of(label: str, x: Array, seeds: Array, colour: int, dashed: bool) -> 
 def axes_of_runs(
     runs: Runs, x: str = "round", y: Sequence[str] | None = None, log_x: bool = False
 ) -> list[dict[str, Any]]:
-    """Return axes for each metric, a curve for each label that has it.
+    """Return one pair of axes per metric, with a curve for each label that has the metric.
 
-    Without ``y`` it is the well-known metrics that some run has, and for runs over the air what a
-    wireless reader asks for.
+    By default ``y`` is the well-known metrics that some run has, and for runs over the air the
+    energy, noise and channel uses.
     """
     keys = metrics(runs)
     if y is None:
@@ -104,7 +134,7 @@ def axes_of_runs(
 
 
 def metrics(runs: Runs) -> list[str]:
-    """Return the keys that are numbers in some run, in the order of its records.
+    """Return the keys that are finite numbers in some record, in the order of the records.
 
     >>> metrics({"a": [[{"round": 0, "train_loss": 1.0, "dropped": []}]]})
     ['round', 'train_loss']
@@ -114,7 +144,7 @@ def metrics(runs: Runs) -> list[str]:
 
 
 def columns(runs: Runs) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Return for each label every metric over the rounds that its seeds share.
+    """Return for each label all metrics over the rounds that its seeds share.
 
     Examples
     --------
@@ -133,7 +163,7 @@ def columns(runs: Runs) -> dict[str, dict[str, dict[str, list[float]]]]:
 
 
 def finals(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return for each label what its runs end at: mean over seeds and 95 % interval of the mean.
+    """Return for each label the final metrics: mean over seeds and 95 % interval of the mean.
 
     Examples
     --------
@@ -156,10 +186,10 @@ def finals(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
 
 
 def covered(panel: Mapping[str, Any]) -> list[int]:
-    """Return for each curve of a panel how many of the later ones lie on it and would hide it.
+    """Return for each curve of a panel how many later curves cover it.
 
-    Two curves coincide where they differ by less than a hundredth of the panel's height; one hides
-    another where that is so for more than half of the other's points.
+    Two curves coincide where they differ by less than a hundredth of the panel's height. A curve
+    covers another if they coincide on more than half of the other's points.
 
     Examples
     --------
@@ -171,7 +201,7 @@ def covered(panel: Mapping[str, Any]) -> list[int]:
     curves = [(np.array(c["x"]), np.array(c["mean"])) for c in panel["series"]]
     if panel["log_y"]:
         curves = [(x[y > 0], np.log(y[y > 0])) for x, y in curves]
-    if panel["log_x"]:  # which has no place for a start at zero queries
+    if panel["log_x"]:  # a log axis cannot show a start at zero queries
         curves = [(np.log(x[x > 0]), y[x > 0]) for x, y in curves]
     every = np.concatenate([y for _, y in curves]) if curves else np.zeros(0)
     near = 0.01 * np.ptp(every) if len(every) else 0.0

@@ -295,7 +295,7 @@ class RunFolder:
 
     def draw_curves(self) -> None:
         """Draw ``curves.png`` from the history, if it has records."""
-        from fedzo.plots.curves import draw_curves
+        from fedzo.plots.figures import draw_curves
 
         if history := list(read_history(self.history)):
             draw_curves({self.path.name: [history]}, self.curves)

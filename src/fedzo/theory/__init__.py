@@ -1,17 +1,19 @@
-"""The paper's theory as a tool: what it promises for given constants, and how to measure them.
+"""The paper's theory as a tool: guarantees for given constants, and how to measure the constants.
 
-Bounds, the corollaries' choices and estimates of the constants, each by its equation's number. May
-import: algorithms and what lies below it.
+Bounds, the choices of the corollaries, and estimates of the constants, by their equation numbers.
+May import: algorithms and the rooms below it.
 """
 
 from fedzo.theory.advice import (
     LocalSteps,
+    Rate,
     Steps,
     best_local_steps,
     best_steps,
     corollary,
     largest_local_steps,
     orders_of_local_steps,
+    table_one,
 )
 from fedzo.theory.bounds import (
     Bound,
@@ -26,7 +28,6 @@ from fedzo.theory.bounds import (
 )
 from fedzo.theory.estimate import Estimate, estimate
 from fedzo.theory.report import Report, report
-from fedzo.theory.table import Rate, table_one
 
 __all__ = [
     "Bound",

@@ -1,4 +1,4 @@
-"""What to choose: the corollaries' η and μ, the η and H of the least bound, the largest H."""
+"""Choices: the corollaries' η and μ, the η and H of the least bound, the largest H; Table I."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def corollary(setting: Setting) -> Steps:
     For b1 b2 <= d, :math:`\eta = \sqrt{M b_1 b_2 / (dHT)}` and
     :math:`\mu = (d b_1 b_2 M H T)^{-1/4}`. For b1 b2 > d the text after corollary 1 has
     :math:`\eta = \sqrt{N/(HT)}` and :math:`\mu = d^{-1/2} (NHT)^{-1/4}`; the paper gives no such
-    case for corollaries 2 and 3, and the same with M is taken.
+    case for corollaries 2 and 3; the same formula with M is used.
 
     Examples
     --------
@@ -43,8 +43,8 @@ def best_steps(constants: Constants, setting: Setting, printed: bool = False) ->
     r"""Return the η that makes the bound least, within the limit, and the corollary's μ.
 
     As a function of η the bound is :math:`a/\eta + b\eta + c`, least at :math:`\sqrt{a/b}`. In μ it
-    only grows: the corollary's is small enough for its terms to vanish as fast as the rest,
-    and anything smaller that the precision of the losses bears is as good.
+    only grows. With the corollary's μ its terms vanish as fast as the others; any smaller μ that
+    the precision of the losses allows is as good.
 
     Examples
     --------
@@ -65,10 +65,9 @@ def orders_of_local_steps(setting: Setting) -> Mapping[str, float]:
     r"""Return the orders whose least is the largest H, by remark 2 and after corollary 2.
 
     The paper gives orders, :math:`O((dT)^{1/3} (b_1 b_2)^{-1/3} M^{-1})`, :math:`O(T M^{-1})` and,
-    unless all devices take part, :math:`O(d/(b_1 b_2))`. They come without constants: the
-    numbers here have **constant 1**, so they scale as the largest H does, and are not it.
-    Where b1 b2 > d, d/(b1 b2) is taken as 1, which is what the other η of
-    :func:`corollary` leads to.
+    unless all devices take part, :math:`O(d/(b_1 b_2))`. It gives no constants. The numbers here
+    have **constant 1**: they are proportional to the largest H, not equal to it. If b1 b2 > d,
+    d/(b1 b2) is taken as 1, which follows from the other η of :func:`corollary`.
 
     >>> orders_of_local_steps(Setting(devices=10, dim=64, rounds=1000))
     {'drift': 4.0, 'local steps': 100.0}
@@ -80,11 +79,11 @@ def orders_of_local_steps(setting: Setting) -> Mapping[str, float]:
 
 
 class LocalSteps(NamedTuple):
-    """Which H a theorem allows with its corollary's η: from ``least`` to ``most``.
+    """The range of H that a theorem allows with its corollary's η: from ``least`` to ``most``.
 
-    Below ``least`` the η, which falls as H grows, is above the variance term: HT is too
-    small. ``binding`` names what forbids more than ``most``. Where T is too small altogether,
-    ``least`` is above ``most``, and no H is ``possible``.
+    Below ``least`` the η, which falls as H grows, is above the variance term: HT is too small.
+    ``binding`` names the term that forbids more than ``most``. If T is too small, ``least`` is
+    above ``most``, and no H is ``possible``.
     """
 
     least: int
@@ -93,7 +92,7 @@ class LocalSteps(NamedTuple):
 
     @property
     def possible(self) -> bool:
-        """Whether there is any."""
+        """Whether any H is allowed."""
         return self.least <= self.most
 
 
@@ -105,9 +104,9 @@ def largest_local_steps(
 ) -> LocalSteps:
     r"""Return the exact range of H in which the corollary's η satisfies the theorem's condition.
 
-    Every term of the condition is a power of H, and so is η, so each is met from some H on
-    (the variance term) or up to some H (all others): two bisections find them. Corollary 3
-    asks for :math:`8 \tilde M \gamma \ge NH` as well.
+    Every term of the condition is a power of H, and so is η. So the variance term is met from some
+    H on, and every other term up to some H; two bisections find them. Corollary 3 also needs
+    :math:`8 \tilde M \gamma \ge NH`.
 
     Examples
     --------
@@ -132,7 +131,7 @@ def largest_local_steps(
 def best_local_steps(constants: Constants, setting: Setting, most: int = 1000) -> Setting:
     """Return the setting with the H, up to ``most``, whose best bound is least for the same T.
 
-    Bounds that agree in four digits count as equal, and the smallest H is taken.
+    Bounds that agree in four digits count as equal; then the smallest H is returned.
 
     >>> constants = Constants(L=1.0, gap=10.0, sigma_g=1.0)
     >>> best_local_steps(constants, Setting(devices=10, dim=20, rounds=10_000)).local_steps
@@ -145,8 +144,52 @@ def best_local_steps(constants: Constants, setting: Setting, most: int = 1000) -
     return min((replace(setting, local_steps=h) for h in range(1, most + 1)), key=value)
 
 
+class Rate(NamedTuple):
+    """A row of Table I. The values are orders: only ratios between rows mean something."""
+
+    algorithm: str
+    formula: str
+    value: float
+    local_steps: str = ""  # the formula of the largest H
+    most: float = math.nan
+
+
+def table_one(setting: Setting) -> tuple[Rate, ...]:
+    """Return Table I for a setting, every O(.) with constant 1.
+
+    T counts rounds for FedZO and FedAvg, and iterations for the others. The table is for
+    full participation: N is the number of all devices, whatever ``participants`` is. ZONE-S also
+    needs O(T) samples per iteration.
+
+    Examples
+    --------
+    >>> for row in table_one(Setting(devices=10, dim=100, rounds=1000, local_steps=5)):
+    ...     print(f"{row.algorithm:8}{row.formula:21}{row.value:.3g}")
+    FedZO   √(d / (N H T b1 b2)) 0.0447
+    FedAvg  √(1 / (N H T))       0.00447
+    ZONE-S  d³ / T               1e+03
+    DZOPA   √(d / (N T))         0.1
+    ZO-SGD  √(d / T)             0.316
+    """
+    n, d, t = setting.devices, setting.dim, setting.rounds
+    way, samples = setting.local_steps * t, setting.samples
+    return (
+        Rate(
+            "FedZO",
+            "√(d / (N H T b1 b2))",
+            math.sqrt(d / (n * way * samples)),
+            "min{(d T / (b1 b2))^⅓ / N, T / N}",
+            min(math.cbrt(d * t / samples), t) / n,
+        ),
+        Rate("FedAvg", "√(1 / (N H T))", math.sqrt(1 / (n * way)), "T^⅓ / N", math.cbrt(t) / n),
+        Rate("ZONE-S", "d³ / T", d**3 / t),
+        Rate("DZOPA", "√(d / (N T))", math.sqrt(d / (n * t))),
+        Rate("ZO-SGD", "√(d / T)", math.sqrt(d / t)),
+    )
+
+
 def _first(holds: Callable[[int], bool]) -> int:
-    """Return the least H >= 1 from which on a monotone statement holds."""
+    """Return the least H >= 1 for which a monotone condition holds."""
     low, high = 0, 1
     while not holds(high) and high < _SEARCHED:
         low, high = high, 2 * high

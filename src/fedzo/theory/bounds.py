@@ -1,14 +1,14 @@
 r"""Theorems 1-3 of Fang et al. 2022: learning-rate limits and bounds.
 
-What the proofs know of the estimator, eq. (2), is two numbers,
+The proofs use two numbers of the estimator, eq. (2),
 
 .. math:: E\|e_i\|^2 \le 2 \tilde c_g \|\nabla f_i\|^2 + 2 \sigma_e^2 + \ldots,
           \qquad \tilde\sigma^2 = 3 \tilde c_g \sigma_h^2 + \sigma_e^2.
 
-The paper's come from taking the b1 b2 terms of eq. (2) to be independent. They are not: terms
-share directions and samples, and with b1, b2 > 1 the printed theorems do not hold as they
-stand. Conditional on the batch the directions *are* independent, which gives numbers that the
-rest of the proofs, unchanged, turn into theorems that hold:
+The paper takes the b1 b2 terms of eq. (2) to be independent. They are not: terms share directions
+and samples, and with b1, b2 > 1 the printed theorems do not hold. Conditional on the batch the
+directions *are* independent. This gives other numbers, and with them the rest of the proofs holds
+unchanged:
 
 =====================  ===================================  =============================
 ..                     here                                 ``printed=True``
@@ -31,14 +31,14 @@ from fedzo.errors import UsageError, check_counts, check_positive, nearest, requ
 
 @dataclass(frozen=True)
 class Constants:
-    r"""What Assumptions 1-4 say of a problem.
+    r"""The constants of Assumptions 1-4 of a problem.
 
     Parameters
     ----------
     L : float
         Smoothness of every :math:`F_i(\cdot, \xi)` (Assumption 2).
     gap : float
-        f(x⁰) - f*, or anything above it (Assumption 1).
+        f(x⁰) - f*, or an upper bound of it (Assumption 1).
     sigma_g, c_g : float
         :math:`E\|\nabla F_i\|^2 \le c_g \|\nabla f_i\|^2 + \sigma_g^2` (Assumption 3).
     sigma_h, c_h : float
@@ -66,27 +66,30 @@ class Constants:
 
     @classmethod
     def parse(cls, text: str) -> Constants:
-        """Read ``key=value, ...`` as a command line has it; L and gap are needed."""
+        """Parse ``key=value, ...``; L and gap are required."""
         known = [field.name for field in fields(cls)]
         given: dict[str, float] = {}
         for part in text.split(","):
             key, _, value = (piece.strip() for piece in part.partition("="))
             if key not in known:
                 names = ", ".join(known)
-                raise UsageError(f"{part.strip()!r}: not one of {names}{nearest(key, known)}")
+                words = f"{part.strip()!r}: not one of {names}{nearest(key, known)}"
+                raise UsageError(words, code="unknown-constant")
             try:
                 given[key] = float(value)
             except ValueError as error:
-                raise UsageError(f"{part.strip()!r}: must be {key}=number") from error
+                words = f"{part.strip()!r}: must be {key}=number"
+                raise UsageError(words, code="not-a-number") from error
         missing = [key for key in ("L", "gap") if key not in given]
         if missing:
-            raise UsageError(f"{text!r}: {' and '.join(missing)} missing")
+            words = f"{text!r}: {' and '.join(missing)} missing"
+            raise UsageError(words, code="missing-constant")
         return cls(**given)
 
 
 @dataclass(frozen=True)
 class Setting:
-    r"""The sizes of a run: what the theorems count.
+    r"""The sizes of a run that the theorems use.
 
     Parameters
     ----------
@@ -124,26 +127,26 @@ class Setting:
 
     @property
     def theorem(self) -> int:
-        """Which theorem speaks of this: 1 all devices, 2 some of them, 3 over the air."""
+        """The theorem for this setting: 1 all devices, 2 some of them, 3 over the air."""
         if self.snr is not None:
             return 3
         return 1 if self.meeting == self.devices else 2
 
     @property
     def samples(self) -> int:
-        """The product b1 b2, pairs of a sample and a direction in an estimate."""
+        """The product b1 b2: pairs of a sample and a direction per estimate."""
         return self.batch_size * self.directions
 
     @property
     def noise_excess(self) -> float:
-        """NH/(8 M~ γ): what the receiver's noise adds to one in the Ĉ of theorem 3."""
+        """Ĉ - 1 of theorem 3, NH/(8 M~ γ), which comes from the receiver's noise."""
         if self.snr is None:
             return 0.0
         return self.devices * self.local_steps / (8 * self.meeting * self.snr)
 
 
 class Term(NamedTuple):
-    """One term of a limit or a bound: its name, how the paper writes it, its value."""
+    """One term of a limit or a bound: its name, its formula in the paper, its value."""
 
     name: str
     formula: str
@@ -173,7 +176,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a theorem says that the least E‖∇f(x^t)‖² is at most: a sum of terms."""
+    """An upper bound of the least E‖∇f(x^t)‖²: a sum of terms."""
 
     terms: tuple[Term, ...]
 
@@ -184,12 +187,12 @@ class Bound:
 
     @property
     def largest(self) -> Term:
-        """The term that matters most."""
+        """The largest term."""
         return max(self.terms, key=lambda term: term.value)
 
 
 class Moments(NamedTuple):
-    """The two numbers that the proofs know of the estimator, and c̃_h = 1 + c_h."""
+    """The two numbers of the estimator that the proofs use, and c̃_h = 1 + c_h."""
 
     growth: float  # c̃_g
     variance: float  # σ̃²
@@ -220,9 +223,9 @@ def moments(constants: Constants, setting: Setting, printed: bool = False) -> Mo
 
 
 def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limit:
-    r"""Return the condition on η: eq. (7), (10) or (18), whichever theorem speaks of this.
+    r"""Return the condition on η of the theorem for this setting: eq. (7), (10) or (18).
 
-    Where c_h = 0 a term that divides by it is infinite and never binds.
+    If c_h = 0, the term that divides by it is infinite and never binds.
 
     Examples
     --------
@@ -238,38 +241,34 @@ def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limi
     h = setting.local_steps
     steps = Term("local steps", "1 / (3 √c̃g H L)", 1 / (3 * math.sqrt(growth) * h * smooth))
     if setting.theorem == 1:
-        return Limit(
-            (
-                Term("variance", "N / (72 c̃g c̃h L)", n / (72 * growth * unlike * smooth)),
-                Term("drift", "2 / (N H² L)", 2 / (n * h**2 * smooth)),
-                steps,
-            )
-        )
-    if setting.snr is None:
-        return Limit(
-            (
-                Term("variance", "M / (192 c̃g c̃h L)", m / (192 * growth * unlike * smooth)),
-                Term("unlike devices", "M / (72 ch H L)", ratio(m, 72 * c_h * h * smooth)),
-                Term("drift", "2 / (M H² L)", 2 / (m * h**2 * smooth)),
-                steps,
-                Term("sampled drift", "1 / (3 √(M H³) L)", 1 / (3 * math.sqrt(m * h**3) * smooth)),
-            )
-        )
-    snr = setting.snr
-    heard = math.sqrt(m * snr / (2 * growth * n * h**3)) / smooth
-    noise = m**2 * snr / (36 * growth * unlike * n * h * smooth)
-    sampled = 1 / (2 * math.sqrt(3 * n * h**3) * smooth)
-    return Limit(
-        (
+        terms = [
+            Term("variance", "N / (72 c̃g c̃h L)", n / (72 * growth * unlike * smooth)),
+            Term("drift", "2 / (N H² L)", 2 / (n * h**2 * smooth)),
+            steps,
+        ]
+    elif setting.snr is None:
+        terms = [
+            Term("variance", "M / (192 c̃g c̃h L)", m / (192 * growth * unlike * smooth)),
+            Term("unlike devices", "M / (72 ch H L)", ratio(m, 72 * c_h * h * smooth)),
+            Term("drift", "2 / (M H² L)", 2 / (m * h**2 * smooth)),
+            steps,
+            Term("sampled drift", "1 / (3 √(M H³) L)", 1 / (3 * math.sqrt(m * h**3) * smooth)),
+        ]
+    else:
+        snr = setting.snr
+        drift = math.sqrt(m * snr / (2 * growth * n * h**3)) / smooth
+        noise = m**2 * snr / (36 * growth * unlike * n * h * smooth)
+        sampled = 1 / (2 * math.sqrt(3 * n * h**3) * smooth)
+        terms = [
             Term("variance", "M̃ / (288 c̃g c̃h L)", m / (288 * growth * unlike * smooth)),
             Term("unlike devices", "M̃ / (108 ch H L)", ratio(m, 108 * c_h * h * smooth)),
             Term("drift", "3 / (2 N H² L)", 3 / (2 * n * h**2 * smooth)),
             steps,
             Term("sampled drift", "1 / (2 √(3 N H³) L)", sampled),
-            Term("drift in noise", "√(M̃ γ) / (L √(2 c̃g N H³))", heard),
+            Term("drift in noise", "√(M̃ γ) / (L √(2 c̃g N H³))", drift),
             Term("noise", "M̃² γ / (36 c̃g c̃h N H L)", noise),
-        )
-    )
+        ]
+    return Limit(tuple(terms))
 
 
 def bound(
@@ -281,7 +280,7 @@ def bound(
 ) -> Bound:
     r"""Return the bound on :math:`\min_t E\|\nabla f(x^t)\|^2`: eq. (8), (11) or (19).
 
-    It holds for an η within :func:`limit`; above, the sum is only a number.
+    It holds for an η within :func:`limit`; above the limit, the sum has no meaning.
 
     Examples
     --------
@@ -300,38 +299,31 @@ def bound(
     way = h * setting.rounds * learning_rate
     start = Term("start", "4 (f⁰ - f*) / (H T η)", ratio(4 * constants.gap, way))
     each = learning_rate * smooth / m
-    if setting.theorem == 1:
-        return Bound(
-            (
-                start,
-                Term("variance", "24 η L σ̃² / N", 24 * each * variance),
-                Term("smoothing, d", "d L² μ² / 12", across / 12),
-                Term("smoothing", "5 L² μ²", 5 * around),
-            )
-        )
     sampling = 36 * each * h * constants.sigma_h**2
-    if setting.snr is None:
-        return Bound(
-            (
-                start,
-                Term("variance", "32 η L σ̃² / M", 32 * each * variance),
-                Term("sampling", "36 η H L σh² / M", sampling),
-                Term("smoothing, d", "d L² μ² / 24", across / 24),
-                Term("smoothing", "13 L² μ²", 13 * around),
-            )
-        )
-    noisy = 1 + setting.noise_excess  # Ĉ
-    return Bound(
-        (
-            start,
+    if setting.theorem == 1:
+        terms = [
+            Term("variance", "24 η L σ̃² / N", 24 * each * variance),
+            Term("smoothing, d", "d L² μ² / 12", across / 12),
+            Term("smoothing", "5 L² μ²", 5 * around),
+        ]
+    elif setting.snr is None:
+        terms = [
+            Term("variance", "32 η L σ̃² / M", 32 * each * variance),
+            Term("sampling", "36 η H L σh² / M", sampling),
+            Term("smoothing, d", "d L² μ² / 24", across / 24),
+            Term("smoothing", "13 L² μ²", 13 * around),
+        ]
+    else:
+        noisy = 1 + setting.noise_excess  # Ĉ
+        terms = [
             Term("variance", "32 η L Ĉ σ̃² / M̃", 32 * each * noisy * variance),
             Term("sampling", "36 η H L σh² / M̃", sampling),
             Term("smoothing, d", "Ĉ d L² μ² / 36", noisy * across / 36),
             Term("smoothing", "(12 + Ĉ/9) L² μ²", (12 + noisy / 9) * around),
-        )
-    )
+        ]
+    return Bound((start, *terms))
 
 
 def ratio(a: float, b: float) -> float:
-    """Return a / b, infinite where b is 0 (and 0 / 0 is 0, nothing to be divided)."""
+    """Return a / b; infinite if b is 0, and 0 for 0 / 0."""
     return a / b if b > 0 else math.inf if a > 0 else 0.0

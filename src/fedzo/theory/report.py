@@ -1,4 +1,4 @@
-"""What the theory says of one run: the table that ``fedzo theory`` prints."""
+"""Apply the theory to one run: the tables that ``fedzo theory`` prints."""
 
 from __future__ import annotations
 
@@ -7,44 +7,39 @@ import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import zip_longest
+from typing import Any
 
 from fedzo.algorithms import Algorithm, FedZO
 from fedzo.core.engine import ReplayEngine
 from fedzo.errors import UsageError, require
 from fedzo.theory.advice import (
-    LocalSteps,
     Steps,
     best_local_steps,
     best_steps,
     corollary,
     largest_local_steps,
     orders_of_local_steps,
+    table_one,
 )
 from fedzo.theory.bounds import Bound, Constants, Limit, Setting, bound, limit
 from fedzo.theory.estimate import Estimate
-from fedzo.theory.table import table_one
 from fedzo.uplinks import AirComp, Uplink
 from fedzo.uplinks.base import RunSetting
 
-_WHO = {1: "all devices", 2: "some of the devices", 3: "over the air"}
+Rows = list[tuple[str, ...]]
+
+_PARTICIPANTS = {1: "all devices", 2: "some of the devices", 3: "over the air"}
 _COVERED = ("sphere", "orthogonal")  # both have the moments that the proofs use, or smaller
-
-
-class Section(NamedTuple):
-    """A part of the report: a title and rows of words."""
-
-    title: str
-    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What theorem 1, 2 or 3 says of a run, and what it would choose.
+    """The limit and bound of theorem 1, 2 or 3 for a run, and better choices of η, μ and H.
 
-    ``limit`` and ``bound`` are those that hold; ``printed_limit`` and ``printed_bound`` are
-    the paper's, too optimistic when b1 > 1 or b2 > 1. ``advised`` is the η of the least bound
-    with the corollary's μ, and ``best`` the same run with the H whose bound is least.
+    ``limit`` and ``bound`` are the corrected ones; the paper's are too optimistic when b1 > 1 or
+    b2 > 1. ``advised`` is the η of the least bound with the corollary's μ, and ``best`` the same
+    run with the H of the least bound.
     """
 
     setting: Setting
@@ -61,57 +56,39 @@ class Report:
         return limit(self.constants, self.setting)
 
     @property
-    def printed_limit(self) -> Limit:
-        """The condition on η, as the paper has it."""
-        return limit(self.constants, self.setting, printed=True)
-
-    @property
     def bound(self) -> Bound:
-        """The bound at the run's own η and μ."""
+        """The bound at the run's η and μ."""
         return bound(self.constants, self.setting, *self.steps)
 
     @property
-    def printed_bound(self) -> Bound:
-        """The bound at the run's own η and μ, as the paper has it."""
-        return bound(self.constants, self.setting, *self.steps, printed=True)
-
-    @property
     def allowed(self) -> bool:
-        """Whether the run's η is within the limit: only then the bound is one."""
+        """Whether the run's η is within the limit. The bound holds only then."""
         return self.steps.learning_rate <= self.limit.value
 
     @property
     def advised(self) -> Steps:
-        """η and μ for the run's own H."""
+        """The best η and μ for the run's H."""
         return best_steps(self.constants, self.setting)
 
     @property
     def best(self) -> Setting:
-        """The same run with the H, up to 1000, whose bound is least."""
+        """The same run with the H, up to 1000, of the least bound."""
         return best_local_steps(self.constants, self.setting)
 
-    @property
-    def local_steps(self) -> LocalSteps:
-        """Which H the corollary's η allows."""
-        return largest_local_steps(self.constants, self.setting)
-
-    def _pessimistic(self) -> Constants:
-        """Return the constants one error up: every limit falls and every bound grows in each."""
-        return Constants(
-            **{k: v + self.errors.get(k, 0.0) for k, v in vars(self.constants).items()}
-        )
-
-    def sections(self) -> list[Section]:
-        """Return the report as titles and rows."""
-        return [
-            self._constants(),
-            self._limits(),
-            self._bounds(),
-            self._choices(),
-            self._local_steps(),
-            self._table(),
-            *([Section("warnings", [(text,) for text in self.warnings])] if self.warnings else []),
+    def sections(self) -> list[tuple[str, Rows]]:
+        """Return the titles and rows of the report."""
+        cost = f", measured with {self.queries:,} queries" if self.queries else ""
+        only = "" if self.allowed else " (no bound: η is above the limit)"
+        sections = [
+            (f"constants{cost}", self._constants()),
+            ("learning rate η at most", self._limits()),
+            (f"bound on min E|∇f|² at your η and μ{only}", self._bounds()),
+            ("choices", self._choices()),
+            ("local steps H", self._local_steps()),
+            ("rates, Table I (orders: only their ratios mean something)", self._rates()),
         ]
+        warnings: Rows = [(text,) for text in self.warnings]
+        return [*sections, ("warnings", warnings)] if warnings else sections
 
     def text(self) -> str:
         """Return the report as plain text, in columns."""
@@ -119,80 +96,69 @@ class Report:
         sizes = {"N": s.devices, "M" if s.snr is None else "M̃": s.meeting, "H": s.local_steps}
         sizes |= {"T": s.rounds, "b1": s.batch_size, "b2": s.directions, "d": s.dim}
         named = "  ".join(f"{key} = {value}" for key, value in sizes.items())
-        heard = "" if s.snr is None else f"  γ = {_number(s.snr)}"
-        lines = [f"theorem {s.theorem}, {_WHO[s.theorem]}: {named}{heard}"]
+        noise = "" if s.snr is None else f"  γ = {_number(s.snr)}"
+        lines = [f"theorem {s.theorem}, {_PARTICIPANTS[s.theorem]}: {named}{noise}"]
         for title, rows in self.sections():
             lines += ["", title, *_columns(rows)]
         return "\n".join(lines)
 
-    def _constants(self) -> Section:
-        rows = []
-        for key, value in vars(self.constants).items():
-            error = self.errors.get(key)
-            shown = "" if error is None else f"± {error:.2g}"
-            rows.append((key, _number(value), shown, self.notes.get(key, "")))
-        cost = f", measured with {self.queries:,} queries" if self.queries else ""
-        return Section(f"constants{cost}", rows)
+    def _constants(self) -> Rows:
+        errors = {key: f"± {error:.2g}" for key, error in self.errors.items()}
+        return [
+            (key, _number(value), errors.get(key, ""), self.notes.get(key, ""))
+            for key, value in vars(self.constants).items()
+        ]
 
-    def _limits(self) -> Section:
-        here, paper = self.limit, self.printed_limit
-        rows = [("", "", "holds", "printed", "")]
-        for one, other in zip(here.terms, paper.terms, strict=True):
-            binds = "<- binds" if one is here.binding else ""
-            rows.append((one.name, one.formula, _number(one.value), _number(other.value), binds))
-        rows.append(("limit", "the least", _number(here.value), _number(paper.value), ""))
-        if self.errors:
-            least, most = (limit(self._pessimistic(), self.setting, p).value for p in (False, True))
-            rows.append(("", "with every constant at its +", _number(least), _number(most), ""))
-        rows.append(("yours", "", _number(self.steps.learning_rate), "", ""))
-        return Section("learning rate η at most", rows)
+    def _limits(self) -> Rows:
+        here, paper = self.limit, limit(self.constants, self.setting, printed=True)
+        rows = _compared(here, paper)
+        place = here.terms.index(here.binding) + 1
+        rows[place] += ("<- binds",)
+        rows.append(("limit", "the least", *_numbers(here.value, paper.value)))
+        if self.errors:  # every limit falls, and every bound grows, in each constant
+            raised = {k: v + self.errors.get(k, 0.0) for k, v in vars(self.constants).items()}
+            worst = (limit(Constants(**raised), self.setting, p).value for p in (False, True))
+            rows.append(("", "with every constant at its +", *_numbers(*worst)))
+        return [*rows, ("yours", "", _number(self.steps.learning_rate))]
 
-    def _bounds(self) -> Section:
-        rows = [("", "", "holds", "printed")]
-        for one, other in zip(self.bound.terms, self.printed_bound.terms, strict=True):
-            rows.append((one.name, one.formula, _number(one.value), _number(other.value)))
-        rows.append(("sum", "", _number(self.bound.value), _number(self.printed_bound.value)))
-        only = "" if self.allowed else " (no bound: η is above the limit)"
-        return Section(f"bound on min E|∇f|² at your η and μ{only}", rows)
+    def _bounds(self) -> Rows:
+        here = self.bound
+        paper = bound(self.constants, self.setting, *self.steps, printed=True)
+        return [*_compared(here, paper), ("sum", "", *_numbers(here.value, paper.value))]
 
-    def _choices(self) -> Section:
+    def _choices(self) -> Rows:
         s, best = self.setting, self.best
-        theirs = corollary(s)
-        rows = [("", "H", "η", "μ", "bound")]
+        rows: Rows = [("", "H", "η", "μ", "bound")]
         for name, setting, steps in (
             ("yours", s, self.steps),
-            (f"corollary {s.theorem}", s, theirs),
+            (f"corollary {s.theorem}", s, corollary(s)),
             ("least bound", s, self.advised),
             ("least, any H", best, best_steps(self.constants, best)),
         ):
             holds = steps.learning_rate <= limit(self.constants, setting).value
-            value = bound(self.constants, setting, *steps).value
-            row = (_number(steps.learning_rate), _number(steps.smoothing))
-            rows.append((name, f"{setting.local_steps}", *row, _number(value) if holds else "none"))
-        return Section("choices", rows)
+            value = _number(bound(self.constants, setting, *steps).value) if holds else "none"
+            rows.append((name, f"{setting.local_steps}", *_numbers(*steps), value))
+        return rows
 
-    def _local_steps(self) -> Section:
-        range_ = self.local_steps
-        least, most, binding = range_
-        if range_.possible:
-            found = f"H from {least} to {most}; what forbids more: {binding}"
+    def _local_steps(self) -> Rows:
+        allowed = largest_local_steps(self.constants, self.setting)
+        least, most, binding = allowed
+        if allowed.possible:
+            found = f"H from {least} to {most}; limited by: {binding}"
         else:
-            found = f"none: variance asks for H >= {_number(least)}, {binding} for H <= {most}"
+            found = f"none: variance needs H >= {_number(least)}, {binding} needs H <= {most}"
         orders = orders_of_local_steps(self.setting)
         order = min(orders, key=lambda name: orders[name])
         scale = f"{_number(orders[order])} ({order}), a scale: the paper gives no constants"
-        return Section(
-            "local steps H", [("corollary's η allows", found), ("the paper's order", scale)]
-        )
+        return [("corollary's η allows", found), ("the paper's order", scale)]
 
-    def _table(self) -> Section:
-        rows = []
+    def _rates(self) -> Rows:
+        rows: Rows = []
         for row in table_one(self.setting):
-            most = (
-                "" if math.isnan(row.most) else f"H up to {row.local_steps} = {_number(row.most)}"
-            )
+            known = not math.isnan(row.most)
+            most = f"H up to {row.local_steps} = {_number(row.most)}" if known else ""
             rows.append((row.algorithm, row.formula, _number(row.value), most))
-        return Section("rates, Table I (orders: only their ratios mean something)", rows)
+        return rows
 
 
 def report(
@@ -205,10 +171,10 @@ def report(
     uplink: Uplink | None = None,
     seed: int = 0,
 ) -> Report:
-    """Say what the theory promises for a run, and where the run is outside of it.
+    """Return the guarantees of the theory for a run, with warnings where it is outside of them.
 
-    Over the air who takes part is up to the channel, and the channel is a function of the
-    seed: the smallest round of *this* run is counted, not guessed.
+    Over the air the channel selects the participants, and the channel depends on the seed. So the
+    report counts the participants of this run and uses the smallest round.
 
     Examples
     --------
@@ -223,29 +189,31 @@ is 0.004735; drift, 2 / (M H² L), is 0.008; sampled drift, 1 / (3 √(M H³) L)
     (2, 0.004735)
     """
     if not isinstance(algorithm, FedZO):
-        raise UsageError(f"the theorems are about fedzo, not {type(algorithm).__name__}")
+        name = type(algorithm).__name__
+        raise UsageError(f"the theorems are about fedzo, not {name}", code="not-fedzo")
     if algorithm.automatic:
-        raise UsageError("'auto' is a number that a run chooses: give one to the theorems")
+        words = "learning_rate or smoothing is 'auto': give numbers to apply the theorems"
+        raise UsageError(words, code="auto-without-run")
     require(rounds >= 1, "rounds", rounds, "a whole number >= 1")
     setting, warnings = _setting(algorithm, devices, dim, rounds, uplink, seed)
     steps = Steps(float(algorithm.learning_rate), float(algorithm.smoothing))
-    measured = constants if isinstance(constants, Estimate) else None
-    known = constants if isinstance(constants, Constants) else constants.constants
+    if isinstance(constants, Constants):
+        known, measured = constants, {}
+    else:
+        known, measured = constants.constants, vars(constants)
     return Report(
         setting,
         steps,
         known,
-        warnings=(*_broken(known, setting, steps), *warnings, *_outside(algorithm, uplink)),
-        errors=measured.errors if measured else {},
-        notes=measured.notes if measured else {},
-        queries=measured.queries if measured else 0,
+        warnings=(*_above(known, setting, steps), *warnings, *_outside(algorithm, uplink)),
+        **{key: measured[key] for key in ("errors", "notes", "queries") if key in measured},
     )
 
 
 def _setting(
     algorithm: FedZO, devices: int, dim: int, rounds: int, uplink: Uplink | None, seed: int
 ) -> tuple[Setting, list[str]]:
-    """Return the sizes, and what is remarkable about them."""
+    """Return the sizes of a run, and warnings about them."""
     sizes = {
         "local_steps": algorithm.local_steps,
         "batch_size": algorithm.batch_size,
@@ -253,34 +221,34 @@ def _setting(
     }
     if not isinstance(uplink, AirComp):
         return Setting(devices, dim, rounds, algorithm.participants, **sizes), []
-    who = RunSetting(ReplayEngine(seed, dim, devices), uplink)
-    counts = [len(uplink.participants(t, None, who)) for t in range(rounds)]
-    heard = [count for count in counts if count > 0]
-    if not heard:
-        raise UsageError(f"in none of {rounds} rounds a channel reaches h_min = {uplink.h_min}")
-    empty = rounds - len(heard)
-    warnings = [f"nobody takes part in {empty} rounds: T counts the others"] if empty else []
+    run = RunSetting(ReplayEngine(seed, dim, devices), uplink)
+    counts = [len(uplink.participants(t, None, run)) for t in range(rounds)]
+    counts = [count for count in counts if count > 0]
+    if not counts:
+        words = f"no channel reaches h_min = {uplink.h_min} in any of {rounds} rounds"
+        raise UsageError(words, code="no-participants")
+    empty = rounds - len(counts)
+    warnings = [f"no device takes part in {empty} rounds: T counts the others"] if empty else []
     snr = 10 ** (uplink.snr_db / 10) * uplink.h_min**2  # γ = P h_min² / σ_w²
-    setting = Setting(devices, dim, len(heard), min(heard), **sizes, snr=snr)
+    setting = Setting(devices, dim, len(counts), min(counts), **sizes, snr=snr)
     if setting.noise_excess > 1:
         warnings.append(
-            f"corollary 3 asks for 8 M̃ γ >= N H: {_number(8 * setting.meeting * snr)} is below "
+            f"corollary 3 needs 8 M̃ γ >= N H: {_number(8 * setting.meeting * snr)} is below "
             f"{devices * algorithm.local_steps}"
         )
     return setting, warnings
 
 
-def _broken(constants: Constants, setting: Setting, steps: Steps) -> list[str]:
+def _above(constants: Constants, setting: Setting, steps: Steps) -> list[str]:
+    """Return a warning if η is above the limit."""
     found, eta = limit(constants, setting), steps.learning_rate
     terms = [f"{t.name}, {t.formula}, is {_number(t.value)}" for t in found.broken(eta)]
-    if not terms:
-        return []
     above = f"above theorem {setting.theorem}'s limit {_number(found.value)}"
-    return [f"learning_rate = {_number(eta)} is {above}: {'; '.join(terms)}"]
+    return [f"learning_rate = {_number(eta)} is {above}: {'; '.join(terms)}"] if terms else []
 
 
 def _outside(algorithm: FedZO, uplink: Uplink | None) -> list[str]:
-    """Return what the theorems do not speak of."""
+    """Return a warning for each setting that the theorems do not cover."""
     settings: list[tuple[str, Any, bool]] = [
         ("direction_kind", algorithm.direction_kind, algorithm.direction_kind in _COVERED),
         ("weighting", algorithm.weighting, algorithm.weighting == "uniform"),
@@ -288,10 +256,19 @@ def _outside(algorithm: FedZO, uplink: Uplink | None) -> list[str]:
     if isinstance(uplink, AirComp):
         settings.append(("csi_error", uplink.csi_error, uplink.csi_error == 0))
     return [
-        f"{key} = {value!r} is outside the theorems"
-        for key, value, inside in settings
-        if not inside
+        f"{k} = {value!r} is outside the theorems" for k, value, inside in settings if not inside
     ]
+
+
+def _compared(here: Limit | Bound, paper: Limit | Bound) -> Rows:
+    """Return a row per term with the corrected and the printed value."""
+    pairs = zip(here.terms, paper.terms, strict=True)
+    rows = [(one.name, one.formula, *_numbers(one.value, other.value)) for one, other in pairs]
+    return [("", "", "holds", "printed"), *rows]
+
+
+def _numbers(*values: float) -> tuple[str, ...]:
+    return tuple(map(_number, values))
 
 
 def _number(value: float) -> str:
@@ -299,21 +276,18 @@ def _number(value: float) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay rows out in columns as wide as their widest word, but for the last."""
+    """Return rows as lines of aligned columns; rows of a single cell are wrapped."""
     if any(len(row) == 1 for row in rows):
-        return [
-            textwrap.fill(row[0], 100, initial_indent="  ", subsequent_indent="    ")
-            for row in rows
-        ]
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            ("", *(w + " " * (n - _width(w)) for w, n in zip(row, widths, strict=True)))
-        ).rstrip()
-        for row in rows
-    ]
+        wrapper = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="    ")
+        return [wrapper.fill(row[0]) for row in rows]
+    widths = [max(map(_width, column)) for column in zip_longest(*rows, fillvalue="")]
+    lines = []
+    for row in rows:
+        cells = (c + " " * (w - _width(c)) for c, w in zip(row, widths, strict=False))
+        lines.append("  ".join(("", *cells)).rstrip())
+    return lines
 
 
-def _width(word: str) -> int:
-    """Count what takes a column: the tilde over c̃ does not."""
-    return sum(not unicodedata.combining(letter) for letter in word)
+def _width(text: str) -> int:
+    """Return the columns that a text takes: combining characters, as in c̃, take none."""
+    return sum(not unicodedata.combining(letter) for letter in text)

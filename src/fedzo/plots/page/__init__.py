@@ -1,7 +1,7 @@
 """The page of a report: template, style and scripts, filled with numbers.
 
-Its charts are drawn by uPlot (MIT, see ``uPlot.LICENSE.txt``), which is put into the page with all
-else, so that one file is all there is. ``uPlot.min.js`` and ``uPlot.min.css`` are
+uPlot (MIT, see ``uPlot.LICENSE.txt``) draws the charts. It is embedded in the page, so that the
+report is one file. ``uPlot.min.js`` and ``uPlot.min.css`` are
 ``dist/uPlot.iife.min.js`` and ``dist/uPlot.min.css`` of the npm package uplot, 1.6.32.
 """
 
@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from fedzo.plots.series import COSTS
-from fedzo.plots.style import COLOURS, name
+from fedzo.plots.series import COLOURS, COSTS, axis_label
 
 
 def page(content: Mapping[str, Any]) -> str:
-    r"""Return the page: the template with style, script and numbers put in.
+    r"""Return the page as HTML: the template with style, script and numbers.
 
     Examples
     --------
@@ -27,7 +26,7 @@ def page(content: Mapping[str, Any]) -> str:
     (True, 2)
     """
     keys = {key for f in content["figures"] for keys in f["columns"].values() for key in keys}
-    names = {key: name(key) for key in sorted(keys)}
+    names = {key: axis_label(key) for key in sorted(keys)}
     data = {**content, "colours": COLOURS, "costs": COSTS, "names": names}
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     html = _part("page.html")

@@ -1,4 +1,4 @@
-"""Trials of a search space: the score of each against each parameter."""
+"""A picture of tuning: the score of each trial against each parameter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fedzo.errors import UsageError
 def draw_trials(
     params: Sequence[Mapping[str, Any]], scores: Sequence[float], out: str | os.PathLike[str]
 ) -> None:
-    """Draw one panel for each parameter; later trials are darker, and the best has a ring.
+    """Draw one panel per parameter; later trials are darker, and the best has a ring.
 
     Parameters
     ----------
     params
-        The parameters of each trial; a trial need not have all of them.
+        The parameters of each trial; a trial may lack some of them.
     scores
-        The score of each.
+        The score of each trial, lower is better.
     out
-        The picture's file; its ending says the format.
+        The file to write; its ending gives the format.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def draw_trials(
 
     shown = [(p, s) for p, s in zip(params, scores, strict=True) if math.isfinite(s)]
     if not shown:
-        raise UsageError("there is no finite score to draw")
+        raise UsageError("there is no finite score to draw", code="nothing-to-draw")
     names = list(dict.fromkeys(name for trial, _ in shown for name in trial))
     columns = min(len(names), 4)
     rows = -(-len(names) // columns)
@@ -46,11 +46,11 @@ def draw_trials(
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     best = min(score for _, score in shown)
     for axis, name in zip(axes, names, strict=False):
-        told = [(k, t[name], s) for k, (t, s) in enumerate(shown) if name in t]
-        numbers = all(isinstance(v, Real) and not isinstance(v, bool) for _, v, _ in told)
-        values: list[Any] = [v if numbers else str(v) for _, v, _ in told]
-        found = [s for *_, s in told]
-        axis.scatter(values, found, c=[k for k, *_ in told], cmap="viridis_r", s=14)
+        having = [(k, t[name], s) for k, (t, s) in enumerate(shown) if name in t]
+        numbers = all(isinstance(v, Real) and not isinstance(v, bool) for _, v, _ in having)
+        values: list[Any] = [v if numbers else str(v) for _, v, _ in having]
+        found = [s for *_, s in having]
+        axis.scatter(values, found, c=[k for k, *_ in having], cmap="viridis_r", s=14)
         leads = [v for v, s in zip(values, found, strict=True) if s == best]
         axis.scatter(leads, [best] * len(leads), s=70, facecolors="none", edgecolors="red")
         if numbers and min(values) > 0 and max(values) > 50 * min(values):
