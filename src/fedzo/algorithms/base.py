@@ -14,6 +14,7 @@ from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
+from fedzo.core.steps import local_steps
 from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
 from fedzo.errors import (
     InvalidValue,
@@ -178,6 +179,17 @@ class ZerothOrder(Algorithm):
     def automatic(self) -> bool:
         """Whether a number has still to be chosen."""
         return self.smoothing == "auto"
+
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
+        """Return one step: -η times the estimate at the model that the device starts from."""
+        return local_steps(
+            self.estimator,
+            objective,
+            task.start(device),
+            draws,
+            learning_rate=task.learning_rate,
+            batch_size=self.batch_size,
+        )
 
     def check(self, setting: RunSetting) -> None:
         """Raise unless the numbers are chosen, and suit the problem and the uplink."""

@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
-from fedzo.core.objective import Objective
-from fedzo.core.random import Draws
-from fedzo.core.steps import local_steps
-from fedzo.core.tasks import LocalSteps, Update
+from fedzo.core.tasks import LocalSteps
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
 from fedzo.uplinks.base import RunSetting
 
@@ -116,17 +113,6 @@ class DZOPA(ZerothOrder):
             metrics={"disagreement": disagreement},
         )
         return State(models), info
-
-    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
-        """Return -η times the estimate at the device's own model."""
-        return local_steps(
-            self.estimator,
-            objective,
-            task.start(device),
-            draws,
-            learning_rate=task.learning_rate,
-            batch_size=self.batch_size,
-        )
 
     def _mix(self, models: Array, weights: Array) -> Array:
         """Return (I - γ L) X with L = diag(W 1) - W."""

@@ -13,7 +13,6 @@ from fedzo.algorithms.base import ModelState, Round, RoundInfo, ZerothOrder, che
 from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.steps import local_steps
 from fedzo.core.tasks import LocalSteps, Update
 from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive
@@ -79,14 +78,7 @@ class ZOSGD(ZerothOrder):
 
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return -η times the estimate over all devices' data, as if one place held them all."""
-        return local_steps(
-            self.estimator,
-            Pooled(objective),
-            task.start(device),
-            draws,
-            learning_rate=task.learning_rate,
-            batch_size=self.batch_size,
-        )
+        return super().local(Pooled(objective), device, task, draws)
 
 
 class Pooled(ObjectiveWrapper):

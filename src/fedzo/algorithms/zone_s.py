@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
-from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.steps import local_steps
-from fedzo.core.tasks import LocalSteps, Update
+from fedzo.core.tasks import LocalSteps
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
 from fedzo.uplinks.base import RunSetting
 
@@ -128,17 +126,6 @@ class ZoneS(ZerothOrder):
             channel_uses=state.z.size,
         )
         return State(new_z.astype(state.z.dtype), new_multipliers), info
-
-    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
-        """Return -G_i(z), a step of length 1."""
-        return local_steps(
-            self.estimator,
-            objective,
-            task.start(device),
-            draws,
-            learning_rate=task.learning_rate,
-            batch_size=self.batch_size,
-        )
 
     def model(self, state: State) -> Array:
         """Return z."""
