@@ -83,6 +83,7 @@ def test_the_skeleton_of_an_algorithm_conforms(reader):
     settings = {"learning_rate": 0.02, "directions": 3, "batch_size": 2}
     for conforms in CHECKS:
         conforms(reader.names["Proximal"](**settings))
+        conforms(reader.names["Scaffold"](**settings))
         conforms(fedzo.FedZO(server=reader.names["HeavyBall"](), **settings))
 
 
