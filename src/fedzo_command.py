@@ -1,7 +1,7 @@
-"""The command ``fedzo``: an interrupt is told in one line from the first moment on.
+"""The command ``fedzo``.
 
-To import the package takes a while, and an interrupt that comes up meanwhile would be a traceback;
-so this lies beside the package, and imports next to nothing.
+An interrupt prints one line, also while the package is being imported: this module lies beside the
+package and imports very little.
 """
 
 import os

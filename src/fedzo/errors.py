@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions that carry what a person needs to know."""
+"""Exceptions and warnings of fedzo, and checks that raise them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FedzoError(Exception):
         return one_line(self.words(), 2000)
 
     def words(self) -> str:
-        """Return the message as it was made."""
+        """Return the message in full."""
         return super().__str__()
 
 
@@ -107,7 +107,7 @@ class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
 
 
 class DataUnavailable(UsageError):  # noqa: N818 - reads as the sentence it prints
-    """A data set could not be found or is damaged; says what was tried, a line each."""
+    """A data set is missing or damaged. The message lists the attempts, one per line."""
 
     code = "data-unavailable"
 
@@ -128,7 +128,7 @@ class BudgetSpent(Halted):
 
 
 class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
-    """A device did not answer a query; the round continues without it."""
+    """A device did not reply; the round continues without it."""
 
     code = "no-answer"
 

@@ -51,32 +51,29 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveRate(Algorithm):
-    r"""FedZO's rounds, and a look at f now and then that says how long their steps should be.
+    r"""FedZO with probes of f, which adapt the learning rate.
 
-    A probe compares f at the present model x with f at the best model y so far, and at a point as
-    far beyond, :math:`2x - y`: on the same devices and samples, twice, so that the difference of
-    the two tells how much of them is noise.
+    A probe evaluates f at the current model x, at the best model y so far, and at a point as far
+    beyond, :math:`2x - y`. It does so twice, each time on the same devices and samples for all
+    three points. The difference of the two measures the noise.
 
-    * Where f has risen in both by more than three times the noise, and does so in four probes
-      without being lower than at y in between, or has risen by a tenth of all that was gained, or
-      is not finite, the run goes back to y, and η is halved; the rate that failed is a ceiling,
-      which rises by a tenth per probe. A single rise may come from the choice of devices: to allow
-      none would take much shorter steps.
-    * Where f has fallen by more than twice the noise, the parabola through the three is lowest at v
-      of the way from y to x, and η is multiplied by :math:`\sqrt{v}` where v > 1. It is not
-      shortened where v < 1: what is best for one round is less than what is best for many.
+    * f has risen if both halves agree and the rise is more than three times the noise. The run
+      returns to y and halves η after four rises in a row, or at once if the rise is a tenth of the
+      total decrease or f is not finite. The rate that failed becomes a ceiling, which grows by a
+      tenth per probe. A single rise may come from the choice of devices.
+    * If f has fallen by more than twice the noise, the parabola through the three points has its
+      minimum at v of the way from y to x. If v > 1, η is multiplied by :math:`\sqrt{v}`. It is not
+      reduced if v < 1: the best rate for one round is lower than the best rate for many.
 
-    Probes take about a sixteenth of the queries, a device's share of each being small; a round that
-    goes four times as far as usual is looked at at once.
-
-    Other units of f and of η are the same run: nothing here has a unit.
+    Probes take about a sixteenth of the queries. A round that moves four times as far as usual is
+    probed immediately. The results do not depend on the units of f and x.
 
     Parameters
     ----------
     fedzo : FedZO
-        What a round does, with the numbers that it begins with.
+        The algorithm, with the rate and smoothing of the first round.
     adapts : bool
-        Whether the rate may be changed; one of the user's own is left alone.
+        Whether to adapt the rate. A rate that the user has chosen is not changed.
     """
 
     fedzo: FedZO

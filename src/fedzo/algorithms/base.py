@@ -32,24 +32,24 @@ Array = NDArray[Any]
 
 
 class RoundInfo(NamedTuple):
-    """What a round did and cost: diagnostics, nothing that the next round needs.
+    """Diagnostics and costs of a round. The next round needs none of them.
 
     Attributes
     ----------
     participants : int
-        How many devices' updates were heard.
+        Number of devices whose updates the server received.
     queries : int
-        How many values F_i(x, ξ) were asked for.
+        Number of values F_i(x, ξ) that were evaluated.
     uplink_bytes, downlink_bytes : int
-        What was sent to the server, and to the devices.
+        Bytes sent to the server, and to the devices.
     channel_uses : int
-        For how many symbols the devices took the channel.
+        Number of symbols that the devices sent over the channel.
     energy : float or None
-        What all devices sent with, in units of one's budget for a round, if that is known.
+        Transmit energy of all devices, in units of the budget of one device and round.
     metrics : mapping
         Further numbers for the history.
     done : str
-        Why there is nothing left to do, in words for people; empty: there is.
+        The reason to end the run after this round; empty to continue.
     """
 
     participants: int

@@ -35,7 +35,7 @@ def compose(algorithm: Algorithm, uplink: Uplink, x0: Array) -> Algorithm:
 
 
 def current(algorithm: Algorithm, state: Any) -> Algorithm:
-    """Return the algorithm without wrappers, with the numbers that it has come to."""
+    """Return the algorithm without wrappers, with its current numbers."""
     if isinstance(algorithm, AdaptiveRate):
         return algorithm.current(state)
     return algorithm.fedzo if isinstance(algorithm, FixedDirections | Candidates) else algorithm

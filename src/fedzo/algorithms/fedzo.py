@@ -63,12 +63,12 @@ class FedZO(ZerothOrder):
         samples.
     shared_directions : bool
         All devices of a round use the same directions, so their coefficients can be averaged,
-        and a round is described by H b2 numbers for all of them (DeComFL, Li et al. 2025).
+        and H b2 numbers describe a round of all devices (DeComFL, Li et al. 2025).
     fixed_directions : int, optional
-        K: the directions of all steps are drawn from a fixed set of K, b2 at a time, so that over
-        :class:`~fedzo.Seeds` all rounds up to now are K numbers and no log grows (FedKSeed, Qin et
-        al. 2024: :mod:`fedzo.core.fixed`). The model moves in those K directions only, and the
-        server and whoever follows it draw all of them anew in each round.
+        K: the directions of all steps are drawn from a fixed set of K, b2 at a time. Over
+        :class:`~fedzo.Seeds` K numbers then describe all rounds so far, and no log grows
+        (FedKSeed, Qin et al. 2024: :mod:`fedzo.algorithms.fixed_directions`). The model moves in
+        those K directions only. The server, and nodes that replay it, draw all K in each round.
     server : ServerStep
         What the server makes of the mean update: :mod:`fedzo.algorithms.server`. The paper's adds
         it; in a configuration this is the table ``[server]``.

@@ -51,10 +51,9 @@ class Query(NamedTuple):
 class AskTell:
     """A run that asks for values in batches and continues when it gets them.
 
-    Parameters are those of :func:`fedzo.minimize`, and so is what comes out: the same seed and
-    the same values give the same run, to the bit. Evaluations are asked for like anything
-    else, as often as ``minimize`` would evaluate. With ``max_queries`` no batch is asked for that
-    the budget is not enough for: the run ends before it.
+    The parameters are those of :func:`fedzo.minimize`. The same seed and the same values give the
+    same run, to the bit. Evaluations are part of the batches, as often as ``minimize`` would
+    evaluate. With ``max_queries`` the run ends before a batch that the budget does not cover.
 
     Examples
     --------
@@ -120,17 +119,17 @@ class AskTell:
         self._proceed()
 
     def ask(self) -> list[Query]:
-        """Return what is wanted now: points and devices, none when the run has ended.
+        """Return the current batch, pairs of a point and a device; empty when the run has ended.
 
-        It is the same batch until :meth:`tell` gives its values. They may be measured in any order
-        or all at once.
+        The batch stays the same until :meth:`tell` gives its values. They may be measured in any
+        order or all at once.
         """
         return [Query(x.copy(), device) for x, device in self._wanted]
 
     def tell(self, values: Sequence[float]) -> None:
-        """Give the values of the batch, in its order; nan for one that is missing.
+        """Give the values of the batch, in its order; nan for a missing value.
 
-        A device with a missing value is left out of the round.
+        A device with a missing value is dropped from the round.
         """
         found = _numbers(values)
         allowed = f"{len(self._wanted)}, one for each query of the batch"
@@ -230,7 +229,7 @@ class _Waiting(BaseException):
 
 
 class _AskedObjective(FunctionObjective):
-    """Asks for all values of an estimate, or for none: what is left of a budget is no use."""
+    """Asks for all values of an estimate, or for none if the budget does not cover them."""
 
     def _ask(self, points: Array, device: int) -> Array:
         left = self.meter.left
@@ -313,4 +312,4 @@ def _numbers(values: Sequence[float]) -> list[float]:
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError) as error:
-        raise InvalidValue("values", values, "numbers, nan for one that is missing") from error
+        raise InvalidValue("values", values, "numbers, nan for a missing value") from error

@@ -10,19 +10,19 @@ from fedzo.errors import BudgetSpent, check_count
 class Meter:
     """Counts the queries that a black box answers, over all threads, up to a budget.
 
-    Whoever answers a batch first asks :meth:`take` how many of its queries may be answered.
-    When that is not all of them, it answers those and then calls :meth:`require`, which
-    raises: so exactly as many queries are answered as the budget has, never one more.
+    A black box that answers a batch first calls :meth:`take`, which grants a number of queries. If
+    that is less than the batch, it answers those and then calls :meth:`require`, which raises. So
+    exactly ``max_queries`` queries are answered, never one more.
 
     Parameters
     ----------
     max_queries : int, optional
-        How many queries may be answered in all; None: any number.
+        Limit on the number of queries; no limit by default.
 
     Attributes
     ----------
     evaluations : int
-        How many evaluations may come before whoever plans ahead is asked again.
+        Number of evaluations that a search must reserve queries for.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class Meter:
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
-        """Return how many of so many queries may be answered, and count those."""
+        """Return how many of the wanted queries are granted, and count them."""
         with self._lock:
             left = wanted if self.max_queries is None else self.max_queries - self.queries
             granted = min(wanted, left)
@@ -50,20 +50,20 @@ class Meter:
             return granted
 
     def give_back(self, unasked: int) -> None:
-        """Take queries off the count that were granted, but never got to whoever answers."""
+        """Subtract queries that were granted, but not sent."""
         with self._lock:
             self.queries -= unasked
 
     @property
     def left(self) -> int | None:
-        """How many queries may still be answered; None: any number."""
+        """Number of queries left; None without a limit."""
         return None if self.max_queries is None else self.max_queries - self.queries
 
     def spent(self) -> BudgetSpent:
-        """Return what to raise where the budget is not enough."""
+        """Return the exception for a budget that does not suffice."""
         return BudgetSpent(f"the budget of {self.max_queries or 0:,} queries is spent")
 
     def require(self, granted: int, wanted: int) -> None:
-        """Raise :class:`~fedzo.errors.BudgetSpent` unless all that was wanted was granted."""
+        """Raise :class:`~fedzo.errors.BudgetSpent` if fewer queries were granted than wanted."""
         if granted < wanted:
             raise self.spent()

@@ -1,31 +1,26 @@
-r"""``learning_rate = "auto"`` and ``smoothing = "auto"``: for a problem nobody has tried yet.
+r"""Choose numbers for ``learning_rate = "auto"`` and ``smoothing = "auto"`` before a run.
 
-**Smoothing** is what the problem says suits it (an attack within a budget does), or else the
-corollaries': :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see :func:`fedzo.theory.corollary`), or four
-times that, and so on, until the differences along a few directions are eight times the noise of the
-values. It supposes that f changes over lengths of about 1. Where
-the rate is measured too, and a round would best go less far than μ, or f does not fall at
-all, x has smaller units: the measurement is made again with a sixteenth of that length, or of
-μ, and again, as long as f falls further for it and the noise does not hide the differences.
+**Smoothing.** A problem can suggest μ; an attack within a budget does. Otherwise μ is that of the
+corollaries, :math:`\mu = (d\, b_1 b_2 M H T)^{-1/4}` (see :func:`fedzo.theory.corollary`), which
+supposes that f changes over lengths of about 1. It grows by factors of four until differences along
+a few directions are eight times the noise. If the rate is measured too, and the best round is
+shorter than μ or f does not fall at all, x has smaller units: μ shrinks by sixteen and the
+measurement is repeated, as long as f falls further and the noise does not hide the differences.
 
-**The learning rate.** The corollaries' η supposes a curvature of about 1, whatever the units;
-with measured constants the theorems' limit is safe for the worst case and far too timid
-otherwise (see ``docs/theory.md``). So the rate is measured. A round's worth of estimates at x⁰,
-none of which moves x, gives the very direction D that a round would take with η = 1, noise
-and all. Along it f is looked at, on other devices and other batches: at a distance of μ
-first, then twice as far while f falls, or half as far until it does. The parabola
-through the start and the two last points is lowest at the rate η* that is best for one
-round. **Half of it** is taken: a single round does not see what noise adds up to over many.
-If f does not fall at all, as at a minimum or on the steps of an accuracy, a round that is like
-the measured one goes half of μ far.
-A function in other units, c f for f, gets the rate η/c, and so the same run.
+**Learning rate.** The corollaries' η supposes a curvature of about 1 in any units, and the limit of
+the theorems is for the worst case (see ``docs/theory.md``). So the rate is measured. The estimates
+of one round at x⁰ give the direction D of a round with η = 1. f is evaluated along D, on other
+devices and batches: at a distance of μ first, then twice as far while f falls, or half as far until
+it does. The parabola through the start and the last two points has its minimum at η*, the best rate
+for one round. The run starts with **half of it**, because noise adds up over many rounds. If f does
+not fall at all, as at a minimum, a round like the measured one moves by half of μ. A function in
+other units, c f for f, gets the rate η/c, and so the same run.
 
-A problem may know how far a round should go at least, and say so by its ``min_move``: then the rate
-is no less than that over the length of D. An attack does: its loss is often lowest close
-to x⁰ on any line, and low only where a line from x⁰ does not lead.
+A problem can state a minimum length of a round, ``min_move``; then the rate is at least that over
+the length of D. An attack does, because its loss is often lowest close to x⁰ on any single line.
 
-The probes are tasks of round 0 with indices of their own, so they draw other numbers than the run.
-The same seed chooses the same numbers. A run begins with them:
+The probes are tasks of round 0 with separate indices, so they draw other numbers than the run. The
+same seed chooses the same numbers. During the run the rate adapts further:
 see :class:`fedzo.algorithms.adaptive_rate.AdaptiveRate`.
 """
 

@@ -49,27 +49,26 @@ class Adaptive(Search):
     (:func:`search_lines`) and CMA-ES.
 
     1. The noise of the values is measured by repeats at x0, and the curvature along a random line.
-    2. Without noise the descent has an eighth of the queries. Then f is looked at along two lines:
-       where it turns more often than a polynomial of degree four can, it is rugged. Where it is
-       not, the descent goes on to its end, and others begin elsewhere. Where it is, and f is a sum
-       of functions of single numbers, each has a line of its own.
-    3. CMA-ES from the best point with the rest, as wide as the descent has gone; before the queries
-       end, a second descent from the best point that it found.
-    4. Under noise both descents and CMA-ES race from the start, and the winner has the rest. What
-       it finds is taken if it is better than the start beyond the noise, by repeats.
+    2. Without noise the descent gets an eighth of the queries. Then f is evaluated along two lines.
+       f is rugged if it turns more often than a polynomial of degree four can. If it is not, the
+       descent continues to its end, and others start elsewhere. If it is, and f is a sum of
+       functions of single coordinates, each coordinate is searched along a line.
+    3. CMA-ES gets the rest, from the best point and as wide as the descent has moved. The last
+       queries are for a second descent from the best point.
+    4. Under noise both descents and CMA-ES race from the start, and the winner gets the rest. Its
+       result replaces the start if repeated evaluations show that it is better beyond the noise.
 
-    Everything is in units of the start's size or of the problem's scale, and of the noise or the
-    fall of f, so other units of x and f are the same run. The model is the best point that was
-    evaluated: it never gets worse.
+    All lengths are relative to the start or the problem's scale, and all values to the noise or the
+    decrease of f, so other units of x and f give the same run. The model is the best evaluated
+    point: it never gets worse.
 
     Parameters
     ----------
     tol : float
-        The search ends when ten steps of a descent, or a whole run of CMA-ES, have lowered f by
-        less than this share of what has been gained since the start; by default, when nothing
-        improves any more. Where no budget is given, the end of the descent of a function that is
-        smooth is the end; where one is, other minima are looked for. Values with noise have their
-        own end.
+        The search ends when ten steps of a descent, or a whole run of CMA-ES, lower f by less than
+        this share of the total decrease. By default it ends when nothing improves any more.
+        Without a budget, the search of a smooth function ends with its descent. With a budget, it
+        continues to search for other minima. Noisy values have a separate criterion.
     batch_size, participants, weighting
         See :class:`~fedzo.algorithms.search.base.Search`.
 

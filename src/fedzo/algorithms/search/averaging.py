@@ -9,9 +9,9 @@ Nesterov's momentum: Kingma & Ba 2015, Dozat 2016),
           v^t = \beta_2 v^{t-1} + (1 - \beta_2) (g^t)^2, \qquad
           x^{t+1} = x^t - r_t \frac{\beta_1 \hat m^{t} + (1 - \beta_1) \hat g^t}{\sqrt{\hat v^t}}
 
-and r_t is looked for: f at three lengths takes 3 N values of the federation, little beside the
-d of a gradient. The best of them is the next r_t; where f has not fallen beyond the noise in some
-rounds, it is halved.
+and r_t is the best of three lengths. To evaluate f at three points takes 3 N values of the
+federation, few compared with the d of a gradient. If f has not fallen beyond the noise for some
+rounds, r_t is halved.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class MeasuredSlopes(NamedTuple):
 
 
 class SearchContext:
-    """What a search knows besides its own plans: what is left, the noise, and the best so far.
+    """The state that the parts of a search share: queries left, noise, and the best point.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ class SearchContext:
     def compare(self, candidates: list[Array], repeats: int) -> Asking[Array]:
         """Take for the best the candidate of the lowest mean over some repeats; return the means.
 
-        The first is given up only for one that is lower beyond the noise: by two and a half times
-        the error of the difference. Where it is x0, its values at the start count, too.
+        Another candidate replaces the first only if its mean is lower by two and a half times the
+        error of the difference. If the first is x0, its values at the start count, too.
         """
         points = np.repeat(np.array(candidates), repeats, axis=0)
         known = self._at_start if np.array_equal(candidates[0], self._x0) else self._at_start[:0]
@@ -174,7 +174,7 @@ class ProgressMonitor:
         self._trail = [(asked, fun)]
 
     def is_slow(self, asked: int, fun: float, window: float, slow: float) -> bool:
-        """Tell whether the last ``window`` queries brought at most a share ``slow`` of it all."""
+        """Return whether the last ``window`` queries brought a share of at most ``slow``."""
         self._trail.append((asked, fun))
         before = [f for a, f in self._trail if a <= asked - window]
         return bool(before) and before[-1] - fun <= slow * (self._trail[0][1] - fun)

@@ -253,7 +253,7 @@ class Descent:
         return True
 
     def _enter(self, stage: int) -> Asking[None]:
-        """Measure slopes in another way from here on, or the correction anew."""
+        """Measure slopes in another way from here on, or the correction again."""
         self.stage, self.steps_in_stage, self.pairs = stage, 0, []
         self.gradient, self.fun = yield from self._slopes(self.x, self.fun, everyone=True)
 
@@ -273,10 +273,10 @@ class Descent:
             return CENTRAL
         if share <= AFFORDABLE and self.steps_in_stage < LASTING:
             return EVERYONE
-        return None if misled and self.steps_in_stage < LASTING else CORRECTED  # anew at this x
+        return None if misled and self.steps_in_stage < LASTING else CORRECTED  # again, at this x
 
     def _slopes(self, x: Array, fun: float, everyone: bool = False) -> Asking[tuple[Array, float]]:
-        """Return the gradient at x, for steps of ``scale``, and f(x) as far as it is known now."""
+        """Return the gradient at x, for steps of ``scale``, and the current estimate of f(x)."""
         context, central = self.context, self.stage == CENTRAL
         error = context.device_error(fun)
         h = difference_step(context, fun, self.curved, central)

@@ -1,7 +1,7 @@
 r"""Any ask-and-tell optimiser across a federation: all devices get its points, it gets their mean.
 
 A generation of points x_1, ..., x_k goes to all participating devices, and only their values come
-back; the server tells the optimiser :math:`f(x_j) = \sum_i w_i F_i(x_j) / \sum_i w_i`. Each
+back; the optimiser receives :math:`f(x_j) = \sum_i w_i F_i(x_j) / \sum_i w_i`. Each
 optimiser is that of a well-kept library, whose random numbers follow from the run's seed.
 """
 
