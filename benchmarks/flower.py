@@ -23,8 +23,8 @@ from fedzo.core.tasks import LocalSteps, Update
 from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
 from fedzo.problems import Quadratic, softmax
 from fedzo.runs import Job, RunOptions, run_job
-from fedzo.uplinks import Uplink
-from fedzo.uplinks.base import Mean, RunSetting
+from fedzo.uplinks import UpdateMean, Uplink
+from fedzo.uplinks.base import RunSetting
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from flower_federation import Federation as RealFederation
@@ -87,10 +87,10 @@ def rebuild(dim: int = 10**6, devices: int = 50) -> None:
     updates = [Update(i, np.empty(0), 1, 0, own) for i, own in enumerate(numbers)]
 
     def server() -> None:
-        mean = Mean(dim)
+        mean = UpdateMean(dim)
         for update in updates:
-            mean.add(update._replace(delta=work.rebuilt(update)))
-        algorithm.server.take(0, (), work.x, mean.value())
+            mean.add(work.rebuilt(update), update.weight)
+        algorithm.server.step(0, (), work.x, mean.value())
 
     print(f"a server's round from coefficients, d = {dim:,}, M = {devices}, H = 5, b2 = 20")
     updates = updates[:1]

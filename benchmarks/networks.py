@@ -14,9 +14,9 @@ accuracy is printed over the seeds, with the bytes of a device and round.
 
 ``mezo``, ``mezo, tidied`` and ``decomfl`` are those of ``benchmarks/mezo.py``; MeZO has all samples
 in one place. ``fedzo`` is FedZO with shared directions by seeds and scalars, one local step, with
-the server step that is named. ``adam by gradients`` is the first-order reference: Adam on pooled
-samples, where a forward and a backward pass count as three. Results are appended to FILE, a line
-each, and found there again.
+the server optimizer that is named. ``adam by gradients`` is the first-order reference: Adam on
+pooled samples, where a forward and a backward pass count as three. Results are appended to FILE, a
+line each, and found there again.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ import numpy as np
 import torch
 
 import fedzo
-from fedzo.algorithms.server import Adam, Mean, Momentum, Normalised, ServerStep
+from fedzo.server import Adam, Mean, Momentum, Normalised, ServerOptimizer
 from mezo import METHODS
 from results import Kept, percent
 
 DEVICES, TAKING_PART = 10, 2
 GRADIENTS = "adam by gradients"
-SERVERS: dict[str, Callable[[float], ServerStep]] = {
+SERVERS: dict[str, Callable[[float], ServerOptimizer]] = {
     "fedzo, mean": lambda rate: Mean(),
     "fedzo, momentum": lambda rate: Momentum(),
-    "fedzo, normalised": lambda rate: Normalised(rate=rate),
-    "fedzo, adam": lambda rate: Adam(rate=rate),
+    "fedzo, normalised": lambda rate: Normalised(learning_rate=rate),
+    "fedzo, adam": lambda rate: Adam(learning_rate=rate),
 }
 OWN_RATE = ("fedzo, normalised", "fedzo, adam")  # the server's; else the rate is the devices'
 Samples = tuple[torch.Tensor, torch.Tensor]

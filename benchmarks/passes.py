@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedzo.core.random import Draws, Stream
-from fedzo.core.streams import Combination, scales
+from fedzo.core.updates import DirectionSum, scales
 
 BARS = {"rademacher": 1.5, "gaussian": 4.0}
 
@@ -57,8 +57,8 @@ def main() -> None:
     print(f"{'stored, in place':32} {floor * per_number:11.3f} {1:15.2f}")
     print(f"{'stored, into scratch':32} {apart * per_number:11.3f} {1:15.2f}")
     for kind, bar in BARS.items():
-        one = Combination.of(kind, numbers, at, np.array([0.5]))
-        many = Combination.of(kind, numbers, at, np.full(20, 0.5))
+        one = DirectionSum.of(kind, numbers, [at], np.full((1, 1), 0.5, np.float32))
+        many = DirectionSum.of(kind, numbers, [at], np.full((1, 20), 0.5, np.float32))
         for name, seconds in (
             (f"{kind}, in place", shortest(lambda step=one: step.add_to(x))),
             (f"{kind}, into scratch", shortest(lambda step=one: step.add_to(other, 0, x))),

@@ -129,13 +129,13 @@ def noise_of_a_step(dim: int) -> tuple[float, float]:
     """Return the noise over the update, on b2 differences and on d numbers, at epsilon = 1."""
     problem, at = Logistic(dim), Draws(1, Stream.DIRECTIONS)
     estimator, x = Estimator(1e-2, DIRECTIONS), np.zeros(dim)
-    frame = estimator.frame(dim, np.float64)
+    buffer = estimator.buffer(dim, np.float64)
     clip = 1e-2 * 0.5 * np.sqrt(DIRECTIONS / dim)  # the length of a record's differences at zero
 
     def step(noise: float) -> Array:
         made = private(problem, noise, clip)
-        coefficients, _ = estimator.estimate(made, x, problem.size(0), frame, at)
-        return np.asarray(coefficients @ frame.rows)
+        coefficients, _ = estimator.estimate(made, x, problem.size(0), buffer, at)
+        return np.asarray(coefficients @ buffer.rows)
 
     exact, noise = step(NOISELESS), noise_for(1.0, 1)
     length = length_of_an_estimate(clip, dim, estimator.smoothing)

@@ -30,9 +30,9 @@ import numpy as np
 import torch
 
 import fedzo
-from fedzo.algorithms.server import Adam, HiSo, Mean, Momentum, Normalised, ServerStep
 from fedzo.config.experiment import Experiment, parse_overrides
 from fedzo.problems import TextProblem
+from fedzo.server import Adam, HiSo, Mean, Momentum, Normalised, ServerOptimizer
 from mezo import METHODS as FIELD
 from results import Kept, percent
 
@@ -45,13 +45,13 @@ class Method(NamedTuple):
     """Rates to choose from, what a rate is of, and what differs from FedZO's settings here."""
 
     rates: tuple[float, ...]
-    server: Callable[[float], ServerStep]
+    server: Callable[[float], ServerOptimizer]
     changes: Mapping[str, Any] = MappingProxyType({})
     of_devices: bool = False  # whether the rate is the devices' own, rather than the server's
 
 
-def adam(rate: float) -> ServerStep:
-    return Adam(rate=rate)
+def adam(rate: float) -> ServerOptimizer:
+    return Adam(learning_rate=rate)
 
 
 METHODS = {
@@ -60,7 +60,7 @@ METHODS = {
     "adam, b2 = 4": Method((0.01, 0.025), adam, {"directions": 4}),
     "adam, mu x 10": Method((0.01, 0.025), adam, {"smoothing": 1.2}),
     "lora, adam": Method((0.002, 0.005), adam),
-    "normalised": Method((1.0, 2.5), lambda rate: Normalised(rate=rate)),
+    "normalised": Method((1.0, 2.5), lambda rate: Normalised(learning_rate=rate)),
     "momentum": Method((0.0003, 0.001), lambda rate: Momentum(), of_devices=True),
     "mean": Method((0.003, 0.01), lambda rate: Mean(), of_devices=True),
     "hiso": Method((0.003, 0.01), lambda rate: HiSo(), of_devices=True),

@@ -60,10 +60,10 @@ def test_synthetic_objective():
     expected = [objective.values(x[None], i / 4)[0, 0] for i in range(4)]
     np.testing.assert_allclose(everyone, expected, rtol=1e-5)
     estimator = Estimator(1e-2, 30, "orthogonal")
-    frame = estimator.frame(30, np.float32)
+    buffer = estimator.buffer(30, np.float32)
     at = Draws(0, Stream.DIRECTIONS, device=3)
-    coefficients, _ = estimator.estimate(objective, x, 1, frame, at)
-    np.testing.assert_allclose(coefficients @ frame.rows, x - 0.75, atol=0.1)
+    coefficients, _ = estimator.estimate(objective, x, 1, buffer, at)
+    np.testing.assert_allclose(coefficients @ buffer.rows, x - 0.75, atol=0.1)
 
 
 def test_medians_take_turns():

@@ -12,7 +12,7 @@ import numpy as np
 
 import fedzo
 from comparing.problems import Problem
-from fedzo.algorithms.server import Adam
+from fedzo.server import Adam
 
 Array = Any
 Trail = list[tuple[int, float]]  # how many queries, and the mean at what was best then
@@ -74,7 +74,7 @@ def fedzo_adam(problem: Problem, rate: float = 0.03) -> Any:
         difference="central",
         local_steps=1,
         batch_size=1,
-        server=Adam(rate=rate),
+        server=Adam(learning_rate=rate),
     )
 
 

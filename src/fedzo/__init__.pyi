@@ -5,6 +5,7 @@ from . import errors as errors
 from . import flower as flower
 from . import models as models
 from . import random as random
+from . import server as server
 from . import theory as theory
 from ._version import __version__ as __version__
 from .algorithms import CMA as CMA
@@ -17,7 +18,7 @@ from .algorithms import Algorithm as Algorithm
 from .algorithms import FedAvg as FedAvg
 from .algorithms import FedZO as FedZO
 from .algorithms import RoundInfo as RoundInfo
-from .algorithms import ServerStep as ServerStep
+from .algorithms import ServerOptimizer as ServerOptimizer
 from .algorithms import ZoneS as ZoneS
 from .api.asktell import AskTell as AskTell
 from .api.attack import UniversalAttack as UniversalAttack

@@ -5,7 +5,7 @@ import pytest
 
 import fedzo
 from driving import begin, play
-from fedzo.core.directions import Frame
+from fedzo.core.directions import DirectionBuffer
 from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
@@ -22,10 +22,10 @@ EXACT = {"directions": 6, "direction_kind": "coordinate", "difference": "central
 def estimate(problem, x, i, b1, b2, mu, at=None):
     """Eq. (2) written out, at the address of (round T, device i, step 0)."""
     batch = problem.batch(i, b1, Draws(SEED, Stream.BATCHES, T, i)) if at is None else at
-    frame = Frame("sphere", b2, 6, np.float64)
-    frame.draw(Draws(SEED, Stream.DIRECTIONS, T, i))
+    buffer = DirectionBuffer("sphere", b2, 6, np.float64)
+    buffer.draw(Draws(SEED, Stream.DIRECTIONS, T, i))
     total = np.zeros(6)
-    for v in frame.vectors():
+    for v in buffer.vectors():
         slopes = (problem.values((x + mu * v)[None], batch) - problem.values(x[None], batch)) / mu
         total += 6 * v * slopes.mean() / b2
     return total
@@ -84,15 +84,15 @@ def test_zo_sgd_round():
     x = np.full(6, 0.3)
     at = Draws(SEED, Stream.BATCHES, T)
     owners = at.on(Stream.PARTICIPANTS).integers(4, 5)
-    frame = Frame("sphere", 2, 6, np.float64)
-    frame.draw(Draws(SEED, Stream.DIRECTIONS, T))
+    buffer = DirectionBuffer("sphere", 2, 6, np.float64)
+    buffer.draw(Draws(SEED, Stream.DIRECTIONS, T))
     expected, weights = np.zeros(6), 0
     for i in range(4):
         count = int(np.count_nonzero(owners == i))
         if not count:
             continue
         batch = NOISY.batch(i, count, at._replace(device=i))
-        for v in frame.vectors():
+        for v in buffer.vectors():
             difference = NOISY.values((x + 0.2 * v)[None], batch) - NOISY.values(x[None], batch)
             expected += 6 * v * difference.sum() / 0.2 / (5 * 2)
         weights += count

@@ -5,7 +5,7 @@ import pytest
 
 import fedzo
 from driving import begin, play, steps_of
-from fedzo.core.directions import Frame
+from fedzo.core.directions import DirectionBuffer
 from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
@@ -43,10 +43,10 @@ def test_a_round_written_out(difference, kind):
         x = x0.copy()
         for k in range(steps):
             batch = problem.batch(i, b1, Draws(seed, Stream.BATCHES, t, i, k))
-            frame = Frame(kind, b2, 6, np.float64)
-            frame.draw(Draws(seed, Stream.DIRECTIONS, t, i, k))
+            buffer = DirectionBuffer(kind, b2, 6, np.float64)
+            buffer.draw(Draws(seed, Stream.DIRECTIONS, t, i, k))
             estimate = np.zeros(6)
-            for v in frame.vectors():
+            for v in buffer.vectors():
                 ahead = problem.values((x + mu * v)[None], batch)[0]
                 if difference == "forward":
                     slopes = (ahead - problem.values(x[None], batch)[0]) / mu

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedzo.core.directions import KINDS, Frame
+from fedzo.core.directions import KINDS, DirectionBuffer
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
 from raising import rejects
@@ -14,9 +14,9 @@ HERE = Draws(seed=4, stream=Stream.DIRECTIONS, round=1, device=2)
 
 
 def drawn(kind, count, dim, dtype=np.float64, step=0):
-    frame = Frame(kind, count, dim, dtype)
-    frame.draw(HERE._replace(step=step))
-    return frame.vectors()
+    buffer = DirectionBuffer(kind, count, dim, dtype)
+    buffer.draw(HERE._replace(step=step))
+    return buffer.vectors()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,9 +95,9 @@ def test_coordinate_takes_each_once():
 @pytest.mark.parametrize("kind", ["orthogonal", "coordinate"])
 def test_no_more_than_d_without_replacement(kind):
     with rejects("directions"):
-        Frame(kind, 6, 5, np.float64)
+        DirectionBuffer(kind, 6, 5, np.float64)
 
 
 def test_unknown_kind():
     with pytest.raises(InvalidValue, match="did you mean 'sphere'"):
-        Frame("spere", 1, 1, np.float64)
+        DirectionBuffer("spere", 1, 1, np.float64)

@@ -30,11 +30,11 @@ def quadratic(x, _device):
 
 def estimates(fun, estimator, steps, x=X):
     objective = FunctionObjective(fun, DIM, 1, vectorized=True)
-    frame = estimator.frame(DIM, x.dtype)
+    buffer = estimator.buffer(DIM, x.dtype)
     for step in steps:
         at = Draws(1, Stream.DIRECTIONS, step=step)
-        coefficients, _ = estimator.estimate(objective, x, 1, frame, at)
-        yield coefficients @ frame.rows
+        coefficients, _ = estimator.estimate(objective, x, 1, buffer, at)
+        yield coefficients @ buffer.rows
 
 
 def estimate(fun, estimator, step, x=X):
@@ -126,17 +126,17 @@ def test_equation_2_written_out(kind, difference, b2):
 
     mu, dim, x = 0.2, 3, np.array([0.3, -0.4, 0.1])
     estimator = Estimator(mu, b2, kind, difference)
-    frame = estimator.frame(dim, np.float64)
-    coefficients, queries = estimator.estimate(Values(dim, values, samples), x, 2, frame, AT)
+    buffer = estimator.buffer(dim, np.float64)
+    coefficients, queries = estimator.estimate(Values(dim, values, samples), x, 2, buffer, AT)
     expected = np.zeros(dim)
     for xi in samples:
-        for v in frame.vectors():
+        for v in buffer.vectors():
             if difference == "forward":
                 slope = (value(x + mu * v, xi) - value(x, xi)) / mu
             else:
                 slope = (value(x + mu * v, xi) - value(x - mu * v, xi)) / (2 * mu)
             expected += dim * v * slope / (2 * b2)
-    np.testing.assert_allclose(coefficients @ frame.rows, expected, rtol=1e-12)
+    np.testing.assert_allclose(coefficients @ buffer.rows, expected, rtol=1e-12)
     assert queries == 2 * (b2 + 1 if difference == "forward" else 2 * b2)
 
 
@@ -150,10 +150,10 @@ def test_points_asked_for(difference):
         return np.zeros((len(points), 5))
 
     estimator = Estimator(0.1, 3, "sphere", difference)
-    frame = estimator.frame(DIM, np.float64)
-    estimator.estimate(Values(DIM, values), X, 5, frame, AT)
+    buffer = estimator.buffer(DIM, np.float64)
+    estimator.estimate(Values(DIM, values), X, 5, buffer, AT)
     (seen,) = asked
-    v = frame.vectors()
+    v = buffer.vectors()
     forward, backward = X + 0.1 * v, X - 0.1 * v
     expected = [X, *forward] if difference == "forward" else [*forward, *backward]
     np.testing.assert_allclose(seen, expected, atol=1e-15)
@@ -169,8 +169,8 @@ def test_float32_losses_lose_nothing_here(base_exponent, samples):
         return np.array([[base] * samples, [base + ulp] * samples], np.float32)
 
     estimator = Estimator(1.0, 1, "coordinate")
-    frame = estimator.frame(1, np.float64)
-    coefficients, _ = estimator.estimate(Values(1, values), np.zeros(1), 1, frame, AT)
+    buffer = estimator.buffer(1, np.float64)
+    coefficients, _ = estimator.estimate(Values(1, values), np.zeros(1), 1, buffer, AT)
     assert coefficients[0] == float(ulp)
 
 
@@ -182,9 +182,9 @@ def test_the_same_samples_at_both_points():
         return points @ SLOPE[:, None] + batch
 
     estimator = Estimator(1.0, DIM, "coordinate")
-    frame = estimator.frame(DIM, np.float64)
-    coefficients, _ = estimator.estimate(Values(DIM, values, noise), X, 50, frame, AT)
-    np.testing.assert_allclose(coefficients @ frame.rows, SLOPE, atol=1e-7)
+    buffer = estimator.buffer(DIM, np.float64)
+    coefficients, _ = estimator.estimate(Values(DIM, values, noise), X, 50, buffer, AT)
+    np.testing.assert_allclose(coefficients @ buffer.rows, SLOPE, atol=1e-7)
 
 
 @pytest.mark.parametrize(

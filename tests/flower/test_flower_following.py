@@ -91,7 +91,7 @@ WAYS = {
     "sizes": (fedzo.FedZO(**ALGORITHM, weighting="size"), fedzo.Seeds()),
     "momentum": (fedzo.FedZO(**ALGORITHM, server=steps.Momentum(beta=0.5)), fedzo.Seeds()),
     "adam": (
-        fedzo.FedZO(**ALGORITHM, server=steps.Adam(rate=0.01), shared_directions=True),
+        fedzo.FedZO(**ALGORITHM, server=steps.Adam(learning_rate=0.01), shared_directions=True),
         fedzo.Seeds(),
     ),
     "hiso": (fedzo.FedZO(**ALGORITHM, server=steps.HiSo()), fedzo.Seeds()),
@@ -151,7 +151,7 @@ def test_along_fixed_directions_the_log_never_grows(shared, tmp_path):
 
 def test_sums_that_are_not_of_the_run_are_refused():
     problem, algorithm = Quadratic(dim=50, devices=3), fedzo.FedZO(**ALGORITHM, fixed_directions=9)
-    course = Course(algorithm, fedzo.Seeds(), 5, 3, False, "float64")
+    course = Course(algorithm, fedzo.Seeds(), 5, 3, "float64")
     start = problem.initial()
 
     def told(sums, course=course):
@@ -164,12 +164,12 @@ def test_sums_that_are_not_of_the_run_are_refused():
             told(sums)
     with pytest.raises(Behind):  # the model that they make is another one
         told(np.ones(9).tobytes())
-    plain = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, False, "float64")
+    plain = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, "float64")
     with pytest.raises(Malformed, match="the sums are not"):
         told(np.ones(9).tobytes(), plain)
     too_many = fedzo.FedZO(**{**ALGORITHM, "directions": 1}, fixed_directions=10**10)
     with pytest.raises(Malformed, match="too long to draw"):
-        told(np.ones(9).tobytes(), Course(too_many, fedzo.Seeds(), 5, 3, False, "float64"))
+        told(np.ones(9).tobytes(), Course(too_many, fedzo.Seeds(), 5, 3, "float64"))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -291,7 +291,7 @@ def test_nodes_that_draw_other_directions_are_sent_the_model(monkeypatch, caplog
 def following(**changes):
     problem = Quadratic(dim=20, devices=3)
     x = problem.initial()
-    course = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, False, "float64")
+    course = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, "float64")
     numbers = np.ones((2, 3))
     log = pack_round([Update(0, None, 1, 0, numbers)])
     aim = Following("abc", 1, checksum(x), 0, log, course.text)

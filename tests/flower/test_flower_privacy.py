@@ -120,9 +120,9 @@ def test_differences_are_clipped_record_by_record_and_noised(monkeypatch, differ
     private, asked = quiet(monkeypatch, difference_clip=0.25)
     distinct = 3 * (1 - (2 / 3) ** 6)
     estimator = Estimator(0.1, 1, "coordinate", difference)
-    frame = estimator.frame(1, np.float64)
+    buffer = estimator.buffer(1, np.float64)
     at = Draws(0, Stream.DIRECTIONS)
-    coefficients, _ = estimator.estimate(private, np.zeros(1), 6, frame, at)
+    coefficients, _ = estimator.estimate(private, np.zeros(1), 6, buffer, at)
     sides = 1 if difference == "forward" else 2
     change = [min(sides * 0.1 * a, 0.25) for a in (1.0, 2.0)] + [-0.25]  # each record once
     assert coefficients == pytest.approx([sum(change) / distinct / (sides * 0.1)], rel=1e-12)
@@ -154,8 +154,8 @@ def test_what_is_not_finite_tells_nothing_of_a_record(monkeypatch):
     (loss,) = private.losses(np.ones(1), [0])
     assert loss == pytest.approx(1.0 / (3 * (1 - (2 / 3) ** 3)), rel=1e-12)
     estimator = Estimator(0.1, 1, "coordinate")
-    frame, at = estimator.frame(1, np.float64), Draws(0, Stream.DIRECTIONS)
-    coefficients, _ = estimator.estimate(private, np.zeros(1), 6, frame, at)
+    buffer, at = estimator.buffer(1, np.float64), Draws(0, Stream.DIRECTIONS)
+    coefficients, _ = estimator.estimate(private, np.zeros(1), 6, buffer, at)
     assert coefficients == pytest.approx([1.0 / (3 * (1 - (2 / 3) ** 6))], rel=1e-12)
 
 

@@ -1,11 +1,11 @@
-"""Every server step over Flower's messages is the run in one process, over every uplink."""
+"""Every server optimizer over Flower's messages is the run in one process, over every uplink."""
 
 import numpy as np
 import pytest
 
 import fedzo
 from driving import steps_of
-from fedzo.algorithms import SERVER_STEPS
+from fedzo.algorithms import SERVER_OPTIMIZERS
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.core.engine import LocalEngine
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
@@ -18,7 +18,7 @@ PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
 
 
 @pytest.mark.parametrize("kind", UPLINKS)
-@pytest.mark.parametrize("name", SERVER_STEPS)
+@pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
 def test_same_run_as_in_one_process(name, kind):
     algorithm = fedzo.FedZO(
         learning_rate=0.05,
@@ -26,7 +26,7 @@ def test_same_run_as_in_one_process(name, kind):
         local_steps=2,
         participants=4,
         shared_directions=True,
-        server=SERVER_STEPS[name](),
+        server=SERVER_OPTIMIZERS[name](),
     )
     uplink, options = UPLINKS[kind](), RunOptions(seed=5, rounds=4)
     grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)

@@ -11,8 +11,9 @@ from driving import local, steps_of
 from fedzo.algorithms import HiSo
 from fedzo.core import estimator as estimator_module
 from fedzo.core.capabilities import NamesRecords
+from fedzo.core.directions import STREAMABLE
 from fedzo.core.random import Draws, Stream
-from fedzo.core.streams import KINDS, Combination
+from fedzo.core.updates import DirectionSum
 from fedzo.runs import RunFolder
 from raising import fails, rejects
 
@@ -74,7 +75,7 @@ def test_a_batch_names_its_records():
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STREAMABLE)
 @pytest.mark.parametrize("difference", ["forward", "central"])
 def test_streamed_steps_are_the_held_ones(kind, difference, monkeypatch):
     """In float64 the two differ by the rounding of sums: far below 1e-7 of the coefficients."""
@@ -89,7 +90,7 @@ def test_streamed_steps_are_the_held_ones(kind, difference, monkeypatch):
     )
     held = Held(network(), loss, samples())
     expected = local(algorithm, held, 1, held.initial(), AT)
-    monkeypatch.setattr(estimator_module, "Frame", None)  # nobody may hold a direction now
+    monkeypatch.setattr(estimator_module, "DirectionBuffer", None)  # nothing may be held now
     streamed = TorchProblem(network(), loss, samples())
     update = local(algorithm, streamed, 1, streamed.initial(), AT)
     assert update.queries == expected.queries == 3 * 6 * (6 if difference == "forward" else 10)
@@ -124,7 +125,7 @@ def test_every_parameter_gets_its_own_numbers():
         return loss(module, batch)
 
     problem.loss = watch
-    step = Combination.of("gaussian", problem.dim, AT, np.array([0.1, -0.2]))
+    step = DirectionSum.of("gaussian", problem.dim, [AT], np.array([[0.1, -0.2]], np.float32))
     problem.values_streamed(x, None, [step, None], problem.batch(0, 2, AT))
     expected = x.copy()
     step.add_to(expected)
@@ -371,7 +372,7 @@ def test_in_place_is_the_same_run_and_x_is_the_modules_memory(make, local_steps)
     assert np.array_equal(problem.initial(), result.x)  # the module ends with the best
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STREAMABLE)
 def test_along_fixed_directions_streamed_held_and_in_place_are_one_run(kind):
     """In place, x is built in the module's own memory from a start that is kept beside it."""
     algorithm = fedzo.FedZO(
@@ -395,13 +396,13 @@ def test_in_place_a_device_leaves_the_module_as_it_was():
     before = problem.initial().copy()
     algorithm = fedzo.FedZO(learning_rate=0.5, smoothing=0.5, directions=4, local_steps=2)
     update = local(algorithm, problem, 1, problem.initial(), AT)
-    assert isinstance(update.delta, Combination)
+    assert isinstance(update.delta, DirectionSum)
     assert np.array_equal(problem.initial(), before)  # to the bit
     largest = max(layer.weight.numel() + layer.bias.numel() for layer in (module[0], module[4]))
     assert problem._own_memory._spare.numel() == largest
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STREAMABLE)
 @pytest.mark.parametrize(
     "algorithm",
     [

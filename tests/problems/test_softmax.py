@@ -1,7 +1,10 @@
 """Softmax regression: values, gradients and metrics against slow, plain NumPy in float64."""
 
+import math
+
 import numpy as np
 import pytest
+from numba import njit
 
 from fedzo import data
 from fedzo.core.capabilities import NamesRecords
@@ -9,6 +12,7 @@ from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.problems import Softmax, softmax
+from fedzo.problems.softmax_regression import exp
 from raising import rejects
 
 HERE = Draws(seed=2, stream=Stream.BATCHES, round=1, device=3, step=4)
@@ -97,14 +101,14 @@ def test_a_compiled_step_is_the_sum_of_its_parts(problem, difference, b2, precis
     at = HERE.on(Stream.DIRECTIONS)
     seen = []
     for objective in (problem, Parts()):
-        frame, delta = estimator.frame(problem.dim, precision), start / 100
-        moves, x, asked = estimator.step(objective, start, 25, frame, at, 1e-3, delta, start)
+        buffer, delta = estimator.buffer(problem.dim, precision), start / 100
+        moves, x, asked = estimator.step(objective, start, 25, buffer, at, 1e-3, delta, start)
         assert np.array_equal(x, start + delta)
-        expected = start / 100 + moves.astype(np.float64) @ frame.rows
+        expected = start / 100 + moves.astype(np.float64) @ buffer.rows
         np.testing.assert_allclose(delta, expected, atol=1e-6)
         assert asked == 25 * (b2 + 1 if difference == "forward" else 2 * b2)
-        np.testing.assert_allclose(np.linalg.norm(frame.vectors(), axis=1), 1, rtol=1e-6)
-        seen.append((moves, frame.rows.copy()))
+        np.testing.assert_allclose(np.linalg.norm(buffer.vectors(), axis=1), 1, rtol=1e-6)
+        seen.append((moves, buffer.rows.copy()))
     (one, rows), (two, same_rows) = seen
     assert np.array_equal(rows, same_rows)
     np.testing.assert_allclose(one, two, rtol=rtol, atol=rtol * np.abs(two).max())
@@ -188,3 +192,21 @@ def test_the_factory_names_its_keys():
         softmax(devices=4001)
     with rejects("partition"):
         softmax(partition="shard")
+
+
+@njit
+def _each(function, inputs, out):
+    for i in range(inputs.size):
+        out[i] = function(inputs[i])
+
+
+def test_exp():
+    x = np.concatenate([-np.logspace(-18, np.log10(699), 20_001), [0.0, -0.0]])
+    out = np.empty(x.size)
+    _each(exp, x, out)
+    np.testing.assert_allclose(out, np.exp(x), rtol=1e-15)
+    for value, expected in ((-1e6, math.exp(-700)), (-math.inf, math.exp(-700))):
+        _each(exp, np.array([value]), out)
+        assert out[0] == pytest.approx(expected)
+    _each(exp, np.array([math.nan]), out)
+    assert math.isnan(out[0])

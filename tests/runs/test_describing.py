@@ -119,8 +119,8 @@ class Faded(fedzo.Ideal):
 
 
 @dataclass(frozen=True)
-class Pushed(fedzo.ServerStep):
-    """A server step with one."""
+class Pushed(fedzo.ServerOptimizer):
+    """A server optimizer with one."""
 
     push: object = None
 
@@ -144,7 +144,10 @@ def hidden():
     [
         ({"algorithm": Scheduled(schedule=float)}, "its algorithm was made with schedule"),
         ({"uplink": Faded(fading=[float])}, "its uplink was made with fading"),
-        ({"algorithm": fedzo.FedZO(server=Pushed(float))}, "its server step was made with push"),
+        (
+            {"algorithm": fedzo.FedZO(server=Pushed(float))},
+            "its server optimizer was made with push",
+        ),
         ({"uplink": hidden()}, "its uplink is defined where no other program can import it"),
     ],
     ids=["algorithm", "uplink", "server", "hidden"],

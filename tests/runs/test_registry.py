@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.algorithms import ALGORITHMS, SERVER_STEPS
+from fedzo.algorithms import ALGORITHMS, SERVER_OPTIMIZERS
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.errors import UsageError
@@ -22,7 +22,7 @@ OWN = '''
 from dataclasses import dataclass
 import fedzo
 import numpy as np
-from fedzo.algorithms import ServerStep
+from fedzo.algorithms import ServerOptimizer
 
 class Slope(fedzo.Objective):
     """A linear function: full differences along the axes give its gradient exactly."""
@@ -50,7 +50,7 @@ class Louder(fedzo.Ideal):
         return self.gain * delta, info
 
 @dataclass(frozen=True)
-class Momentum(ServerStep):
+class Momentum(ServerOptimizer):
     keep: float = 0.5
     def init(self, x0):
         return (np.zeros_like(x0),)
@@ -192,7 +192,7 @@ def test_resume_refuses_another_part(own, capsys):
         ("server.name=meen", "server.name = 'meen': must be one of 'mean'"),
         (
             "algorithm.name=zo_sgd",
-            "server.name = 'OWN:Momentum': must be 'mean': the algorithm zo_sgd has no server step",
+            "server.name = 'OWN:Momentum': must be 'mean': the algorithm zo_sgd has no server",
         ),
         ("uplink.name=seeds", "algorithm.name = 'Proximal': must be an algorithm whose"),
         ("problem.centre=3", "problem.centre = 3: unknown key; [problem] takes nothing else"),
@@ -208,7 +208,8 @@ def test_what_is_wrong_is_told_in_a_line(own, override, told, capsys):
 
 
 @pytest.mark.parametrize(
-    ("table", "known"), [("algorithm", ALGORITHMS), ("server", SERVER_STEPS), ("uplink", UPLINKS)]
+    ("table", "known"),
+    [("algorithm", ALGORITHMS), ("server", SERVER_OPTIMIZERS), ("uplink", UPLINKS)],
 )
 def test_what_is_described_is_made_again(table, known):
     for name, kind in known.items():

@@ -111,12 +111,12 @@ def test_second_moment_of_the_estimator(dim, b1, b2, noise, holds):
     """The closed form, against 4000 estimates (5 standard errors), and both bounds on it."""
     problem = Quadratic(dim, devices=1, gradient_noise=noise, dissimilarity=0.0)
     estimator, x = Estimator(smoothing=0.2, directions=b2), problem.optimum + 0.5
-    frame = estimator.frame(dim, np.float64)
+    buffer = estimator.buffer(dim, np.float64)
     squares = []
     for step in range(4000):
         at = Draws(3, Stream.DIRECTIONS, step=step)
-        coefficients, _ = estimator.estimate(problem, x, b1, frame, at)
-        squares.append(np.sum((coefficients @ frame.rows) ** 2))
+        coefficients, _ = estimator.estimate(problem, x, b1, buffer, at)
+        squares.append(np.sum((coefficients @ buffer.rows) ** 2))
     slope = np.linalg.norm(problem.hessian(x - problem.optimum))
     exact = second_moment(slope, noise, 0.2, np.logspace(0, -1, dim), b1, b2)
     assert abs(np.mean(squares) - exact) < 5 * np.std(squares) / math.sqrt(len(squares))

@@ -7,9 +7,9 @@ import fedzo
 from driving import steps_of
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Evaluate, Replies, Update
-from fedzo.errors import InvalidValue, UsageError
 from fedzo.problems import Quadratic
 from fedzo.uplinks.robust import RULES, Robust, RobustSeeds
+from raising import fails, rejects
 
 PROBLEM = Quadratic(dim=3, devices=10)
 FEDERATION = LocalEngine(PROBLEM, seed=0)
@@ -118,7 +118,7 @@ def test_median_of_coefficients_rebuilds_once():
 
 
 def test_coefficients_of_different_directions_are_not_compared():
-    with pytest.raises(UsageError, match=r"set algorithm\.shared_directions = true"):
+    with fails("directions-not-shared"):
         fedzo.minimize(PROBLEM, algorithm=fedzo.FedZO(), uplink=RobustSeeds(), rounds=1)
 
 
@@ -130,15 +130,7 @@ def test_values_too():
     assert (info.uplink_bytes, info.downlink_bytes) == (80, 5 * 48)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "line"),
-    [
-        ({"rule": "mean"}, "rule = 'mean': must be one of 'median', 'trimmed_mean'"),
-        ({"trim": 0.5}, "trim = 0.5: must be a number in [0, 0.5)"),
-        ({"clip": 0.5}, "clip = 0.5: must be a number >= 1"),
-    ],
-)
-def test_bad_setting(keywords, line):
-    with pytest.raises(InvalidValue) as caught:
-        Robust(**keywords)
-    assert str(caught.value).startswith(line)
+@pytest.mark.parametrize(("key", "value"), [("rule", "mean"), ("trim", 0.5), ("clip", 0.5)])
+def test_bad_setting(key, value):
+    with rejects(key):
+        Robust(**{key: value})

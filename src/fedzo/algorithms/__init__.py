@@ -1,4 +1,4 @@
-"""The algorithms, one page each, and the server steps they can be given.
+"""The algorithms, one page each, and the server optimizers.
 
 A round of an algorithm yields tasks and is sent replies. An algorithm knows nothing of threads,
 files, progress or Flower. May import: uplinks and core.
@@ -12,14 +12,14 @@ from fedzo.algorithms.search import CMA, LBFGS, TPE, Adaptive
 from fedzo.algorithms.server import (
     Adagrad,
     Adam,
+    FourierSign,
     HiSo,
     Mean,
     Momentum,
     Normalised,
-    ServerStep,
+    ServerOptimizer,
     Sign,
     SignMomentum,
-    WaveSigns,
     Yogi,
 )
 from fedzo.algorithms.zo_sgd import ZOSGD
@@ -37,7 +37,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "tpe": TPE,
 }
 
-SERVER_STEPS: dict[str, type[ServerStep]] = {
+SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "mean": Mean,
     "momentum": Momentum,
     "adam": Adam,
@@ -47,7 +47,7 @@ SERVER_STEPS: dict[str, type[ServerStep]] = {
     "normalised": Normalised,
     "sign": Sign,
     "sign_momentum": SignMomentum,
-    "wave_signs": WaveSigns,
+    "fourier_sign": FourierSign,
 }
 
 __all__ = [
@@ -55,16 +55,16 @@ __all__ = [
     "CMA",
     "DZOPA",
     "LBFGS",
-    "SERVER_STEPS",
+    "SERVER_OPTIMIZERS",
     "TPE",
     "ZOSGD",
     "Adaptive",
     "Algorithm",
     "FedAvg",
     "FedZO",
+    "FourierSign",
     "RoundInfo",
-    "ServerStep",
+    "ServerOptimizer",
     "SignMomentum",
-    "WaveSigns",
     "ZoneS",
 ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedzo.algorithms.base import Algorithm, Round, RoundInfo
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.fedzo import FedZO, State
-from fedzo.algorithms.server import Kept
+from fedzo.algorithms.server.base import ServerState
 from fedzo.core.tasks import Evaluate
 from fedzo.errors import NonFinite
 from fedzo.uplinks.base import RunSetting, sample_uniformly
@@ -31,9 +31,9 @@ class AdaptiveState(NamedTuple):
     """What is carried from round to round."""
 
     x: Array  # x^t
-    server: Kept  # what the server step keeps
+    server: ServerState
     good_x: Array  # the best model that a probe has seen, to return to after a rise
-    good_server: Kept
+    good_server: ServerState
     numbers: Array  # see Numbers
 
 

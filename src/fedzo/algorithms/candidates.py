@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Algorithm, Round, RoundInfo
 from fedzo.algorithms.fedzo import FedZO, State
-from fedzo.algorithms.server.contest import shared_out
+from fedzo.algorithms.server.halving import shared_out
 from fedzo.core.tasks import Evaluate
 from fedzo.errors import InvalidValue
 from fedzo.uplinks.base import RunSetting

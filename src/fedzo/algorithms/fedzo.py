@@ -3,9 +3,7 @@ r"""FedZO: Algorithm 1 of Fang et al. 2022."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
-
-from numpy.typing import NDArray
+from typing import Literal, NamedTuple
 
 from fedzo.algorithms.base import (
     Round,
@@ -15,22 +13,22 @@ from fedzo.algorithms.base import (
     check_participants,
     check_weighting,
 )
-from fedzo.algorithms.server import Kept, Mean, ServerStep
+from fedzo.algorithms.server.base import ServerOptimizer, ServerState
+from fedzo.algorithms.server.optimizers import Mean
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.steps import Correction, local_steps
 from fedzo.core.tasks import LocalSteps, Update, weight_of
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_counts, check_positive, require
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 
 class State(NamedTuple):
     """What FedZO carries from round to round."""
 
     x: Array  # x^t
-    server: Kept = ()  # what the server step keeps
+    server: ServerState = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +67,9 @@ class FedZO(ZerothOrder):
         :class:`~fedzo.Seeds` K numbers then describe all rounds so far, and no log grows
         (FedKSeed, Qin et al. 2024: :mod:`fedzo.algorithms.fixed_directions`). The model moves in
         those K directions only. The server, and nodes that replay it, draw all K in each round.
-    server : ServerStep
-        What the server makes of the mean update: :mod:`fedzo.algorithms.server`. The paper's adds
-        it; in a configuration this is the table ``[server]``.
+    server : ServerOptimizer
+        The server optimizer: :mod:`fedzo.server`. The paper's adds the mean update; in a
+        configuration this is the table ``[server]``.
     batch_size, directions, direction_kind, difference
         See :class:`~fedzo.algorithms.base.ZerothOrder`.
 
@@ -101,7 +99,7 @@ class FedZO(ZerothOrder):
     weighting: str = "uniform"
     shared_directions: bool = False
     fixed_directions: int | None = None
-    server: ServerStep = field(default_factory=Mean)
+    server: ServerOptimizer = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +110,7 @@ class FedZO(ZerothOrder):
             check_counts(self, "participants")
         check_weighting(self.weighting)
         allowed = "a server optimizer such as fedzo.server.Mean()"
-        require(isinstance(self.server, ServerStep), "server", self.server, allowed)
+        require(isinstance(self.server, ServerOptimizer), "server", self.server, allowed)
 
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:
@@ -131,7 +129,7 @@ class FedZO(ZerothOrder):
         check_weighting(self.weighting, setting)
         check_coefficients(self, setting)
         server = self.server.init(x0)
-        if self.coefficients_shape is None and self.server.stretch(server) is not None:
+        if self.coefficients_shape is None and self.server.direction_scale(server) is not None:
             kind, allowed = type(self.server).__name__, "a server optimizer that does not scale"
             why = f"{type(self).__name__} corrects its local steps"
             raise InvalidValue("server", kind, f"{allowed} directions: {why}")
@@ -142,7 +140,7 @@ class FedZO(ZerothOrder):
         devices = setting.uplink.participants(t, self.participants, setting)  # M_t
         updates = yield self.task(t, state, devices, setting)  # Δ_i^t, a stream in device order
         delta, sent = setting.uplink.aggregate(t, updates, setting)  # Δ^t
-        x, server = self.server.take(t, state.server, state.x, delta)  # x^{t+1}
+        x, server = self.server.step(t, state.server, state.x, delta)  # x^{t+1}
         return State(x, server), RoundInfo.of(updates, sent)
 
     def task(self, t: int, state: State, devices: Array, setting: RunSetting) -> LocalSteps:
@@ -151,7 +149,7 @@ class FedZO(ZerothOrder):
             self,
             state.x,
             float(self.learning_rate),
-            direction_scale=self.server.stretch(state.server),
+            direction_scale=self.server.direction_scale(state.server),
             state=state,
             seed=setting.seed,
             round=t,

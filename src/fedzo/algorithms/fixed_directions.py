@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Algorithm, Round, RoundInfo
 from fedzo.algorithms.fedzo import FedZO, State
-from fedzo.algorithms.server import Mean
-from fedzo.core.fixed import SetSum
+from fedzo.algorithms.server.optimizers import Mean
+from fedzo.core.types import Array
+from fedzo.core.updates import as_sum
 from fedzo.errors import InvalidValue
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 
 class SumsState(NamedTuple):
@@ -63,22 +61,20 @@ class FixedDirections(Algorithm):
         task = self.fedzo.task(t, State(state.x), devices, setting)
         updates = yield replace(task, state=state)
         delta, sent = setting.uplink.aggregate(t, updates, setting)
-        return self._moved(state, delta), RoundInfo.of(updates, sent)
+        return self._moved(state, delta, setting.seed), RoundInfo.of(updates, sent)
 
-    def _moved(self, state: SumsState, delta: Any) -> SumsState:
+    def _moved(self, state: SumsState, delta: Any, seed: int) -> SumsState:
         """Return the state after the mean update of a round."""
-        start = state.start
-        if delta.whole is not None:  # updates that are not sums over the set move the start
-            start = (start + delta.whole).astype(start.dtype)
-        elif not delta.coefficients.any():  # no device replied
-            return state
-        sums = delta.added_to(state.sums)
-        built = replace(delta, coefficients=sums)
-        x = built.moved(start, state.x if delta.in_place else None)
+        update, start = as_sum(delta), state.start
+        if update.dense is not None:  # updates that are not sums over the set move the start
+            start = (start + update.dense / update.divisor).astype(start.dtype)
+        sums = (state.sums + update.table(state.sums.shape)).astype(state.sums.dtype)
+        x = state.x if update.in_place else np.empty_like(start)
+        self.fedzo.estimator.set_sum(start.size, seed, sums).add_to(x, 0, start)
         return SumsState(x, start, sums)
 
     def from_sums(self, state: SumsState, sums: Array, seed: int) -> SumsState:
         """Return the state with other sums, and the same start."""
-        estimator = self.fedzo.estimator
-        x = SetSum(estimator, seed, state.start.size, sums).moved(state.start)
+        x = state.start.copy()
+        self.fedzo.estimator.set_sum(x.size, seed, sums).add_to(x)
         return SumsState(x, state.start, sums)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
-from fedzo.algorithms import Algorithm, FedZO, WaveSigns
-from fedzo.algorithms.server import contest
+from fedzo.algorithms import Algorithm, FedZO, FourierSign
+from fedzo.algorithms.server import halving
 from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
 from fedzo.models import Model
@@ -43,10 +43,10 @@ WITHIN = FedZO(
     directions=20,
     local_steps=1,
 )
-SIGNS = WaveSigns(rate=0.1, last_rate=0.01, beta=0.9)
+SIGNS = FourierSign(learning_rate=0.1, last_learning_rate=0.01, beta=0.9)
 # Images begin with successive halving over plane waves, with at most half of the queries that
 # evaluations leave. The winner is a better start.
-WAVES = WaveSigns(rate=0.05, last_rate=0.01, beta=0.9, amplitude=2.0)
+WAVES = FourierSign(learning_rate=0.05, last_learning_rate=0.01, beta=0.9, amplitude=2.0)
 _DIVISIONS = (8, 6, 4, 2)
 _CONTEST = 0.5  # the share of the queries, without evaluations, that the halving may use
 _NUMBERS = 1 << 23  # in all waves together: larger images have fewer waves
@@ -221,7 +221,10 @@ class UniversalAttack:
             affordable, evaluations = _affordable(problem, signs)
             rounds = self._given.get("rounds", affordable)
             longer = max(1.0, _FEW / max(rounds, 1))
-            rates = {"rate": longer * signs.rate, "last_rate": longer * signs.last_rate}
+            rates = {
+                "learning_rate": longer * signs.learning_rate,
+                "last_learning_rate": longer * signs.last_learning_rate,
+            }
             server = replace(signs, shape=problem.shape, rounds=max(rounds, 1), **rates)
             algorithm, every = replace(WITHIN, server=server), max(-(-rounds // evaluations), 1)
         chosen = {"algorithm": algorithm, "rounds": rounds}
@@ -305,28 +308,28 @@ class UniversalAttack:
         return self
 
 
-def _signs(problem: Attack, rounds: int) -> WaveSigns:
-    """Return the server step: for images with as many waves as queries and memory allow."""
+def _signs(problem: Attack, rounds: int) -> FourierSign:
+    """Return the server optimizer: for images with as many waves as queries and memory allow."""
     (left, _), sides = _left(problem), Waves(problem.shape).sides
     for divisions in _DIVISIONS if sides else ():
         waves = plane_wave_count(problem.shape, divisions)
         different = 2 * divisions <= min(sides)  # finer waves repeat these
-        enough = contest.cost(1 + waves, problem.devices) <= _CONTEST * left
-        fits = waves * problem.dim <= _NUMBERS and contest.stages(1 + waves) < rounds / 4
+        enough = halving.cost(1 + waves, problem.devices) <= _CONTEST * left
+        fits = waves * problem.dim <= _NUMBERS and halving.stages(1 + waves) < rounds / 4
         if different and enough and fits:
             return replace(WAVES, divisions=divisions)
     return SIGNS
 
 
-def _affordable(problem: Attack, signs: WaveSigns) -> tuple[int, int]:
+def _affordable(problem: Attack, signs: FourierSign) -> tuple[int, int]:
     """Return how many rounds the queries allow, the last one in part, and how many evaluations."""
     left, evaluations = _left(problem)
     if math.isinf(left):
         return _ROUNDS, evaluations
     points = 1 + plane_wave_count(problem.shape, signs.divisions)
     in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
-    steps = math.ceil((left - contest.cost(points, problem.devices)) / in_a_round)
-    return contest.stages(points) + max(steps, 1), evaluations
+    steps = math.ceil((left - halving.cost(points, problem.devices)) / in_a_round)
+    return halving.stages(points) + max(steps, 1), evaluations
 
 
 def _left(problem: Attack) -> tuple[float, int]:

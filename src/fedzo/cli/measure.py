@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 
 from fedzo import data
 from fedzo.algorithms import FedZO
-from fedzo.core.directions import Frame
+from fedzo.core.directions import DirectionBuffer
 from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -130,26 +130,26 @@ def run_benchmarks(quick: bool = False) -> None:
 def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
     """Time the parts of a device's step, on one thread."""
     count, dim = PAPER.directions, problem.dim
-    frame = Frame("sphere", count, dim, np.float32)
+    buffer = DirectionBuffer("sphere", count, dim, np.float32)
     draws = Draws(0, Stream.DIRECTIONS)
     numpy_rows, generator = np.empty((count, dim), np.float32), np.random.default_rng(0)
     batch = problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES))
     width = problem.features + 1
-    tall, wide = frame.rows.reshape(-1, width), batch.inputs.T
+    tall, wide = buffer.rows.reshape(-1, width), batch.inputs.T
     logits = np.empty((len(tall), PAPER.batch_size), np.float32)
     left, right = np.ones((2, 1024, 1024), np.float32)
     x, delta, weights = problem.initial(), problem.initial(), np.zeros(count)
-    frame.draw(draws)
+    buffer.draw(draws)
     times = medians(
         {
-            "directions": lambda: frame.draw(draws),
+            "directions": lambda: buffer.draw(draws),
             "numpy": lambda: generator.standard_normal(out=numpy_rows, dtype=np.float32),
             "batch": lambda: problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES)),
             "whole step": lambda: PAPER.estimator.step(
-                problem, x, PAPER.batch_size, frame, draws, 1e-3, delta, x
+                problem, x, PAPER.batch_size, buffer, draws, 1e-3, delta, x
             ),
             "product": lambda: np.matmul(tall, wide, out=logits),
-            "update": lambda: frame.advance(weights, delta, x),
+            "update": lambda: buffer.advance(weights, delta, x),
             "large product": lambda: left @ right,
         },
         repeats,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.batching import QueryBatcher
 from fedzo.core.budget import Meter
-from fedzo.core.directions import Frame
+from fedzo.core.directions import DirectionBuffer
 from fedzo.core.random import Draws
 
 Array = NDArray[Any]
@@ -64,7 +64,7 @@ class FusedStep(Protocol):
     def fused_step(
         self,
         x: Array,
-        frame: Frame,
+        buffer: DirectionBuffer,
         rows: Array,
         offsets: Array,
         factor: float,
@@ -73,9 +73,9 @@ class FusedStep(Protocol):
         delta: Array,
         start: Array,
     ) -> tuple[Array, Array, int]:
-        """Return the coefficients of ``frame.rows``, start + delta, and the number of values.
+        """Return the coefficients of ``buffer.rows``, start + delta, and the number of values.
 
-        Draw a batch and the frame at their two addresses, and evaluate the points
+        Draw a batch and the buffer at their two addresses, and evaluate the points
         x + offsets[k] * v[rows[k]]. The coefficients are factor * scale * sum of differences
         (:func:`fedzo.core.estimator.scale_slopes`); ``delta`` is advanced by them in place.
         """

@@ -1,12 +1,12 @@
-r"""Random directions v_1, ..., v_b2 along which an objective is probed.
+r"""Random directions v_1, ..., v_b2 along which values of an objective are taken.
 
-Whatever its kind, a direction has
+All kinds of directions have
 
 .. math:: E[v v^T] = I / d,
 
-so eq. (2) of the paper, with its factor d/μ, is right for all of them: for a linear
-function its expectation is the gradient exactly. It also makes μ mean the same for all of
-them, a step of length μ (for ``gaussian``: of root-mean-square length μ).
+so eq. (2) of the paper, with its factor d/μ, is right for each kind: for a linear function its
+expectation is the gradient exactly. μ also has the same meaning for all kinds, a step of length μ
+(for ``gaussian``: of root-mean-square length μ).
 
 ================  ==========================================================================
 ``sphere``        uniform on the unit sphere, independent: the paper's, the default
@@ -34,34 +34,31 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.random import (
     Draws,
-    check_normals,
     check_room,
-    fill_columns,
     fill_normals,
     philox,
     unsigned,
+    use_wide_vectors,
     with_high,
 )
-from fedzo.core.simd import use_wide_vectors
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
 
-Array = NDArray[Any]
 
+class DirectionBuffer:
+    """Memory that holds the directions of one estimate after another.
 
-class Frame:
-    """Memory for one estimate's directions, filled anew for each.
-
-    The directions are kept as ``rows`` that are not normalised and one ``scale`` for each:
-    v_n = scales[n] * rows[n]. The scales go into the steps and the coefficients, a few
-    numbers each, so that nobody ever divides b2 x d numbers by a norm.
+    The directions are ``rows``, (b2, d), that are not normalised, and one factor per row:
+    v_n = scales[n] * rows[n]. The scales go into the steps and the coefficients, so b2 x d numbers
+    are never divided by a norm.
 
     Examples
     --------
     >>> import numpy as np
     >>> from fedzo.core.random import Draws, Stream
-    >>> frame = Frame("sphere", count=3, dim=1000, dtype=np.float32)
-    >>> frame.draw(Draws(seed=0, stream=Stream.DIRECTIONS, round=5, device=2, step=1))
-    >>> v = frame.vectors()
+    >>> buffer = DirectionBuffer("sphere", count=3, dim=1000, dtype=np.float32)
+    >>> buffer.draw(Draws(seed=0, stream=Stream.DIRECTIONS, round=5, device=2, step=1))
+    >>> v = buffer.vectors()
     >>> v.shape, v.dtype, np.linalg.norm(v, axis=1).round(6).tolist()
     ((3, 1000), dtype('float32'), [1.0, 1.0, 1.0])
     """
@@ -73,7 +70,7 @@ class Frame:
         self.scales: NDArray[np.float64] = np.ones(count)
 
     def draw(self, draws: Draws) -> None:
-        """Fill the frame with the directions of one address."""
+        """Fill the buffer with the directions of one address."""
         self.scales = KINDS[self.kind](self.rows, draws)
 
     def advance(self, coefficients: Array, delta: Array, start: Array) -> Array:
@@ -83,7 +80,7 @@ class Frame:
         return x
 
     def vectors(self) -> Array:
-        """Return the directions themselves, (b2, d): a copy, for those who want to look."""
+        """Return a copy of the directions v, (b2, d)."""
         return np.asarray(self.rows * self.scales[:, None].astype(self.rows.dtype))
 
 
@@ -108,7 +105,7 @@ def _gaussian(rows: Array, draws: Draws) -> NDArray[np.float64]:
 
 def _rademacher(rows: Array, draws: Draws) -> NDArray[np.float64]:
     check_signs(draws, *rows.shape)
-    _fill_signs(rows, rows.shape[1], 0, draws.address())
+    _fill_signs(rows, draws.address())
     return np.full(len(rows), 1 / math.sqrt(rows.shape[1]))
 
 
@@ -136,33 +133,13 @@ KINDS: dict[str, Callable[[Array, Draws], NDArray[np.float64]]] = {
     "coordinate": _coordinate,
 }
 WITHOUT_REPLACEMENT = ("orthogonal", "coordinate")
-BY_COLUMNS = ("sphere", "gaussian", "rademacher")  # each number is drawn by itself
+STREAMABLE = ("sphere", "gaussian", "rademacher")  # each number is drawn by itself
 
 BITS = 128  # signs that a block of Philox makes
 
 
-def draw_columns(kind: str, rows: Array, draws: Draws, dim: int, first: int) -> None:
-    """Fill rows with the columns from ``first`` on of the rows that a frame would draw, (b2, dim).
-
-    ``first`` is a multiple of 256.
-
-    >>> frame, part = Frame("rademacher", 3, 1000, np.float64), np.empty((3, 300))
-    >>> draws = Draws(seed=1, stream=1)
-    >>> frame.draw(draws)
-    >>> draw_columns("rademacher", part, draws, dim=1000, first=512)
-    >>> bool((part == frame.rows[:, 512:812]).all())
-    True
-    """
-    if kind == "rademacher":
-        check_signs(draws, len(rows), dim)
-        _fill_signs(rows, dim, first // BITS, draws.address())
-    else:
-        check_normals(draws, len(rows), dim)
-        fill_columns(rows, draws, dim, first)
-
-
 def check_signs(draws: Draws, count: int, dim: int) -> None:
-    """Raise unless one address has so many signs."""
+    """Raise unless one address has enough signs for ``count`` rows of ``dim`` numbers."""
     check_room(draws, (count, dim), count * -(-dim // BITS), 1 << 32)
 
 
@@ -175,25 +152,29 @@ def sign_words(block: Any, unsigned_address: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _fill_signs(rows: Any, dim: Any, skipped: Any, address: Any) -> None:
-    """Fill with ±1, a bit of a Philox block for each entry, from a block of each row on."""
-    count, width = rows.shape
+def _fill_signs(rows: Any, address: Any) -> None:
+    """Fill with ±1, a bit of a Philox block for each entry; each row starts at a block."""
+    count, dim = rows.shape
     blocks = -(-dim // BITS)
     here, flat = unsigned(address), rows.reshape(-1)
     for n in range(count):
-        for block in range(-(-width // BITS)):
-            words = sign_words(n * blocks + skipped + block, here)
+        for block in range(blocks):
+            words = sign_words(n * blocks + block, here)
             for i in range(4):
                 first = block * BITS + i * 32
-                out = flat[n * width + first : n * width + min(first + 32, width)]
+                out = flat[n * dim + first : n * dim + min(first + 32, dim)]
                 word = uint32(words[i])
                 for j in range(out.size):
                     out[j] = 1 - 2 * int((word >> uint32(j)) & uint32(1))
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, cache=True)
 def advance_kernel(coefficients: Any, rows: Any, delta: Any, start: Any, x: Any) -> None:
-    """Go by 2048 columns, which stay in the first cache, and by four rows at a time."""
+    """Add ``coefficients @ rows`` to ``delta``, and write ``start + delta`` into ``x``.
+
+    2048 columns at a time stay in the first cache. Rows are summed by fours. This order is part of
+    every result: :mod:`fedzo.core.updates` sums directions that are not held in the same one.
+    """
     use_wide_vectors()
     count, dim = rows.shape
     flat = rows.reshape(-1)

@@ -296,8 +296,6 @@ class ReplayEngine:
     log : iterable of list of Update
         The replies to the tasks to come, in their order; an update's ``delta`` is rebuilt from its
         coefficients.
-    streamed : bool
-        Whether devices draw their directions number by number.
 
     Examples
     --------
@@ -312,17 +310,10 @@ class ReplayEngine:
     evaluation_cost = 0
     sending_updates: set[int] = set()  # noqa: RUF012 - always empty
 
-    def __init__(
-        self,
-        seed: int,
-        dim: int,
-        devices: int,
-        log: Iterable[list[Update]] = (),
-        streamed: bool = False,
-    ) -> None:
+    def __init__(self, seed: int, dim: int, devices: int, log: Iterable[list[Update]] = ()) -> None:
         self.seed, self.dim, self.devices = seed, dim, devices
         self.dropped: list[DroppedDevice] = []
-        self._log, self._streamed = iter(log), streamed
+        self._log = iter(log)
 
     def __enter__(self) -> Self:
         return self
@@ -342,7 +333,7 @@ class ReplayEngine:
     def _whole(self, task: Task, update: Update) -> Update:
         if update.coefficients is None or not isinstance(task, LocalSteps):
             return update
-        return update._replace(delta=task.rebuilt(update, self._streamed))
+        return update._replace(delta=task.rebuilt(update))
 
 
 @lru_cache(maxsize=1)

@@ -34,9 +34,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedzo.core.capabilities import FusedStep
-from fedzo.core.directions import Frame, check_directions
+from fedzo.core.directions import DirectionBuffer, check_directions
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
+from fedzo.core.updates import DirectionSum
 from fedzo.errors import (
     InvalidValue,
     NonFinite,
@@ -48,20 +50,23 @@ from fedzo.errors import (
     require,
 )
 
-Array = NDArray[Any]
-
 DIFFERENCES = ("forward", "central")
 EVERY_DEVICE = 2**32 - 1  # stands for the device in the address of shared directions
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """Eq. (2): ``smoothing`` is μ, ``directions`` is b2, and b1 is the size of the batch.
+    r"""Eq. (2): ``smoothing`` is μ, ``directions`` is b2, and b1 is the size of the batch.
 
     ``difference = "central"`` takes (F(x + μv) - F(x - μv)) / 2μ in place of
     (F(x + μv) - F(x)) / μ: no error of first order in μ, for 2 b2 instead of b2 + 1 values
-    a sample. ``shared`` directions are the same for all devices of a step; those of a ``fixed`` set
-    are drawn from the same K in all steps of a run (:mod:`fedzo.core.fixed`).
+    a sample. ``shared`` directions are the same for all devices of a step.
+
+    ``fixed`` is K, where the directions of all steps of a run are drawn from a fixed set: K / b2
+    groups of b2 directions (FedKSeed: Qin et al., "Federated Full-Parameter Tuning of
+    Billion-Sized Language Models with Communication Cost under 18 Kilobytes", ICML 2024). The model
+    of any round is then its start plus one sum over the set,
+    :math:`x^t = x^0 + \sum_{j=1}^{K} a_j^t g_j`, and K numbers describe all rounds so far.
 
     Examples
     --------
@@ -73,10 +78,10 @@ class Estimator:
     >>> a = np.array([1.0, -2.0, 3.0])
     >>> objective = FunctionObjective(lambda x, device: a @ x, dim=3, devices=1)
     >>> estimator = Estimator(smoothing=0.1, directions=3, kind="coordinate")
-    >>> frame = estimator.frame(dim=3, dtype=np.float64)
+    >>> buffer = estimator.buffer(dim=3, dtype=np.float64)
     >>> at = Draws(seed=0, stream=Stream.DIRECTIONS)
-    >>> coefficients, queries = estimator.estimate(objective, np.zeros(3), 1, frame, at)
-    >>> (coefficients @ frame.rows).round(9), queries
+    >>> coefficients, queries = estimator.estimate(objective, np.zeros(3), 1, buffer, at)
+    >>> (coefficients @ buffer.rows).round(9), queries
     (array([ 1., -2.,  3.]), 4)
     """
 
@@ -98,23 +103,34 @@ class Estimator:
             allowed = f"a multiple of directions, {self.directions}"
             require(self.fixed % self.directions == 0, "fixed_directions", self.fixed, allowed)
 
-    def frame(self, dim: int, dtype: Any) -> Frame:
+    def buffer(self, dim: int, dtype: Any) -> DirectionBuffer:
         """Return memory for the directions of one estimate after another."""
-        return Frame(self.kind, self.directions, dim, dtype)
+        return DirectionBuffer(self.kind, self.directions, dim, dtype)
+
+    def update(self, dim: int, at: Draws, coefficients: Array) -> DirectionSum:
+        """Return the update that (H, b2) coefficients make of the steps of the device at ``at``."""
+        places = [self.address(at._replace(step=k)) for k in range(len(coefficients))]
+        return DirectionSum.of(self.kind, dim, places, coefficients)
+
+    def set_sum(self, dim: int, seed: int, table: Array) -> DirectionSum:
+        """Return the sum over a fixed set of directions with these coefficients, (K / b2, b2)."""
+        used = np.flatnonzero(table.any(axis=1))
+        places = [self.of_set(seed, int(group)) for group in used]
+        return DirectionSum.of(self.kind, dim, places, table[used])
 
     def estimate(
-        self, objective: Objective, x: Array, batch_size: int, frame: Frame, at: Draws
+        self, objective: Objective, x: Array, batch_size: int, buffer: DirectionBuffer, at: Draws
     ) -> tuple[NDArray[np.float64], int]:
         """Estimate the gradient at x on the device and with the randomness of one address.
 
-        Returns coefficients c, with ``c @ frame.rows`` the estimate, and the number of
+        Returns coefficients c, with ``c @ buffer.rows`` the estimate, and the number of
         values asked for. Non-finite values give non-finite coefficients: it is for the
         caller to say so.
         """
-        values = self._values(objective, x, batch_size, frame, at)
+        values = self._values(objective, x, batch_size, buffer, at)
         coefficients = np.empty(self.directions)
         factor, forward = self.factor(x.size, values.shape[1]), self.difference == "forward"
-        scale_slopes(values, forward, frame.scales, factor, coefficients)
+        scale_slopes(values, forward, buffer.scales, factor, coefficients)
         return coefficients, values.size
 
     def step(
@@ -122,7 +138,7 @@ class Estimator:
         objective: Objective,
         x: Array,
         batch_size: int,
-        frame: Frame,
+        buffer: DirectionBuffer,
         at: Draws,
         learning_rate: float,
         delta: Array,
@@ -130,24 +146,24 @@ class Estimator:
     ) -> tuple[Array, Array, int]:
         """Move ``delta`` by -η times the estimate at x; return what moved it, and start + delta.
 
-        What moved it are the coefficients of ``frame.rows``, in the model's precision. A
+        What moved it are the coefficients of ``buffer.rows``, in the model's precision. A
         problem that does all of this in one compiled call, its ``fused_step``, is asked to.
         Raises :class:`~fedzo.errors.NonFinite` where a value was not finite.
         """
-        fused = objective.capability(FusedStep) if frame.kind == "sphere" else None
+        fused = objective.capability(FusedStep) if buffer.kind == "sphere" else None
         if fused is not None:
             factor = -learning_rate * self.factor(x.size, batch_size)
             rows, offsets = self.stencil[0], self.smoothing * self.stencil[1]
             addresses = at.on(Stream.BATCHES), self.address(at)
             moves, new_x, asked = fused.fused_step(
-                x, frame, rows, offsets, factor, addresses, batch_size, delta, start
+                x, buffer, rows, offsets, factor, addresses, batch_size, delta, start
             )
             require_finite(moves, at)
             return moves, new_x, asked
-        coefficients, asked = self.estimate(objective, x, batch_size, frame, at)
+        coefficients, asked = self.estimate(objective, x, batch_size, buffer, at)
         require_finite(coefficients, at)
         moves = (-learning_rate * coefficients).astype(x.dtype)
-        return moves, frame.advance(moves, delta, start), asked
+        return moves, buffer.advance(moves, delta, start), asked
 
     def factor(self, dim: int, batch_size: int) -> float:
         """D / (μ b1 b2), or half of it for two-sided differences: what eq. (2) has in front."""
@@ -177,15 +193,15 @@ class Estimator:
         return self.fixed // self.directions, self.directions
 
     def _values(
-        self, objective: Objective, x: Array, batch_size: int, frame: Frame, at: Draws
+        self, objective: Objective, x: Array, batch_size: int, buffer: DirectionBuffer, at: Draws
     ) -> NDArray[np.float64]:
-        """Fill the frame, and return the values at the stencil's points as float64, (k, b)."""
+        """Fill the buffer, and return the values at the stencil's points as float64, (k, b)."""
         rows, signs = self.stencil
         batch = objective.batch(at.device, batch_size, at.on(Stream.BATCHES))
-        frame.draw(self.address(at))
-        # v_n is scales[n] * frame.rows[n], so a step of μ along v_n is this along the row:
-        steps = self.smoothing * signs * frame.scales[rows]
-        values = values_along(objective, x, frame.rows, rows, steps, batch)
+        buffer.draw(self.address(at))
+        # v_n is scales[n] * buffer.rows[n], so a step of μ along v_n is this along the row:
+        steps = self.smoothing * signs * buffer.scales[rows]
+        values = values_along(objective, x, buffer.rows, rows, steps, batch)
         values = np.asarray(values, np.float64)
         if values.ndim != 2 or len(values) != len(rows):
             name, shape = type(objective).__name__, f"({len(rows)}, samples)"

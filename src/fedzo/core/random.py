@@ -1,4 +1,4 @@
-"""Randomness without state: every draw is a pure function of where it is used.
+"""Randomness without state: every draw is a pure function of its address.
 
 A draw is addressed by ``(seed, stream, round, device, step, task)``. The address *is* the key and
 the counter of a counter-based generator, Philox 4x32-10 (Salmon et al., "Parallel random
@@ -8,25 +8,70 @@ numbers: as easy as 1, 2, 3", SC 2011)::
     counter = (block, step << 8 | stream, device, task << 26 | round)      four 32-bit words
 
 A draw of more than 2^32 blocks, as a network's directions may need, has a block number of 44
-bits, whose upper 12 lie in the upper half of ``step``'s 24; its step is then below 2^12.
+bits. The upper 12 bits lie in the upper half of ``step``'s 24, so ``step`` must be below 2^12.
 
-So two addresses never share a draw, nothing has to be stored for a run to resume exactly,
-any worker may do any part of the work, and anybody who knows the seed can rebuild any vector.
-No global generator is read or written.
+Two addresses never share a draw. A run resumes without stored generator state, any worker can do
+any part of the work, and anyone who knows the seed can rebuild any vector. No global generator is
+read or written.
+
+Normal numbers are float32 products and sums, each rounded once. No kernel here fuses a product
+and a sum, and every sum has a fixed order, so all processors, torch devices and languages draw the
+same bits.
+
+The kernels are plain loops that LLVM turns into vector code. That needs polynomials in place of
+calls into libm, intrinsics that reinterpret the bits of a float, and, on CPUs with AVX-512, a
+request for its whole registers (:func:`use_wide_vectors`).
 """
 
 from __future__ import annotations
 
+import atexit
 import enum
 import math
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
-from numba import njit, uint32, uint64
+from llvmlite import ir
+from numba import float32, int32, njit, types, uint32, uint64
+from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo.core.simd import circle, exponential, use_wide_vectors
-from fedzo.errors import require
+from fedzo.errors import FedzoWarning, require
+
+
+def ensure_cache() -> None:
+    """Give numba a temporary cache folder if it cannot write to any of its default places.
+
+    An account without a home that runs another account's installation has no such place, and
+    numba would refuse to compile. The folder is private and deleted with the process, so that
+    no other account can put code into it.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if numba.config.CACHE_DIR or any(
+        map(_writable, (Path(__file__).parent / "__pycache__", Path(cache) / "numba"))
+    ):
+        return
+    folder = tempfile.mkdtemp(prefix="fedzo-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    numba.config.CACHE_DIR = folder
+    os.environ.setdefault("MPLCONFIGDIR", folder)  # or Matplotlib warns of the same at length
+    message = "no folder to cache compiled code in: each start takes some seconds longer"
+    warnings.warn(message, FedzoWarning, stacklevel=2)
+
+
+def _writable(folder: Path) -> bool:
+    """Return whether files can be created in a folder, or the folder itself."""
+    there = next((path for path in (folder, *folder.parents) if os.path.exists(path)), None)
+    return there is not None and os.path.isdir(there) and os.access(there, os.W_OK)
+
+
+ensure_cache()  # before the first kernel is decorated
 
 
 class Stream(enum.IntEnum):
@@ -153,12 +198,12 @@ def fill_normals(rows: NDArray[Any], draws: Draws) -> NDArray[np.float64]:
 
 
 def check_normals(draws: Draws, count: int, dim: int) -> None:
-    """Raise unless one address has so many normal numbers."""
+    """Raise unless one address has ``count`` rows of ``dim`` normal numbers."""
     check_room(draws, (count, dim), count * -(-dim // TILE), _NUMBERED)
 
 
 def check_room(draws: Draws, shape: tuple[int, int], parts: int, numbered: int) -> None:
-    """Raise unless the block counter reaches so many parts, of which 32 bits can number some."""
+    """Raise unless the block counter reaches ``parts``, of which 32 bits reach ``numbered``."""
     if parts > numbered:
         most = f"at most {numbered << 12} parts of a row from one address, not {parts}"
         require(parts <= numbered << 12, "directions x dim", shape, most)
@@ -180,6 +225,44 @@ def tiles(dim: Any) -> Any:
 
 _LOW = uint64(0xFFFFFFFF)
 _HALF = uint64(32)
+
+
+@intrinsic
+def use_wide_vectors(_typing_context: Any) -> Any:
+    """Ask LLVM for 512-bit vectors in the kernel that calls this.
+
+    LLVM prefers 256 bits on CPUs that have 512, a default made for code that is seldom in
+    a vector loop. The attribute is set on this one function, not on the user's other numba
+    code, nor on a kernel that this one is inlined into; CPUs without AVX-512 ignore it.
+    """
+
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        # llvmlite keeps a list of attributes it knows, and this one is not on it; the
+        # attributes are a set whose members are printed as they are.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def float_bits(_typing_context: Any, _x: Any) -> Any:
+    """Return the bits of a float32 as a uint32."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), codegen
+
+
+@intrinsic
+def bits_float(_typing_context: Any, _bits: Any) -> Any:
+    """Return the float32 that has these 32 bits."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), codegen
 
 
 @njit(inline="always")
@@ -228,6 +311,55 @@ def integers_kernel(out: Any, high: Any, address: Any) -> None:
 
 
 @njit(inline="always")
+def exponential(word: Any) -> Any:
+    """-2 ln(x), relative error below 6e-7, of x = (word + 1/2) / 2^32 to float32's precision.
+
+    The factor is 2^-32 less one unit in its last place: x stays below 1, so the result, the
+    square of a length, is never 0. x is split as 2^e (1 + m) with 1 + m in [sqrt(1/2),
+    sqrt(2)), and ln(1 + m) is m times a polynomial, the best of degree 7. The coefficients
+    are those of -2 ln(1 + m) / m.
+    """
+    x = float32(word) * float32(2.0**-32 * (1 - 2.0**-24)) + float32(2.0**-33)
+    bits = float_bits(x)
+    e = int32(uint32(bits - uint32(0x3F3504F3))) >> int32(23)  # 0x3f3504f3 is sqrt(1/2)
+    m = bits_float(uint32(bits - (uint32(e) << uint32(23)))) - float32(1)
+    p = float32(0.207571938831702)
+    p = p * m + float32(-0.3267622725029703)
+    p = p * m + float32(0.34424899317396234)
+    p = p * m + float32(-0.39768480879238766)
+    p = p * m + float32(0.4994311779325922)
+    p = p * m + float32(-0.6667121543817286)
+    p = p * m + float32(1.0000068860436738)
+    p = p * m + float32(-1.9999998357307614)
+    return float32(e) * float32(-2 * math.log(2)) + m * p
+
+
+@njit(inline="always")
+def circle(half: Any) -> Any:
+    """Sine and cosine of an angle uniform on 2^16 points of the circle, error below 2e-7.
+
+    With w a signed 16-bit number, (w | 1) π / 2^16 is an angle in the right half of the
+    circle, where one polynomial each is enough. The lowest bit of w throws the cosine to the left
+    half. The points lie evenly on the whole circle: for every polynomial of sine and cosine of a
+    degree below 2^16, their mean is the integral over the circle, exactly.
+    """
+    w = int32(half)
+    a = float32(w | int32(1)) * float32(math.pi * 2.0**-16)
+    z = a * a
+    sine = float32(2.605224888429445e-06)
+    sine = sine * z + float32(-1.9809075326363598e-04)
+    sine = sine * z + float32(8.333051065035776e-03)
+    sine = sine * z + float32(-1.6666657992088477e-01)
+    sine = sine * z + float32(9.999999957332509e-01)
+    cosine = float32(2.3153931286930676e-05)
+    cosine = cosine * z + float32(-1.3853704342938627e-03)
+    cosine = cosine * z + float32(4.166358470991748e-02)
+    cosine = cosine * z + float32(-4.9999905348956103e-01)
+    cosine = cosine * z + float32(9.999999534715427e-01)
+    return a * sine, bits_float(float_bits(cosine) ^ (uint32(w) << uint32(31)))
+
+
+@njit(inline="always")
 def _box_muller(out: Any, lengths: Any, angles: Any) -> Any:
     """Make a tile of normals (Box & Muller 1958)."""
     for j in range(TILE // 2):
@@ -238,16 +370,29 @@ def _box_muller(out: Any, lengths: Any, angles: Any) -> Any:
 
 
 @njit(inline="always")
-def sum_of_squares(numbers: Any) -> Any:
-    """Add up in a loop of its own, for the sum's order must not depend on anything.
+def sum_of_squares(x: Any, lanes: Any) -> Any:
+    """Return the sum of the squares of a tile x; ``lanes`` is memory for 16 numbers.
 
-    In a loop that also stores, LLVM picks at run time between a vector and a scalar version,
-    by how the arrays lie in memory, and the two add in different orders.
+    The order of the sum is written out, so it does not depend on the processor or on how arrays
+    lie in memory. The loops have constant lengths, so that LLVM unrolls the inner ones and makes
+    vectors of the outer ones.
     """
-    total = numbers.dtype.type(0)
-    for j in range(numbers.size):
-        total += numbers[j] * numbers[j]
-    return total
+    for j in range(16):
+        a = x[j] * x[j]
+        b = x[64 + j] * x[64 + j]
+        c = x[128 + j] * x[128 + j]
+        d = x[192 + j] * x[192 + j]
+        for i in range(1, 4):
+            a += x[16 * i + j] * x[16 * i + j]
+            b += x[64 + 16 * i + j] * x[64 + 16 * i + j]
+            c += x[128 + 16 * i + j] * x[128 + 16 * i + j]
+            d += x[192 + 16 * i + j] * x[192 + 16 * i + j]
+        lanes[j] = (a + b) + (c + d)
+    for j in range(8):
+        lanes[j] += lanes[8 + j]
+    for j in range(4):
+        lanes[j] += lanes[4 + j]
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
 
 
 @njit(inline="always")
@@ -270,14 +415,15 @@ def make_tile(out: Any, tile: Any, words: Any, unsigned_address: Any) -> None:
     _box_muller(out, words.view(np.uint32)[: TILE // 2], words.view(np.int16)[TILE:])
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+@njit(nogil=True, cache=True, error_model="numpy")
 def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
-    """Fill rows with normals, and tell their squared norms: the work of :func:`fill_normals`."""
+    """Fill rows with normals and return their squared norms: the work of :func:`fill_normals`."""
     use_wide_vectors()
     here = unsigned(address)
     words, rest = np.empty(WORDS, np.uint64), np.empty(TILE, rows.dtype)
+    lanes = np.empty(16, rows.dtype)
     count, dim = rows.shape
-    flat = rows.reshape(-1)  # numba knows a slice of this to be contiguous, a row's slice not
+    flat = rows.reshape(-1)  # numba knows a slice of this to be contiguous, but not a row's slice
     for n in range(count):
         square = 0.0
         for tile in range(tiles(dim)):
@@ -285,43 +431,10 @@ def normals_kernel(rows: Any, squares: Any, address: Any) -> None:
             left = dim - tile * TILE
             if left >= TILE:
                 make_tile(flat[start : start + TILE], n * tiles(dim) + tile, words, here)
-                square += sum_of_squares(flat[start : start + TILE])
+                square += sum_of_squares(flat[start : start + TILE], lanes)
             else:
                 make_tile(rest, n * tiles(dim) + tile, words, here)
+                rest[left:] = 0
                 flat[start : start + left] = rest[:left]
-                square += sum_of_squares(rest[:left])
+                square += sum_of_squares(rest, lanes)
         squares[n] = square
-
-
-def fill_columns(rows: NDArray[Any], draws: Draws, dim: int, first: int) -> None:
-    """Fill rows with the columns from ``first`` on of what :func:`fill_normals` draws, (b2, dim).
-
-    ``first`` is a multiple of 256. So a direction that is too long for memory is drawn in parts.
-
-    >>> whole, part = np.empty((3, 1000)), np.empty((3, 300))
-    >>> draws = Draws(seed=1, stream=Stream.DIRECTIONS)
-    >>> _ = fill_normals(whole, draws)
-    >>> fill_columns(part, draws, dim=1000, first=512)
-    >>> bool((part == whole[:, 512:812]).all())
-    True
-    """
-    assert first % TILE == 0
-    columns_kernel(rows, dim, first // TILE, draws.address())
-
-
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def columns_kernel(rows: Any, dim: Any, first: Any, address: Any) -> None:
-    """Fill rows from a tile on: the work of :func:`fill_columns`."""
-    use_wide_vectors()
-    here = unsigned(address)
-    words, rest = np.empty(WORDS, np.uint64), np.empty(TILE, rows.dtype)
-    count, width = rows.shape
-    flat = rows.reshape(-1)
-    for n in range(count):
-        for i in range(tiles(width)):
-            start, left, tile = n * width + i * TILE, width - i * TILE, n * tiles(dim) + first + i
-            if left >= TILE:
-                make_tile(flat[start : start + TILE], tile, words, here)
-            else:
-                make_tile(rest, tile, words, here)
-                flat[start : start + left] = rest[:left]

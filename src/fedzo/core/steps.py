@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.capabilities import BatchesQueries, InPlace, Streamed
+from fedzo.core.directions import STREAMABLE
 from fedzo.core.estimator import Estimator, require_finite, scale_slopes
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.streams import KINDS, Combination, scales
 from fedzo.core.tasks import Update
+from fedzo.core.types import Array
+from fedzo.core.updates import DirectionSum, scales
 from fedzo.errors import BudgetSpent
 
-Array = NDArray[Any]
 Correction = Callable[[Array], Array]
 
 
@@ -40,10 +39,10 @@ def local_steps(
 
     with the estimate of eq. (2), and the algorithm's own correction c(x), if it has one.
 
-    The update is summed by itself, step by step, rather than taken as x^{(H)} - x^{(0)}: what
-    is small is not rounded to the precision of what is large, and anybody who knows the seed and
-    the coefficients gets the same sum, to the bit. With a correction it is no longer a
-    combination of directions, and has no coefficients.
+    The update is summed by itself, step by step, rather than taken as x^{(H)} - x^{(0)}: small
+    moves are not rounded to the precision of a large model, and the seed and the coefficients make
+    the same sum again, to the bit. With a correction it is not a sum of directions, and has no
+    coefficients.
 
     Examples
     --------
@@ -63,11 +62,11 @@ def local_steps(
     array([-0.75, -1.5 ])
     """
     streamed = objective.capability(Streamed)
-    if streamed is not None and estimator.kind in KINDS and correction is None:
+    if streamed is not None and estimator.kind in STREAMABLE and correction is None:
         return _streamed_steps(
             estimator, objective, streamed, x, at, learning_rate, batch_size, steps, weight
         )
-    frame = estimator.frame(x.size, x.dtype)
+    buffer = estimator.buffer(x.size, x.dtype)
     start, delta, queries = x, np.zeros_like(x), 0
     coefficients = np.empty((steps, estimator.directions), x.dtype)
     for k in range(steps):
@@ -75,12 +74,12 @@ def local_steps(
             pull = (learning_rate * correction(x)).astype(x.dtype)
         try:
             coefficients[k], x, asked = estimator.step(
-                objective, x, batch_size, frame, at._replace(step=k), learning_rate, delta, start
+                objective, x, batch_size, buffer, at._replace(step=k), learning_rate, delta, start
             )
         except BudgetSpent:
             if k == 0 or objective.capability(BatchesQueries) is None:  # else it depends on threads
                 raise
-            coefficients[k:] = 0  # the steps that were taken are an update, too
+            coefficients[k:] = 0  # the steps so far are an update, too
             break
         if correction is not None:
             delta -= pull
@@ -106,9 +105,9 @@ def _streamed_steps(
     steps: int,
     weight: float,
 ) -> Update:
-    """Take the same steps without ever holding a direction.
+    """Take the same steps without holding a direction.
 
-    A point is x and a sum of directions, which the objective adds as they are drawn.
+    A point is x and a sum of directions, which the objective adds while it draws them.
     """
     kind, count, dim = estimator.kind, estimator.directions, x.size
     rows, signs = estimator.stencil
@@ -120,19 +119,18 @@ def _streamed_steps(
         batch = objective.batch(at.device, batch_size, here.on(Stream.BATCHES))
         # A row times its scale is a direction, so a step of μ along that is this along the row:
         lengths = scales(kind, count, dim, place, x.dtype)
-        every = Combination.of(kind, dim, place, estimator.smoothing * lengths)
+        offsets = (estimator.smoothing * signs * lengths[rows]).astype(x.dtype).reshape(-1, 1, 1)
         points = [
-            every.term(n, sign) if sign else None for n, sign in zip(rows, signs, strict=True)
+            DirectionSum.of(kind, dim, [place], offset, int(n)) if offset else None
+            for n, offset in zip(rows, offsets, strict=True)
         ]
         values = np.asarray(streamed.values_streamed(x, walked, points, batch), np.float64)
         slopes, factor = np.empty(count), estimator.factor(dim, values.shape[1])
         scale_slopes(values, estimator.difference == "forward", lengths, factor, slopes)
         require_finite(slopes, here)
         moves[k] = -learning_rate * slopes
-        step = Combination.of(kind, dim, place, moves[k])
-        walked, queries = step if walked is None else walked + step, queries + values.size
+        walked, queries = estimator.update(dim, at, moves[: k + 1]), queries + values.size
     assert walked is not None
     in_place = objective.capability(InPlace) is not None
-    walked = replace(walked, dtype=x.dtype, in_place=in_place)
-    delta = walked if in_place else walked.build()
+    delta = replace(walked, in_place=True) if in_place else np.asarray(walked, x.dtype)
     return Update(device=at.device, delta=delta, weight=weight, queries=queries, coefficients=moves)

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.rebuilt import Rebuilt, Term
+from fedzo.core.types import Array
+from fedzo.core.updates import DirectionSum
 from fedzo.core.wrappers import ScaledObjective
-
-Array = NDArray[Any]
 
 WEIGHTINGS = ("uniform", "size")
 
@@ -32,8 +31,8 @@ class Update(NamedTuple):
     ----------
     device : int
         The device that replies.
-    delta : array or Combination
-        Δ_i^t, how far the device's model moved; a :class:`~fedzo.core.streams.Combination` where
+    delta : array or DirectionSum
+        Δ_i^t, how far the device's model moved; a :class:`~fedzo.core.updates.DirectionSum` where
         the model is too large for another vector of its size. Empty if the task asked for values.
     weight : float
         Its weight in the average. Weights need not sum to one.
@@ -151,18 +150,16 @@ class LocalSteps(Task):
         return replace(self, devices=devices, x=x, rows=rows)
 
     def rebuild(self, update: Update) -> Array:
-        """Return the Δ_i^t that an update's coefficients make, as the device itself summed it.
-
-        The directions are drawn again and go through the same kernel in the same order.
-        """
+        """Return the Δ_i^t of an update's coefficients, to the bit as the device summed it."""
         assert update.coefficients is not None
         return np.asarray(self.rebuilt(update), update.coefficients.dtype)
 
-    def rebuilt(self, update: Update, streamed: bool = False) -> Rebuilt:
-        """Return the same without building it yet: see :class:`fedzo.core.rebuilt.Rebuilt`."""
+    def rebuilt(self, update: Update) -> DirectionSum:
+        """Return the same as a lazy sum."""
         assert update.coefficients is not None
-        term = Term(self.draws(update.device), update.coefficients)
-        return Rebuilt(self.algorithm.estimator, self.x.size, (term,), streamed=streamed)
+        at, own = self.draws(update.device), update.coefficients
+        total: DirectionSum = self.algorithm.estimator.update(self.x.size, at, own)
+        return total
 
 
 @dataclass(frozen=True, eq=False)

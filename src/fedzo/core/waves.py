@@ -1,22 +1,21 @@
 r"""Images as sums of waves: the orthonormal cosine transform, and its bands of frequency.
 
-What fools a classifier on many images at once is smooth, and more of colour than of brightness;
-what fools it on one image is neither. So it pays to look for the one where the other is not.
+A perturbation that fools a classifier on many images is smooth, and more of colour than of
+brightness. One that fools it on a single image is neither. So the search can concentrate on a few
+bands.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from fedzo.core.types import Array
 
 COLOURS = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]])  # see plane_waves
-# Half waves along an image, from which on a band begins; beyond, each is wider by a root of two.
+# Half waves along an image at which bands begin; further edges grow by a root of two.
 _EDGES = (0.0, 1.5, 3.0, 5.0, 8.0, 12.0)
 
 
@@ -30,9 +29,9 @@ def is_image(shape: tuple[int, ...]) -> bool:
 
 
 class Waves:
-    """The waves of images of one shape; what is not an image is left as it is, in one band.
+    """The waves of images of one shape; inputs that are not images have one band, unchanged.
 
-    Colours are transformed as well: of red, green and blue into brightness and two differences.
+    Colours are transformed as well: red, green and blue become brightness and two differences.
 
     Attributes
     ----------
@@ -55,11 +54,11 @@ class Waves:
         self._colours = 2 if colour_last else 0
 
     def coefficients(self, rows: Array) -> Array:
-        """Return how much of each wave there is in images, (k, d) -> (k, d)."""
+        """Return the amount of each wave in images, (k, d) -> (k, d)."""
         return self._along_axes(rows, inverse=False)
 
     def images(self, rows: Array) -> Array:
-        """Return the images of so much of each wave, (k, d) -> (k, d)."""
+        """Return the images with these amounts of each wave, (k, d) -> (k, d)."""
         return self._along_axes(rows, inverse=True)
 
     def _along_axes(self, rows: Array, inverse: bool) -> Array:
@@ -69,7 +68,7 @@ class Waves:
         for size in self.shape:
             after //= size  # numbers of the axes behind this one
             turn = _turn(size, inverse, rows.dtype.char)
-            # Small products: BLAS would share a large one among threads, which devices have taken.
+            # Small products: BLAS would share a large one among threads, which the devices use.
             if after > 1:
                 found = turn @ found.reshape(-1, size, after)
             else:
@@ -85,7 +84,7 @@ class Waves:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The height and the width of the images; nothing, where there are none."""
+        """The height and the width of the images; empty for other inputs."""
         sides = list(self.shape)
         if len(sides) == 3:
             del sides[self._colours]
@@ -95,7 +94,7 @@ class Waves:
     def bands(self) -> Array:
         """The band of each wave."""
         if not self.shape:
-            return np.zeros(1, int)  # of each number: it is broadcast
+            return np.zeros(1, int)  # broadcast to all numbers
         height, width = self.sides
         plane = np.hypot(np.arange(height)[:, None], np.arange(width))
         of_plane = np.digitize(plane, self._edges) - 1
@@ -120,9 +119,10 @@ def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
     .. math:: c \cos\bigl( \tfrac{\pi}{g} (i y + j x) + \tfrac{\pi}{4} \bigr),
               \qquad 0 \le i \le g, \quad -g < j \le g,
 
-    at pixel (y, x), with one of each two that differ by their phase only: :math:`2 g^2 + 2` waves,
-    from none to one that changes its sign with every pixel, g being ``divisions``. Of a colour
-    image c is brightness, red against blue, and green against both; 1 at most.
+    at pixel (y, x). Of each two waves that differ by their phase only there is one:
+    :math:`2 g^2 + 2` waves, from a constant to a change of sign at every pixel, where g is
+    ``divisions``. In colour images c is brightness, red against blue, and green against both; 1 at
+    most.
 
     >>> len(plane_waves((3, 32, 32), 8)), plane_waves((10,), 8).shape
     (390, (0, 10))
@@ -147,7 +147,7 @@ def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
 
 
 def plane_wave_count(shape: tuple[int, ...], divisions: int) -> int:
-    """Return how many there are.
+    """Return the number of plane waves.
 
     >>> plane_wave_count((3, 32, 32), 8), plane_wave_count((28, 28), 8), plane_wave_count((9,), 8)
     (390, 130, 0)
@@ -160,7 +160,7 @@ def plane_wave_count(shape: tuple[int, ...], divisions: int) -> int:
 
 @lru_cache(maxsize=16)
 def _turn(size: int, inverse: bool, dtype: str) -> Array:
-    """Return what turns a line of numbers into its waves, or waves into the line."""
+    """Return the matrix that turns a line of numbers into its waves, or waves into the line."""
     return np.ascontiguousarray(cosines(size).T if inverse else cosines(size), dtype)
 
 

@@ -45,9 +45,7 @@ class Believed:
         settings: FlowerSettings,
         sizes: Mapping[int, int],
         devices: int,
-        streamed: bool = False,
     ) -> None:
-        self.streamed = streamed  # how the devices draw their directions
         self.task, self.dim, self.uplink, self.settings = task, dim, uplink, settings
         self.question = task if isinstance(task, Evaluate | Slopes) else None
         weighted = task.algorithm if isinstance(task, LocalSteps) else task
@@ -155,7 +153,7 @@ class Believed:
         if share < 1:
             shorter = (share * update.coefficients).astype(update.coefficients.dtype)
             update = update._replace(coefficients=shorter)
-        return update._replace(delta=self.task.rebuilt(update, self.streamed))
+        return update._replace(delta=self.task.rebuilt(update))
 
 
 def length_of(update: Update, task: LocalSteps) -> float:

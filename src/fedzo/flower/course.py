@@ -30,21 +30,19 @@ Array = NDArray[Any]
 class Course:
     """What makes a state of a run the next one: the algorithm, the uplink, the seed.
 
-    ``streamed`` says how devices draw their directions, ``devices`` is N, and ``dtype`` is the
-    model's precision.
+    ``devices`` is N, and ``dtype`` is the model's precision.
     """
 
     algorithm: Algorithm
     uplink: Uplink
     seed: int
     devices: int
-    streamed: bool
     dtype: str
 
     @cached_property
     def text(self) -> str:
         """All of it as text, to be sent once."""
-        plain = {key: getattr(self, key) for key in ("seed", "devices", "streamed", "dtype")}
+        plain = {key: getattr(self, key) for key in ("seed", "devices", "dtype")}
         parts = as_toml(describe_parts(self.algorithm, self.uplink))
         return json.dumps({**parts, **plain}, separators=(",", ":"))
 
@@ -68,7 +66,6 @@ class Course:
                 uplink,
                 seed=_seed(take(plain, "seed", int)),
                 devices=take(plain, "devices", int),
-                streamed=take(plain, "streamed", bool),
                 dtype={"float32": "float32", "float64": "float64"}[take(plain, "dtype", str)],
             )
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError, FedzoError) as e:
@@ -99,7 +96,7 @@ class Course:
         return state
 
     def _setting(self, x: Array, log: Sequence[list[Update]]) -> RunSetting:
-        engine = ReplayEngine(self.seed, x.size, self.devices, log, self.streamed)
+        engine = ReplayEngine(self.seed, x.size, self.devices, log)
         return RunSetting(engine, self.uplink)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedzo.algorithms.fixed_directions import SumsState
-from fedzo.core.fixed import SetMean
 from fedzo.core.tasks import LocalSteps, Update
+from fedzo.core.updates import UpdateMean, as_sum
 from fedzo.errors import CannotWrite
 from fedzo.flower.course import Course
 from fedzo.flower.following import (
@@ -158,20 +158,21 @@ class Downlink:
         known = all(update.coefficients is not None for update in updates)
         if not known:
             logger.warning("round %d has whole updates: the model is sent for it", task.round + 1)
-        essence = self.course.uplink.essence(list(updates), task) if known else None
-        self._log.append(task.round, None if essence is None else pack_round(essence))
+        logged = self.course.uplink.compress(list(updates), task) if known else None
+        self._log.append(task.round, None if logged is None else pack_round(logged))
         self._sums_after = None
-        if self._sums is not None and essence is not None:
-            mean = SetMean(task, task.x.size)
-            for update in essence:
-                mean.add(update)
-            self._sums_after = mean.value().added_to(self._sums)
+        if self._sums is not None and logged is not None:
+            mean = UpdateMean(task.x.size)
+            for update in logged:
+                mean.add(task.rebuilt(update), update.weight)
+            added = as_sum(mean.value()).table(self._sums.shape)
+            self._sums_after = (self._sums + added).astype(self._sums.dtype)
 
     def to(self, node: int) -> Following | None:
         """Return what brings a node to the model; None: nothing less than the model, and no state.
 
-        That is when the state is not at hand: for an evaluation, where the server step keeps more
-        than the model.
+        That is when the state is not at hand: for an evaluation, where the server optimizer
+        has a state.
         """
         if node not in self._next:
             at = self._reached.get(node)

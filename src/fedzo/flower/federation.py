@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedzo.algorithms import FedZO
 from fedzo.core.budget import Meter
-from fedzo.core.capabilities import Streamed
 from fedzo.core.random import check_seed
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.errors import Halted, NonFinite, UsageError
@@ -135,8 +134,7 @@ class FlowerFederation:
         """
         if isinstance(job.algorithm, FedZO) and job.algorithm.automatic:
             return  # its numbers are not known yet
-        streamed, dtype = self.provides(Streamed), x0.dtype.name
-        course = Course(job.algorithm, self.uplink, self.seed, self.devices, streamed, dtype)
+        course = Course(job.algorithm, self.uplink, self.seed, self.devices, x0.dtype.name)
         if not (follows(self.uplink) and course.can_be_told):
             return
         fixed = job.algorithm.fixed_directions is not None
@@ -254,10 +252,8 @@ class FlowerFederation:
             message,
             lambda content, asked: _read_updates(content, asked, task),
         )
-        sizes, streamed = self._registry.sizes, self.provides(Streamed)
-        believed = Believed(
-            task, self.dim, self.uplink, self.settings, sizes, self.devices, streamed
-        )
+        sizes = self._registry.sizes
+        believed = Believed(task, self.dim, self.uplink, self.settings, sizes, self.devices)
         heard = list(believed.updates(found))
         self._nodes.leave_out(believed.refused)
         if downlink is not None and steps is not None:

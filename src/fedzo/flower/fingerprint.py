@@ -14,7 +14,6 @@ import numpy as np
 from fedzo.core.estimator import Estimator
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.core.random import Draws, Stream
-from fedzo.core.rebuilt import Rebuilt, Term
 
 
 def agreed_settings(objective: Objective, own: Collection[str] = ()) -> dict[str, Any]:
@@ -54,10 +53,10 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 @cache
 def directions_checksum() -> str:
-    """Return what this machine's generator and kernels make of one fixed address.
+    """Return a checksum of the numbers that this machine draws at one fixed address.
 
-    Where two machines differ in it (another version, no fused multiply-add), an update that is
-    rebuilt from coefficients is not the device's own to the bit.
+    If two machines differ in it (another version of fedzo), an update that the server rebuilds from
+    coefficients is not the device's own.
 
     >>> len(directions_checksum())
     16
@@ -67,9 +66,6 @@ def directions_checksum() -> str:
     for dtype in (np.float32, np.float64):
         coefficients = np.linspace(-1, 1, 14, dtype=dtype).reshape(2, 7)
         for kind in ("sphere", "rademacher"):
-            for streamed in (False, True):
-                made = Rebuilt(
-                    Estimator(1e-3, 7, kind), 2500, (Term(at, coefficients),), streamed=streamed
-                )
-                total.update(np.asarray(made, np.dtype(dtype).newbyteorder("<")).tobytes())
+            made = np.asarray(Estimator(1e-3, 7, kind).update(2500, at, coefficients), dtype)
+            total.update(made.astype(made.dtype.newbyteorder("<")).tobytes())
     return total.hexdigest()[:16]

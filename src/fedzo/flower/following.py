@@ -1,12 +1,12 @@
 """Following a run by its coefficients: what a node is told in place of the model.
 
-A node keeps the state that the server had before some round: x, and what the server step keeps. All
+A node keeps the state that the server had before some round: x, and the server optimizer's. All
 that happened since is in the coefficients that the server heard, a few numbers a round. From them
 the node does the server's own rounds again, by the same code, and so comes to the same state, to
 the bit; a checksum of x shows that it has. Where a node has no such state, or another one, it says
 so (:func:`behind`), and is told more: the log from the start on, which its own copy of the start is
 good for, and in the end the state itself. Where all directions are of a fixed set
-(:mod:`fedzo.core.fixed`), the sums along them stand for the log of all rounds, however many.
+(``fixed_directions``), the sums along them stand for the log of all rounds, however many.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedzo.core.capabilities import Best
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
-from fedzo.core.streams import Combination
-from fedzo.core.streams_torch import add_to
+from fedzo.core.updates import DirectionSum
+from fedzo.core.updates_torch import add_to
 from fedzo.errors import MissingExtra, UsageError, check_count, require
 from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
@@ -36,7 +36,7 @@ class TorchProblem(Objective):
     parameters may have any precision and lie on any torch device.
 
     Directions are never held. A point is written into the module in one pass, as its numbers are
-    drawn (:mod:`fedzo.core.streams`), so memory does not grow with b2, M or N. Besides the module
+    drawn (:mod:`fedzo.core.updates`), so memory does not grow with b2, M or N. Besides the module
     there are a few vectors of the size of the trainable parameters.
 
     Parameters
@@ -166,8 +166,8 @@ class TorchProblem(Objective):
     def values_streamed(
         self,
         x: Array,
-        walked: Combination | None,
-        steps: Sequence[Combination | None],
+        walked: DirectionSum | None,
+        steps: Sequence[DirectionSum | None],
         batch: NamedBatch,
     ) -> Array:
         """Return the loss of each sample at x + walked + steps[k], shape (k, b)."""
@@ -244,7 +244,7 @@ class TorchProblem(Objective):
             self._write(x, None)
             self._placed = x
 
-    def _write(self, base: Array, step: Combination | None) -> None:
+    def _write(self, base: Array, step: DirectionSum | None) -> None:
         """Write base + step into the module, a parameter at a time, in one pass."""
         torch = _torch()
         self._placed = None
@@ -311,8 +311,8 @@ def _complain(losses: Any, samples: int | None = None) -> None:
     )
 
 
-def _sum(walked: Combination | None, step: Combination | None) -> Combination | None:
-    return step if walked is None else walked if step is None else walked + step
+def _sum(walked: DirectionSum | None, step: DirectionSum | None) -> DirectionSum | None:
+    return step if walked is None else walked if step is None else walked.then(step)
 
 
 def _torch() -> Any:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo.core.streams import Combination
+from fedzo.core.updates import DirectionSum
 from fedzo.errors import InvalidValue, UsageError, first_line
 from fedzo.problems.network_inputs import Piece, parts_of
 
@@ -45,12 +45,12 @@ class InPlaceModule:
                 )
             own.copy_(tensor.detach())
             tensor.data = own
-        self._step: Combination | None = None
+        self._step: DirectionSum | None = None
         self._readers: dict[Module, list[int]] | None = None
         self._swapped: dict[int, Tensor] = {}  # a swapped piece's own memory
         self._spare = torch.empty(0)
 
-    def run(self, losses: Callable[[Any], T], batch: Any, step: Combination | None) -> T:
+    def run(self, losses: Callable[[Any], T], batch: Any, step: DirectionSum | None) -> T:
         """Return ``losses(batch)`` with the module's parameters at x + step."""
         if self._readers is None:
             self._watch(losses, batch)
@@ -201,7 +201,7 @@ class BatchedModule:
         self.at_once = 0  # points per pass; known after the first call
 
     def values(
-        self, base: Array, steps: Sequence[Combination | None], batch: Any
+        self, base: Array, steps: Sequence[DirectionSum | None], batch: Any
     ) -> NDArray[np.float64]:
         """Return the loss of each sample at base + steps[k], shape (k, b)."""
         import torch
@@ -215,7 +215,7 @@ class BatchedModule:
                 values.append(self._run(points, batch).double().cpu().numpy())
         return np.concatenate(values)
 
-    def _points(self, base: Array, steps: Sequence[Combination | None]) -> dict[str, Tensor]:
+    def _points(self, base: Array, steps: Sequence[DirectionSum | None]) -> dict[str, Tensor]:
         import torch
 
         rows = np.repeat(base[None], len(steps), 0)

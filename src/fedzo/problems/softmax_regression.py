@@ -18,14 +18,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import float64, int64, njit, types, uint64
+from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
-from fedzo.core.directions import Frame, advance_kernel
+from fedzo.core.directions import DirectionBuffer, advance_kernel
 from fedzo.core.estimator import scale_slopes
 from fedzo.core.objective import Objective, problem_factory
-from fedzo.core.random import Draws, integers_kernel, normals_kernel
-from fedzo.core.simd import exp, use_wide_vectors
+from fedzo.core.random import Draws, integers_kernel, normals_kernel, use_wide_vectors
 from fedzo.data import Dataset
 from fedzo.data.splits import load_split
 
@@ -124,7 +125,7 @@ class Softmax(Objective):
     def fused_step(
         self,
         x: Array,
-        frame: Frame,
+        buffer: DirectionBuffer,
         rows: Array,
         offsets: Array,
         factor: float,
@@ -135,13 +136,13 @@ class Softmax(Objective):
     ) -> tuple[Array, Array, int]:
         """Take one step on the sphere: see :class:`fedzo.core.capabilities.FusedStep`."""
         batches, directions = addresses
-        moves, new_x = np.empty(len(frame.rows), x.dtype), np.empty_like(x)
+        moves, new_x = np.empty(len(buffer.rows), x.dtype), np.empty_like(x)
         _step(
             self._held_by(batches.device),
             (batches.address(), directions.address()),
             self._empty_batch(size, x.dtype),
             (x, rows, offsets, factor, self.classes),
-            (frame.rows, frame.scales, moves, delta, start, new_x),
+            (buffer.rows, buffer.scales, moves, delta, start, new_x),
         )
         return moves, new_x, len(rows) * size
 
@@ -246,6 +247,44 @@ def _step(own: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> None
     _cross_entropy(x, rows, which, steps, batch.inputs, batch.labels, classes, values)
     scale_slopes(values, offsets[0] == 0, scales, factor, moves)  # 0: the base, of forward ones
     advance_kernel(moves, rows, delta, start, new_x)
+
+
+@intrinsic
+def _bits_double(_typing_context: Any, _bits: Any) -> Any:
+    """Return the float64 that has these 64 bits."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), codegen
+
+
+@njit(inline="always")
+def exp(x: Any) -> Any:
+    """e^x for float64 x <= 0, relative error below 1e-15; below -700 the result is e^-700.
+
+    e^x = 2^k e^r with |r| <= ln(2)/2, and e^r is its Taylor polynomial of degree 13. NaN
+    stays NaN.
+    """
+    x = x if not x < -700.0 else -700.0
+    # Adding 1.5 * 2^52 rounds to the nearest integer and leaves it in the low bits.
+    k = (x * 1.4426950408889634 + 6755399441055744.0) - 6755399441055744.0
+    r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10
+    p = float64(1 / 6227020800)
+    p = p * r + 1 / 479001600
+    p = p * r + 1 / 39916800
+    p = p * r + 1 / 3628800
+    p = p * r + 1 / 362880
+    p = p * r + 1 / 40320
+    p = p * r + 1 / 5040
+    p = p * r + 1 / 720
+    p = p * r + 1 / 120
+    p = p * r + 1 / 24
+    p = p * r + 1 / 6
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * _bits_double(uint64(int64(k) + int64(1023)) << uint64(52))
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})

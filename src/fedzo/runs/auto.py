@@ -42,10 +42,11 @@ from fedzo.core.capabilities import AutoHints
 from fedzo.core.objective import Objective, meter_of
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, LocalSteps, Replies, Task
+from fedzo.core.updates import UpdateMean
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
 from fedzo.theory.advice import corollary
 from fedzo.theory.bounds import Setting
-from fedzo.uplinks.base import Mean, RunSetting, sample_uniformly
+from fedzo.uplinks.base import RunSetting, sample_uniformly
 
 Array = NDArray[Any]
 
@@ -186,10 +187,10 @@ def _visible(algorithm: FedZO, setting: RunSetting, x0: Array) -> Probing[tuple[
 def _around(algorithm: FedZO, smoothing: float, seed: int, x0: Array) -> Array:
     """Return x0 twice, and a few points at a distance of μ."""
     estimator = replace(algorithm.estimator, directions=min(algorithm.directions, _DEVICES[0]))
-    frame = estimator.frame(x0.size, x0.dtype)
-    frame.draw(Draws(seed, Stream.DIRECTIONS, task=_NOISE))
-    steps = (smoothing * frame.scales[:, None]).astype(x0.dtype)
-    return np.concatenate([np.stack([x0, x0]), x0 + steps * frame.rows])
+    buffer = estimator.buffer(x0.size, x0.dtype)
+    buffer.draw(Draws(seed, Stream.DIRECTIONS, task=_NOISE))
+    steps = (smoothing * buffer.scales[:, None]).astype(x0.dtype)
+    return np.concatenate([np.stack([x0, x0]), x0 + steps * buffer.rows])
 
 
 def _difference(replies: Replies) -> tuple[float, float]:
@@ -264,11 +265,11 @@ class _Probe:
             replies = yield LocalSteps(
                 one_step, self.x0, seed=setting.seed, index=index, devices=devices
             )
-            mean = Mean(setting.dim)
+            mean = UpdateMean(setting.dim)
             for update in replies:
-                mean.add(update)
+                mean.add(update.delta, update.weight)
             self.queries += replies.queries
-            total += mean.value()
+            total += np.asarray(mean.value())
         total *= algorithm.local_steps / steps
         self.direction = total.astype(self.x0.dtype)
         # A look costs an eighth of a round, within limits.

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms import ALGORITHMS, SERVER_STEPS, Algorithm
-from fedzo.algorithms.server import Mean, ServerStep
+from fedzo.algorithms import ALGORITHMS, SERVER_OPTIMIZERS, Algorithm
+from fedzo.algorithms.server import Mean, ServerOptimizer
 from fedzo.core.importing import import_object, own_folder
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
@@ -45,7 +45,7 @@ class Component(NamedTuple):
 COMPONENTS = {
     "problem": Component(PROBLEMS, None, Objective),
     "algorithm": Component(ALGORITHMS, "fedzo", Algorithm),
-    "server": Component(SERVER_STEPS, "mean", ServerStep),
+    "server": Component(SERVER_OPTIMIZERS, "mean", ServerOptimizer),
     "uplink": Component(UPLINKS, "ideal", Uplink),
 }
 PARTS = ("algorithm", "server", "uplink")  # the components beside the problem
@@ -96,7 +96,7 @@ def make_parts(
 ) -> tuple[Algorithm, Uplink, dict[str, Table]]:
     """Return the algorithm and the uplink that tables describe, and the tables with defaults.
 
-    With ``algorithms``, only these algorithms and fedzo's own server steps and uplinks are
+    With ``algorithms``, only these algorithms and fedzo's own server optimizers and uplinks are
     allowed, and nothing is imported: a node reads the tables of a run in this way.
 
     >>> algorithm, uplink, resolved = make_parts({"algorithm": {"local_steps": 2}})
@@ -107,14 +107,14 @@ def make_parts(
     names = {table: keys[table].pop("name", COMPONENTS[table].default) for table in PARTS}
     known: dict[str, Any] = {}
     if algorithms is not None:
-        known = {"algorithm": algorithms, "server": SERVER_STEPS, "uplink": UPLINKS}
+        known = {"algorithm": algorithms, "server": SERVER_OPTIMIZERS, "uplink": UPLINKS}
     makers = {table: maker(table, names[table], known.get(table)) for table in PARTS}
     server, server_keys = make("server", makers["server"], keys["server"])
     uplink, uplink_keys = make("uplink", makers["uplink"], keys["uplink"])
     kind, given = makers["algorithm"], {"server": server}
     if not has_server(kind):
         if not isinstance(server, Mean):
-            allowed = f"'mean': the algorithm {names['algorithm']} has no server step"
+            allowed = f"'mean': the algorithm {names['algorithm']} has no server optimizer"
             raise InvalidValue("server.name", names["server"], allowed)
         given = {}
     arguments = arguments_of("algorithm", kind, keys["algorithm"], hidden=tuple(given))
@@ -127,7 +127,7 @@ def make_parts(
 
 
 def has_server(kind: Any) -> bool:
-    """Return whether an algorithm has a server step."""
+    """Return whether an algorithm has a server optimizer."""
     return any(field.name == "server" for field in fields(kind))
 
 
@@ -263,7 +263,7 @@ def _type_name(hint: Any) -> str:
 
 
 def describe_parts(algorithm: Algorithm, uplink: Uplink) -> dict[str, Table]:
-    """Return the tables that make this algorithm, with its server step, and this uplink.
+    """Return the tables that make this algorithm, with its server optimizer, and this uplink.
 
     >>> from fedzo import FedZO, Ideal
     >>> tables = describe_parts(FedZO(local_steps=2), Ideal())
@@ -357,7 +357,7 @@ def _same_start(start: Array, initial: Array) -> bool:
 
 def _why_python_only(table: str, part: Any) -> str:
     """Return why a part cannot be made from its table; an empty string if it can."""
-    what = {"server": "server step"}.get(table, table)
+    what = {"server": "server optimizer"}.get(table, table)
     kind = _found(name_of(type(part)))
     if kind is None:
         return f"its {what} {NOT_IMPORTABLE}"

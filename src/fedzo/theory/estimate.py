@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedzo.core.directions import Frame
+from fedzo.core.directions import DirectionBuffer
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue, UsageError, require
@@ -298,21 +298,21 @@ def walk(probe: Probe, x: Array) -> tuple[list[Array], Slopes]:
 
 def _measure(probe: Probe, p: int, x: Array) -> tuple[Slopes, Array]:
     """Return the norms at a point, and the estimated gradient of f."""
-    frame = Frame("orthogonal", probe.plan.directions, x.size, x.dtype)
+    buffer = DirectionBuffer("orthogonal", probe.plan.directions, x.size, x.dtype)
     gradient, repeats = np.zeros(x.size), probe.plan.repeats
     found = []
     for r in range(repeats):
-        frame.draw(probe.at(Stream.DIRECTIONS, p, step=r))
+        buffer.draw(probe.at(Stream.DIRECTIONS, p, step=r))
         means, noises, curves = [], [], []
         for i in probe.devices:
-            _, slopes, seconds = probe.differences(x, frame.rows, probe.batch(p, int(i), r))
+            _, slopes, seconds = probe.differences(x, buffer.rows, probe.batch(p, int(i), r))
             b = slopes.shape[1]  # 1 if a problem has no randomness
             means.append(slopes.mean(axis=1))
             noises.append(slopes.var(axis=1, ddof=1) if b > 1 else np.zeros(len(slopes)))
             curves.append(seconds.mean())
         found.append(_norms(np.array(means), np.array(noises), b, x.size, np.array(curves)))
         mean = np.mean(means, axis=0).astype(x.dtype)
-        gradient += x.size / (len(mean) * repeats) * (mean @ frame.rows)
+        gradient += x.size / (len(mean) * repeats) * (mean @ buffer.rows)
     return Slopes(*(np.array(each) for each in zip(*found, strict=True))), gradient
 
 
@@ -398,9 +398,9 @@ def _ascent(probe: Probe, x: Array, v: Array, batch: Any, count: int, at: Draws)
         if count == x.size:
             rows = np.eye(size, x.size, first, dtype=x.dtype)
         else:
-            frame = Frame("sphere", size, x.size, x.dtype)
-            frame.draw(at._replace(device=chunk))
-            rows = frame.vectors()
+            buffer = DirectionBuffer("sphere", size, x.size, x.dtype)
+            buffer.draw(at._replace(device=chunk))
+            rows = buffer.vectors()
         directions = np.concatenate((v[None], v[None], rows, rows + v))
         steps = np.concatenate(([0.0], np.full(2 * size + 1, h)))
         values = probe.values(x, directions, steps, batch).mean(axis=1)

@@ -1,9 +1,11 @@
-"""Who takes part in a round, and what the server hears of their updates.
+"""Which devices take part in a round, and what the server receives of their updates.
 
-``ideal`` hears every update, ``aircomp`` a noisy sum over the air, ``seeds`` coefficients of
-directions; ``robust`` and ``robust_seeds`` do not believe a minority. May import: core.
+With ``ideal`` it receives every update, with ``aircomp`` a noisy sum over the air, with ``seeds``
+coefficients of directions. ``robust`` and ``robust_seeds`` tolerate a minority of bad devices. May
+import: core.
 """
 
+from fedzo.core.updates import UpdateMean
 from fedzo.uplinks.aircomp import AirComp
 from fedzo.uplinks.base import Uplink, UplinkInfo
 from fedzo.uplinks.ideal import Ideal
@@ -25,6 +27,7 @@ __all__ = [
     "Robust",
     "RobustSeeds",
     "Seeds",
+    "UpdateMean",
     "Uplink",
     "UplinkInfo",
 ]

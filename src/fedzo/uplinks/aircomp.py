@@ -7,31 +7,29 @@ The complex baseband, round t (the paper's equation numbers):
 * device i sends :math:`\alpha_i \Delta_i` with
   :math:`\alpha_i = \frac{h_{min}}{h_i} \sqrt{dP / \Delta_{max}}`,
   :math:`\Delta_{max} = \max_i \|\Delta_i\|^2`, which keeps its energy within dP;
-* the server hears :math:`s = \sum_i h_i \alpha_i \Delta_i + n`, :math:`n \sim CN(0, \sigma_w^2 I)`,
-  and scales by :math:`\frac{1}{M} \sqrt{\Delta_{max} / (dP h_{min}^2)}`.
+* the server receives :math:`s = \sum_i h_i \alpha_i \Delta_i + n`,
+  :math:`n \sim CN(0, \sigma_w^2 I)`, and scales by
+  :math:`\frac{1}{M} \sqrt{\Delta_{max} / (dP h_{min}^2)}`.
 
-What the scaling leaves is the mean update plus noise of complex variance
-:math:`\sigma_w^2 \Delta_{max} / (M^2 dP h_{min}^2)` a coordinate. **Updates are real, so the server
-takes the real part, and keeps half of that variance.** The paper writes the complex noise
-into the model (its bound counts all of it); some published code adds a real-valued noise of
-the full variance: ``noise = "real"``.
+The result is the mean update plus noise of complex variance
+:math:`\sigma_w^2 \Delta_{max} / (M^2 dP h_{min}^2)` per coordinate. **Updates are real, so the
+server takes the real part, which has half of that variance.** The paper writes the complex noise
+into the model, and its bound counts all of it. Some published code adds real noise of the full
+variance: ``noise = "real"``.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Replies
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of, require
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
-
-Array = NDArray[Any]
 
 CHANNELS = ("rayleigh", "rician", "fixed")
 NOISES = ("complex", "real")
@@ -42,29 +40,28 @@ _MOST_DB = 1000  # far beyond any radio, and well within what a float holds
 class AirComp(Uplink):
     r"""Analog over-the-air sum of the updates of all devices with a good channel.
 
-    The channel schedules, so an algorithm's ``participants`` plays no part. A round in which
-    nobody clears the threshold leaves the model as it is and counts 0 participants.
+    The channel schedules, so an algorithm's ``participants`` has no effect. A round in which no
+    device reaches the threshold leaves the model unchanged and counts 0 participants.
 
     Parameters
     ----------
     snr_db : float
-        P/σ_w² in dB, P the power of a symbol; ``inf`` for no noise, with the very same
-        channels and participants.
+        P/σ_w² in dB, P the power of a symbol; ``inf`` for no noise, with the same channels and
+        participants.
     h_min : float
         The threshold on |h_i|.
     channel : str
         ``rayleigh``: h ~ CN(0, 1), the paper's; ``rician``: a line of sight of power
         K/(K+1) and phase 0 plus CN(0, 1/(K+1)); ``fixed``: h = 1.
     rician_factor : float, optional
-        K of the Rician channel, 3 by default; other channels have none.
+        K of the Rician channel, 3 by default.
     csi_error : float
-        Variance of the error of the channel estimate: devices know
-        ĥ_i = h_i + CN(0, csi_error), are scheduled and precode by it, and what arrives of
-        Δ_i is h_i/ĥ_i times what should.
+        Variance of the error of the channel estimate. Devices are scheduled and precode by
+        ĥ_i = h_i + CN(0, csi_error), so Δ_i arrives multiplied by h_i/ĥ_i.
     packing : bool
         Send two coordinates in one symbol, as its real and imaginary part: half the channel
-        uses, of half the energy, and the server keeps both parts of the noise. A channel
-        estimate that is off turns the symbol and mixes the two.
+        uses, of half the energy, and the server receives both parts of the noise. An error of the
+        channel estimate rotates the symbol and mixes the two.
     noise : str
         ``complex``, or ``real``: a noise of the full variance in the real part.
 
@@ -113,7 +110,7 @@ class AirComp(Uplink):
             raise InvalidValue("noise", "real", "'complex' with packing, which uses both parts")
 
     def channels(self, t: int, setting: RunSetting) -> tuple[Array, Array]:
-        """Return h and what is known of it, ĥ, of all N devices in round t."""
+        """Return the channel h and its estimate ĥ of all N devices in round t."""
         n, at = setting.devices, Draws(setting.seed, Stream.CHANNEL, round=t)
         h = np.ones(n, np.complex128) if self.channel == "fixed" else _complex_normals(at, n)
         if self.channel == "rician":
@@ -129,18 +126,18 @@ class AirComp(Uplink):
         return np.flatnonzero(np.abs(known) >= self.h_min)
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Array, UplinkInfo]:
-        """Return what the server makes of the sum that it hears.
+        """Return the mean update that the server recovers from the received sum.
 
-        With perfect knowledge of the channel, h_i α_i is the same real number for all, so
-        the sum can be formed as the updates come in, before Δ_max is known. Weights other
-        than the uniform 1/M multiply what a device sends.
+        With perfect knowledge of the channel, h_i α_i is the same real number for all devices, so
+        the sum can be formed as the updates arrive, before Δ_max is known. Weights other than the
+        uniform 1/M multiply the symbols of a device.
         """
         dim = setting.dim
         h, known = self.channels(t, setting)
         heard, total = np.zeros(self._uses(dim), np.complex128), np.zeros(dim)
         shares, model_bytes, squares = 0.0, 0, {}
         for update in updates:
-            i, sent = update.device, update.weight * update.delta.astype(np.float64)
+            i, sent = update.device, update.weight * np.asarray(update.delta, np.float64)
             heard += (h[i] / known[i]) * self._symbols(sent)
             total += sent
             shares += update.weight
@@ -160,8 +157,8 @@ class AirComp(Uplink):
             "energy_max": max(energies.values(), default=0.0),
             "noise_to_update": added / signal if signal else 0.0,
         }
-        # Beside the analog symbols each device reports |Δ_i|², and is told Δ_max and its
-        # channel: numbers of 4 and 8 bytes.
+        # Beside the analog symbols each device reports |Δ_i|² (4 bytes), and receives Δ_max (4) and
+        # its channel (8).
         count = updates.count
         info = UplinkInfo(
             uplink_bytes=4 * count,
@@ -176,11 +173,11 @@ class AirComp(Uplink):
         return -(-dim // 2) if self.packing else dim
 
     def _amplitude(self, dim: int) -> float:
-        """h_min sqrt(uses P / σ_w²): what a sum of updates with Δ_max = 1 arrives with."""
+        """Return the amplitude h_min sqrt(uses P / σ_w²) of a received sum with Δ_max = 1."""
         return self.h_min * math.sqrt(self._uses(dim)) * 10 ** (self.snr_db / 20)
 
     def _noise(self, t: int, setting: RunSetting) -> Array:
-        """Return n / σ_w, one complex number a channel use."""
+        """Return n / σ_w, one complex number per channel use."""
         uses = self._uses(setting.dim)
         if self.snr_db == math.inf:
             return np.zeros(uses, np.complex128)
@@ -201,6 +198,6 @@ class AirComp(Uplink):
 
 
 def _complex_normals(at: Draws, count: int) -> Array:
-    """Return CN(0, 1): variance 1/2 in either part."""
+    """Return CN(0, 1) numbers: variance 1/2 in either part."""
     real, imaginary = at.normals(2, count)
     return np.asarray(math.sqrt(0.5) * (real + 1j * imaginary))

@@ -1,4 +1,4 @@
-"""What an algorithm may ask of an uplink."""
+"""The base class of uplinks, and the parts that they share."""
 
 from __future__ import annotations
 
@@ -7,32 +7,27 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.engine import Engine
-from fedzo.core.fixed import SetMean
 from fedzo.core.random import Draws, Stream
-from fedzo.core.rebuilt import Rebuilt
-from fedzo.core.streams import Combination
 from fedzo.core.tasks import LocalSteps, Replies, Update
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue
-
-Array = NDArray[Any]
 
 
 class UplinkInfo(NamedTuple):
-    """What a round's messages cost, and what else the uplink has to tell.
+    """The cost of a round's messages, and further numbers of the uplink.
 
     Attributes
     ----------
     uplink_bytes, downlink_bytes : int
-        What was sent to the server, and to the devices.
+        Bytes sent to the server, and to the devices.
     channel_uses : int
-        How many symbols, of a number each, the devices took the channel for: the unit in which
-        sending one after another and sending at once can be compared.
+        Symbols, of one number each, for which the devices use the channel. In this unit, sending
+        one after another and sending at once can be compared.
     energy : float or None
-        What all devices sent with, in units of what one may spend in a round; None where the
-        uplink has no notion of it.
+        The energy that all devices spend on sending, in units of a device's budget per round; None
+        if the uplink does not model it.
     metrics : mapping
         Further numbers for the history.
     """
@@ -87,11 +82,11 @@ class RunSetting:
 
 
 class Uplink:
-    """A frozen dataclass: its fields are its settings, and it has no state.
+    """A frozen dataclass without a state: its fields are its settings.
 
-    A subclass defines :meth:`aggregate`, and :meth:`participants` where devices are not sampled
-    uniformly. ``wants_coefficients`` says that it can only send what is made of directions;
-    without ``wants_updates`` it works on coefficients alone, and no update is rebuilt for it.
+    A subclass defines :meth:`aggregate`, and :meth:`participants` if devices are not sampled
+    uniformly. With ``wants_coefficients`` the updates must be sums of directions. Without
+    ``wants_updates`` the uplink uses coefficients only, and no update is rebuilt for it.
     """
 
     wants_coefficients: ClassVar[bool] = False
@@ -102,23 +97,23 @@ class Uplink:
         return sample_uniformly(t, wanted, setting)
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
-        """Return Δ^t, the server's view of the mean update: an array, or what makes one."""
+        """Return Δ^t, the mean update as the server receives it: an array or a DirectionSum."""
         raise NotImplementedError
 
-    def essence(self, updates: list[Update], task: LocalSteps) -> list[Update]:
-        """Return the coefficients that :meth:`aggregate` makes the same of as of these updates.
+    def compress(self, updates: list[Update], task: LocalSteps) -> list[Update]:
+        """Return a minimal list of updates with the same aggregate.
 
-        They are what others must be told to follow the server. Here it is all updates; where
-        directions are shared, one update of their centre is enough.
+        The server sends it to nodes that replay the round. By default all updates are needed; with
+        shared directions one is enough.
         """
         return updates
 
     def aggregate_values(
         self, t: int, updates: Replies, setting: RunSetting
     ) -> tuple[Array, UplinkInfo]:
-        """Return the mean of the values that devices replied, and what was sent."""
+        """Return the mean over devices of the value at each point, and the cost of sending them."""
         kind = type(self).__name__
-        raise InvalidValue("name", kind, "one that can send values, such as 'ideal'")
+        raise InvalidValue("name", kind, "an uplink that can send values, such as 'ideal'")
 
 
 def sample_uniformly(t: int, wanted: int | None, setting: RunSetting, task: int = 0) -> Array:
@@ -127,50 +122,10 @@ def sample_uniformly(t: int, wanted: int | None, setting: RunSetting, task: int 
     return Draws(setting.seed, Stream.PARTICIPANTS, round=t, task=task).subset(n, wanted or n)
 
 
-class Mean:
-    """The mean of a stream of updates, uniform or by their weights.
-
-    The sum runs in the order of the stream, which is that of the devices, and in float64, so
-    it does not depend on who was quick. Of updates that are known by their coefficients the mean is
-    too: it is not built here.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self._dim, self._shares = dim, 0.0
-        self._total: Any = None  # an array, a Combination or a Rebuilt, as the updates are
-
-    def add(self, update: Update) -> None:
-        """Count an update in."""
-        delta, weight = update.delta, update.weight
-        self._shares += weight
-        if isinstance(delta, Combination | Rebuilt) and not isinstance(self._total, np.ndarray):
-            share = delta.scaled(weight)
-            self._total = share if self._total is None else self._total + share
-            return
-        if not isinstance(self._total, np.ndarray):  # nothing yet, or what this is not made of
-            self._total = np.zeros(self._dim) if self._total is None else np.array(self._total)
-        delta = np.asarray(delta)
-        self._total += delta if weight == 1 else weight * delta.astype(np.float64)
-
-    def value(self) -> Any:
-        """Return the mean; nothing, where nobody sent anything."""
-        if self._total is None or not self._shares:
-            return np.zeros(self._dim)
-        if isinstance(self._total, Combination | Rebuilt):
-            return self._total.divided(self._shares)
-        return self._total / self._shares
-
-
-def mean_of(task: LocalSteps | None, dim: int) -> Mean | SetMean:
-    """Return what takes the mean of a round's updates, by what their directions are drawn from."""
-    fixed = task is not None and task.algorithm.fixed_directions is not None
-    return SetMean(task, dim) if fixed and task is not None else Mean(dim)
-
-
 def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:
-    """Return the mean of the devices' values, float64 numbers sent as they are.
+    """Return the weighted mean of the devices' values, and the cost of sending them as float64.
 
-    Where nobody answered, there is nothing to average: the values are NaN.
+    The mean is NaN if no device replied.
     """
     task = updates.task
     total: Array = np.zeros(1)

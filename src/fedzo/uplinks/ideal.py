@@ -1,25 +1,23 @@
-"""An error-free uplink: the server hears every update as it is."""
+"""An error-free uplink: the server receives every update."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from fedzo.core.tasks import Replies
-from fedzo.uplinks.base import Mean, RunSetting, Uplink, UplinkInfo, mean_values
-
-Array = NDArray[Any]
+from fedzo.core.types import Array
+from fedzo.core.updates import UpdateMean
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_values
 
 
 @dataclass(frozen=True)
 class Ideal(Uplink):
-    """Uniform sampling of M devices, and the mean of what they send (Algorithm 1).
+    """Uniform sampling of M devices, and the mean of their updates (Algorithm 1).
 
-    A message is the d numbers of the model or of an update in the model's precision; each
-    participant is sent the model and sends its update. Over the air this is conventional
-    orthogonal access: the devices use the channel one after another, d symbols each.
+    Each participant receives the model and sends its update: d numbers each, in the model's
+    precision. Over the air this is conventional orthogonal access: the devices use the channel one
+    after another, d symbols each.
 
     Examples
     --------
@@ -38,11 +36,11 @@ class Ideal(Uplink):
     (array([1., 1.]), 32, 4)
     """
 
-    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Array, UplinkInfo]:
+    def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, or the weighted mean where weights differ."""
-        mean, sent = Mean(setting.dim), 0
+        mean, sent = UpdateMean(setting.dim), 0
         for update in updates:
-            mean.add(update)
+            mean.add(update.delta, update.weight)
             sent += update.delta.nbytes
         uses = updates.count * setting.dim
         info = UplinkInfo(uplink_bytes=sent, downlink_bytes=sent, channel_uses=uses)

@@ -1,20 +1,20 @@
-"""Aggregation that a minority of bad devices cannot move at will.
+"""Aggregation that a minority of bad devices cannot control.
 
-The mean of Algorithm 1 follows whoever sends the longest update. Each rule here looks at all
-updates of a round at once, coordinate by coordinate or by their lengths, and ignores weights: every
-device has one say, whatever it claims to hold.
+In the mean of Algorithm 1 one long update outweighs all others. Each rule here uses all updates of
+a round at once, coordinate by coordinate or by their lengths, and ignores weights: every device
+counts once, however many samples it reports.
 
 ==================  ==============================================================================
-``median``          the median of each coordinate (Yin et al. 2018); half of the devices can be bad,
-                    and devices whose data differ pay for it with a bias
+``median``          the median of each coordinate (Yin et al. 2018). Half of the devices can be bad;
+                    it is biased where the devices' data differ.
 ``trimmed_mean``    the mean of each coordinate without the share ``trim`` at either end
-``clipped_mean``    the mean of updates that are shortened to ``clip`` times their median length
+``clipped_mean``    the mean of updates, shortened to at most ``clip`` times their median length
                     (centred clipping around zero, Karimireddy et al. 2021)
 ==================  ==============================================================================
 
-:class:`Robust` hears whole updates, :class:`RobustSeeds` coefficients: under shared directions
-those of all devices mean the same, so the rules work on H x b2 numbers in place of d, and an update
-is rebuilt once.
+:class:`Robust` receives whole updates, :class:`RobustSeeds` coefficients. With shared directions
+the coefficients of all devices belong to the same directions, so the rules task on H x b2 numbers
+in place of d, and one update is rebuilt.
 
 References: D. Yin, Y. Chen, K. Ramchandran and P. Bartlett, "Byzantine-Robust Distributed Learning:
 Towards Optimal Statistical Rates", ICML 2018; S. P. Karimireddy, L. He and M. Jaggi, "Learning from
@@ -28,24 +28,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.tasks import LocalSteps, Replies, Update
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
-from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_of
-from fedzo.uplinks.seeds import centred
-
-Array = NDArray[Any]
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
+from fedzo.uplinks.seeds import of_all
 
 RULES = ("median", "trimmed_mean", "clipped_mean")
-_COLUMNS = 1 << 16  # looked at together, so that sorting takes no second copy of all updates
+_COLUMNS = 1 << 16  # sorted at a time, which takes no second copy of all updates
 
 
 @dataclass(frozen=True)
 class Robust(Uplink):
     """Uniform sampling of M devices, and a robust centre of their updates.
 
-    It holds all M updates of a round at once: M d numbers.
+    The server holds all M updates of a round at once: M d numbers.
 
     Parameters
     ----------
@@ -90,9 +88,9 @@ class Robust(Uplink):
     def aggregate_values(
         self, t: int, updates: Replies, setting: RunSetting
     ) -> tuple[Array, UplinkInfo]:
-        """Return the centre of the values that devices answered to points.
+        """Return the robust centre over devices of the value at each point.
 
-        What only one device was asked for has no centre: of that it is the mean.
+        Values that only one device was asked for are averaged.
         """
         task = updates.task
         rows = [update.values for update in updates if update.values is not None]
@@ -123,8 +121,8 @@ class Robust(Uplink):
 class RobustSeeds(Robust):
     """Devices send coefficients of shared directions; the server rebuilds their robust centre.
 
-    It needs an algorithm with ``shared_directions = true``: only then are the coefficients of
-    two devices those of the same directions.
+    It needs an algorithm with ``shared_directions = true``: only then do the coefficients of two
+    devices belong to the same directions.
 
     Examples
     --------
@@ -141,34 +139,37 @@ class RobustSeeds(Robust):
     wants_updates: ClassVar[bool] = False
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
-        """Return what the centre of the round's coefficients makes."""
-        heard, task = list(updates), updates.task
-        mean = mean_of(task, setting.dim)
-        if not heard:
-            return mean.value(), UplinkInfo(0, 0, 0)
+        """Return the update that the centre of the round's coefficients makes."""
+        received, task = list(updates), updates.task
+        if not received:
+            return np.zeros(setting.dim), UplinkInfo(0, 0, 0)
         if task is None or not task.algorithm.shared_directions:
             raise UsageError(
-                "uplink.name = 'robust_seeds': coefficients can only be compared along the same "
-                "directions; set algorithm.shared_directions = true"
+                "the robust_seeds uplink compares coefficients, which needs the same directions on "
+                "all devices; set algorithm.shared_directions = true",
+                code="directions-not-shared",
             )
-        rows = [update.coefficients for update in heard if update.coefficients is not None]
-        if len(rows) < len(heard):
-            raise UsageError("uplink.name = 'robust_seeds': an update came without coefficients")
-        (centre,) = self.essence(heard, task)
-        mean.add(centre)
-        return mean.value(), _info(rows, down=len(rows) * task.x.nbytes)
+        rows = [update.coefficients for update in received if update.coefficients is not None]
+        if len(rows) < len(received):
+            raise UsageError(
+                "the robust_seeds uplink needs the coefficients of every update, but an update "
+                "came without; use 'robust'",
+                code="no-coefficients",
+            )
+        (centre,) = self.compress(received, task)
+        return centre.delta, _info(rows, down=len(rows) * task.x.nbytes)
 
-    def essence(self, updates: list[Update], task: LocalSteps) -> list[Update]:
-        """Return the centre of the coefficients, as one update."""
+    def compress(self, updates: list[Update], task: LocalSteps) -> list[Update]:
+        """Return the centre of the coefficients as one update."""
         if not updates:
             return []
         rows = np.stack([np.asarray(update.coefficients) for update in updates])
         centre = self._centre(rows.reshape(len(rows), -1)).reshape(rows.shape[1:])
-        return [centred(updates[0], centre.astype(rows.dtype), task)]
+        return [of_all(updates[0], centre, task)]
 
 
 def clipped(rows: Array, clip: float) -> Array:
-    """Return rows that are no longer than ``clip`` times their (lower) median length.
+    """Return the rows, shortened to at most ``clip`` times their (lower) median length.
 
     >>> clipped(np.array([[3.0, 4.0], [0.0, 5.0], [6e9, 8e9]]), clip=2.0)
     array([[3., 4.],
@@ -183,7 +184,7 @@ def clipped(rows: Array, clip: float) -> Array:
 
 
 def lower_median(numbers: Sequence[float]) -> float:
-    """Return the median; of an even number of them, the smaller of the two in the middle.
+    """Return the median; of an even count, the smaller of the two middle numbers.
 
     >>> lower_median([1e100, 1.0]), lower_median([3.0, 1.0, 2.0])
     (1.0, 2.0)

@@ -1,65 +1,53 @@
-r"""Seeds and scalars: the same run, a fraction of the bytes.
+r"""Seeds and scalars: the same run with a fraction of the bytes.
 
-A FedZO update is a combination of directions, :math:`\Delta_i^t = \sum_k \sum_n c_{k,n}\, g_{k,n}`,
-and the directions are named by (seed, round, device, step), which the server knows. So a
-device sends its H x b2 coefficients, and the server draws the directions again
-(:meth:`fedzo.core.tasks.LocalSteps.rebuild`). The coefficients are those that the device itself
-used, in the model's precision, and both sum by the same kernel in the same order:
+A FedZO update is a sum of directions, :math:`\Delta_i^t = \sum_k \sum_n c_{k,n}\, g_{k,n}`, and the
+directions are named by (seed, round, device, step), which the server knows. So a device sends its
+H x b2 coefficients in the model's precision, and the server draws the directions again
+(:mod:`fedzo.core.updates`). Both sum in the same order, so the rebuilt update is the device's own
+to the bit, and the trajectory is that of the ideal uplink.
 
-* the rebuilt update is the device's own **to the bit** on machines whose vector units are
-  alike, so the trajectory is that of the ideal uplink, to the bit;
-* between unlike machines single products may be rounded differently (fused or not), and the
-  two agree to the rounding of the model's precision.
-
-In one process the device's own sum is at hand, and is taken; nothing is drawn twice unless
-``verify`` asks for it. Where all devices share their directions, their coefficients are averaged
-before anything is drawn: one update is rebuilt in place of M, and agrees with the mean of M updates
-to rounding.
+In one process the device's own sum is used: nothing is drawn twice unless ``verify`` requests it.
+If all devices share their directions, their coefficients are averaged before anything is drawn. One
+update is rebuilt in place of M, and agrees with the mean of M updates to rounding.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedzo.core.fixed import SetSum
-from fedzo.core.rebuilt import Rebuilt
-from fedzo.core.streams import Combination
 from fedzo.core.tasks import LocalSteps, Replies, Update
+from fedzo.core.types import Array
+from fedzo.core.updates import DirectionSum, UpdateMean, as_sum
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of
-from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_of, mean_values
-
-Array = NDArray[Any]
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_values
 
 DOWNLINKS = ("log", "model")
 
-# round, device, queries, weight, H, b2, bytes of a number: what a message says beside numbers
-_HEADER = struct.Struct("<IIQdIIB")
+# round, device, H and b2 (4 bytes each), queries and weight (8 each), bytes of a number (1)
+HEADER_BYTES = 33
 
 
 @dataclass(frozen=True)
 class Seeds(Uplink):
-    """Uniform sampling of M devices that send coefficients; the server hears their mean update.
+    """Uniform sampling of M devices that send coefficients, of which the server makes the mean.
 
-    On the way down a device that took part a few rounds ago can catch up from the log, all
-    coefficients sent in the rounds since: M H b2 numbers a round, or H b2 where directions are
-    shared. A device that was away for longer, or never there, takes the model's d numbers, as
-    soon as those are fewer; or K sums, where directions are of a fixed set of K and devices have
-    the start.
+    A device that took part a few rounds ago can catch up from the log, all coefficients sent in the
+    rounds since: M H b2 numbers per round, or H b2 if directions are shared. A device that was away
+    for longer, or never took part, receives the model's d numbers as soon as those are fewer. With
+    a fixed set of K directions, K sums are enough for devices that have the start.
 
     Parameters
     ----------
     downlink : str
-        ``log``: whichever of log and model is fewer bytes, device by device; ``model``:
-        always the model.
+        ``log``: log or model, whichever is fewer bytes for each device; ``model``: always the
+        model.
     verify : bool
-        Hear every update as a remote server does, rebuilt from its coefficients, and tell the
-        largest difference from what the devices summed: ``rebuild_error`` in the history, 0 where
-        all is well. More than rounding ends the run. For those who change local steps or kernels.
+        Rebuild every update from its coefficients, as a remote server does, and record the largest
+        difference from the devices' own sums: ``rebuild_error`` in the history, which should be 0.
+        More than rounding stops the run. For those who change local steps or kernels.
 
     Examples
     --------
@@ -86,42 +74,46 @@ class Seeds(Uplink):
             raise InvalidValue("downlink", self.downlink, allowed)
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
-        """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and count what it took."""
+        """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and the cost of sending it."""
         task = updates.task
         shared = task is not None and task.algorithm.shared_directions
-        mean, heard, sent, numbers, model, one = mean_of(task, setting.dim), [], 0, 0, 0, 0
-        devices, error = [], 0.0
-        for summed in updates:
-            update, own = summed, summed.coefficients
-            if own is None:
-                if not sends_updates(setting, update.device):
-                    raise UsageError(_NO_COEFFICIENTS)
+        fixed = None if task is None else task.algorithm.fixed_directions
+        mean, alike, devices = UpdateMean(setting.dim), list[Update](), list[int]()
+        sent, numbers, model, one, error = 0, 0, 0, 0, 0.0
+        for update in updates:
+            own = update.coefficients
+            if own is None:  # from a node that draws other directions
+                if update.device not in setting.sending_updates:
+                    raise UsageError(_NO_COEFFICIENTS, code="no-coefficients")
                 own = update.delta
-            elif self.verify and task is not None:
-                update, difference = _verify(t, summed, task)
-                error = max(error, difference)
-            if shared and update.coefficients is not None:
-                heard.append(update)
+                mean.add(update.delta, update.weight)
             else:
-                mean.add(update)
-            one = _HEADER.size + own.nbytes
+                delta = update.delta
+                if task is not None and self.verify:
+                    delta, difference = _verify(t, update, task)
+                    error = max(error, difference)
+                if shared:
+                    alike.append(update)
+                else:
+                    delta = lazy(update, task) if fixed and task is not None else delta
+                    mean.add(delta, update.weight)
+            one = HEADER_BYTES + own.nbytes
             sent += one
             numbers += own.size
             model = update.delta.nbytes
             devices.append(update.device)
         log = sent
-        if heard:
+        if alike:
             assert task is not None
-            (centre,) = self.essence(heard, task)
-            if len(heard) == len(devices):
+            (centre,) = self.compress(alike, task)
+            if len(alike) == len(devices):
                 log = one
-            else:  # besides the updates of devices that draw other directions
-                centre = centre._replace(weight=sum(update.weight for update in heard))
-            mean.add(centre)
-        delta = mean.value()
+                mean.add(centre.delta)
+            else:
+                mean.add(centre.delta, sum(update.weight for update in alike))
         most = model
-        if isinstance(delta, SetSum) and self.downlink == "log" and devices:
-            most = min(model, delta.coefficients.size * (model // setting.dim))
+        if fixed and self.downlink == "log":
+            most = min(model, fixed * (model // setting.dim))
         down, caught_up = self._downlink(t, devices, log, most, setting)
         metrics: dict[str, float] = {"caught_up": caught_up}
         if self.verify:
@@ -129,10 +121,10 @@ class Seeds(Uplink):
         info = UplinkInfo(
             uplink_bytes=sent, downlink_bytes=down, channel_uses=numbers, metrics=metrics
         )
-        return delta, info
+        return mean.value(), info
 
-    def essence(self, updates: list[Update], task: LocalSteps) -> list[Update]:
-        """Return the mean coefficients, as one update, where directions are shared."""
+    def compress(self, updates: list[Update], task: LocalSteps) -> list[Update]:
+        """Return the mean coefficients as one update if directions are shared."""
         if not updates or not task.algorithm.shared_directions:
             return updates
         total, shares = np.zeros(task.algorithm.coefficients_shape), 0.0
@@ -140,9 +132,7 @@ class Seeds(Uplink):
             assert update.coefficients is not None
             total += update.weight * update.coefficients.astype(np.float64)
             shares += update.weight
-        first = updates[0]
-        assert first.coefficients is not None
-        return [centred(first, (total / shares).astype(first.coefficients.dtype), task)]
+        return [of_all(updates[0], total / shares, task)]
 
     def aggregate_values(
         self, t: int, updates: Replies, setting: RunSetting
@@ -153,12 +143,12 @@ class Seeds(Uplink):
     def _downlink(
         self, t: int, devices: list[int], log: int, most: int, setting: RunSetting
     ) -> tuple[int, int]:
-        """Return the bytes that bring the devices to x^t, and how many came by the log.
+        """Return the bytes that bring the devices to x^t, and how many devices use the log.
 
-        Whom the log would cost more takes ``most``: the model, or the sums of a fixed set.
-        A round of the log is as large as this one. Who was there when is not stored: the
-        participants of a round are a function of it, and only rounds that are recent enough
-        for the log to pay are looked at.
+        A device for which the log is longer than ``most`` bytes (the model, or the sums of a fixed
+        set) receives those. A round of the log is as large as this one. Participants of past rounds
+        are not stored: they are a function of the round. Only rounds that are recent enough for the
+        log to pay are searched.
         """
         recent = most // log if self.downlink == "log" and log else 0
         missing, total, caught_up = set(devices), 0, 0
@@ -170,68 +160,37 @@ class Seeds(Uplink):
         return total + len(missing) * most, caught_up
 
 
-def centred(like: Update, coefficients: Array, task: LocalSteps) -> Update:
-    """Return one update of all devices, of coefficients along the directions that they share.
-
-    It is built as the devices build theirs.
-    """
-    delta: Any = like.delta
-    if isinstance(delta, Combination):
-        delta = replace(delta, coefficients=coefficients.reshape(-1).astype(np.float64))
-    else:
-        streamed = isinstance(delta, Rebuilt) and delta.streamed
-        whole = like._replace(coefficients=coefficients)
-        delta = task.rebuilt(whole, streamed)
-    return like._replace(delta=delta, weight=1, coefficients=coefficients)
+def lazy(update: Update, task: LocalSteps) -> DirectionSum:
+    """Return the sum of directions that an update's coefficients make, not drawn yet."""
+    return replace(task.rebuilt(update), in_place=as_sum(update.delta).in_place)
 
 
-def sends_updates(setting: RunSetting, device: int) -> bool:
-    """Return whether a device sends whole updates, since its generator draws other directions.
-
-    Only a setting of several machines has such devices.
-    """
-    return device in setting.sending_updates
+def of_all(like: Update, coefficients: Array, task: LocalSteps) -> Update:
+    """Return one update that stands for all devices, along the directions that they share."""
+    assert like.coefficients is not None
+    own = like._replace(weight=1, coefficients=coefficients.astype(like.coefficients.dtype))
+    return own._replace(delta=lazy(own, task))
 
 
 _NO_COEFFICIENTS = (
-    "uplink.name = 'seeds': the algorithm's updates have no coefficients; "
-    "they must be combinations of its directions"
+    "the seeds uplink needs updates that are sums of the algorithm's directions, but an update "
+    "came without coefficients; use another uplink, such as 'ideal'"
 )
 
 
-def _verify(t: int, summed: Update, task: LocalSteps) -> tuple[Update, float]:
-    """Return the update as its coefficients make it, and how far that is from the device's sum.
+def _verify(t: int, update: Update, task: LocalSteps) -> tuple[Any, float]:
+    """Return the rebuilt update, and its largest difference from the device's own sum.
 
-    More than rounding means that the algorithm's updates are not combinations of its directions.
+    More than rounding means that the algorithm's updates are not sums of its directions.
     """
-    if not isinstance(summed.delta, np.ndarray):  # nothing but its coefficients
-        return summed, 0.0
-    update = summed._replace(delta=task.rebuild(summed))
-    difference = float(np.abs(update.delta - summed.delta).max())
-    if difference > 1e-3 * float(np.abs(summed.delta).max()):
+    if as_sum(update.delta).draws:  # the device sends nothing but its coefficients
+        return update.delta, 0.0
+    rebuilt = task.rebuild(update)
+    difference = float(np.abs(rebuilt - update.delta).max())
+    if difference > 1e-3 * float(np.abs(update.delta).max()):
         raise UsageError(
-            f"uplink.verify: the update of device {summed.device} in round {t + 1} is not the "
-            "combination of directions that its coefficients make"
+            f"uplink.verify: the update of device {update.device} in round {t + 1} differs from "
+            f"the sum that its coefficients make by {difference:.3g}",
+            code="not-a-sum-of-directions",
         )
-    return update, difference
-
-
-def encode(t: int, update: Update) -> bytes:
-    """Return the message that a device sends: a header, and the coefficients as they are."""
-    c = update.coefficients
-    assert c is not None
-    head = (t, update.device, update.queries, update.weight, *c.shape, c.itemsize)
-    return _HEADER.pack(*head) + c.astype(c.dtype.newbyteorder("<")).tobytes()
-
-
-def decode(message: bytes) -> tuple[int, int, int, float, Array]:
-    """Return round, device, queries, weight and coefficients of a message.
-
-    >>> update = Update(3, np.zeros(9), 1.0, 12, np.array([[0.5, -1.0]], np.float32))
-    >>> message = encode(7, update)
-    >>> len(message), decode(message)
-    (41, (7, 3, 12, 1.0, array([[ 0.5, -1. ]], dtype=float32)))
-    """
-    t, device, queries, weight, steps, directions, size = _HEADER.unpack_from(message)
-    numbers = np.frombuffer(message, f"<f{size}", offset=_HEADER.size)
-    return t, device, queries, weight, numbers.reshape(steps, directions)
+    return rebuilt, difference

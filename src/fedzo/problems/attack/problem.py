@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.core.capabilities import Best
-from fedzo.core.directions import Frame
+from fedzo.core.directions import DirectionBuffer
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.data import load
@@ -242,9 +242,9 @@ class Attack(Evaluator, Objective):
                 return smoothing
             # Small changes show near the boundary, but most inputs are far from it: so any input.
             tried = resisting[np.unique(np.arange(_TRIES) * len(resisting) // _TRIES)]
-            frame = Frame("sphere", _TRIES, self.dim, x.dtype)
-            frame.draw(draws.on(Stream.DIRECTIONS))
-            directions = frame.scales[:, None] * frame.rows
+            buffer = DirectionBuffer("sphere", _TRIES, self.dim, x.dtype)
+            buffer.draw(draws.on(Stream.DIRECTIONS))
+            directions = buffer.scales[:, None] * buffer.rows
             while smoothing < most:
                 values = self.values((smoothing * directions).astype(x.dtype), some[tried])
                 if np.mean(values != at_x[tried]) >= 0.5:

@@ -100,7 +100,7 @@ class BudgetTransform:
     lies nearly on the surface of the ball, where it is strongest.
 
     For images, x holds Fourier coefficients in place of pixels, because inputs share waves: see
-    :class:`fedzo.algorithms.server.WaveSigns`. Random directions are the same in both.
+    :class:`fedzo.server.FourierSign`. Random directions are the same in both.
     """
 
     shape: tuple[int, ...]

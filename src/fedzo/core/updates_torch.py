@@ -1,22 +1,21 @@
-"""Streamed directions for torch's tensors, of any precision and on any device.
+"""Lazy sums of directions for torch's tensors, of any precision and on any device.
 
-On a CPU the kernels of :mod:`fedzo.core.streams` do the work, a half-precision tensor by a
-piece of float32 at a time. Elsewhere the same generator is written in torch's operations, with
-the same bits for float32, bfloat16 and float16: where LLVM fuses a product and a sum into one
-rounding, so does :func:`_fma`.
+On a CPU the kernels of :mod:`fedzo.core.updates` do the work. Elsewhere the same generator is
+written in torch's operations, with the same bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from fedzo.core.directions import BITS
-from fedzo.core.random import TILE
-from fedzo.core.streams import Combination
+from fedzo.core.random import TILE, Draws
+from fedzo.core.updates import DirectionSum
 
 Tensor = Any
 
@@ -24,10 +23,10 @@ _AT_ONCE = 1 << 18  # numbers: a temporary of them takes 1 or 2 MiB
 _LOW = 0xFFFFFFFF
 
 
-def add_to(step: Combination, out: Tensor, start: int = 0, base: Tensor | None = None) -> None:
+def add_to(step: DirectionSum, out: Tensor, start: int = 0, base: Tensor | None = None) -> None:
     """Write ``base`` plus numbers ``start``, ... of the sum into ``out``, both contiguous.
 
-    Without a base it is added to what is there.
+    The base is ``out`` itself by default. In half precision the sum is float32, rounded once.
 
     Examples
     --------
@@ -35,7 +34,7 @@ def add_to(step: Combination, out: Tensor, start: int = 0, base: Tensor | None =
     >>> import torch
     >>> from fedzo.core.random import Draws, Stream
     >>> at = Draws(seed=0, stream=Stream.DIRECTIONS, round=5, device=2)
-    >>> step = Combination.of("rademacher", 6, at, np.array([0.5, 0.25]))
+    >>> step = DirectionSum.of("rademacher", 6, [at], np.array([[0.5, 0.25]], np.float32))
     >>> weight = torch.ones(2, 3, dtype=torch.bfloat16)
     >>> add_to(step, weight)
     >>> weight
@@ -56,7 +55,8 @@ def add_to(step: Combination, out: Tensor, start: int = 0, base: Tensor | None =
         if on_cpu:
             step.add_to(piece.numpy(), start + first)
         else:
-            piece += numbers(step, start + first, start + last, piece)
+            moved = piece + numbers(step, start + first, start + last, piece.device)
+            piece = moved.to(wide)
         flat[first:last] = piece
 
 
@@ -65,7 +65,7 @@ def _on_cpu(tensor: Tensor) -> bool:
 
 
 def _pieces(size: int, start: int) -> Iterator[tuple[int, int]]:
-    """Cut [0, size) where a multiple of the piece's size from the vector's start is."""
+    """Cut [0, size) at multiples of the piece's size from the vector's start."""
     first = 0
     while first < size:
         last = min(size, (start + first) // _AT_ONCE * _AT_ONCE + _AT_ONCE - start)
@@ -73,29 +73,48 @@ def _pieces(size: int, start: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def numbers(step: Combination, start: int, stop: int, like: Tensor) -> Tensor:
-    """Return numbers ``start`` to ``stop`` of a sum in torch's operations, as a tensor ``like``."""
+def numbers(step: DirectionSum, start: int, stop: int, device: Any) -> Tensor:
+    """Return numbers ``start`` to ``stop`` of a sum in torch's operations, in float64."""
+    import torch
+
+    unit = BITS if step.kind == "rademacher" else TILE
+    first, last = start // unit, -(-stop // unit)
+    wide = torch.zeros((last - first) * unit, dtype=torch.float64, device=device)
+    if step.dense is not None:
+        own = torch.from_numpy(np.asarray(step.dense[start:stop], np.float64)).to(device)
+        wide[start - first * unit : stop - first * unit] = own
+    dtype = torch.from_numpy(step.coefficients[:0]).dtype
+    terms = zip(step.draws, step.rows, step.coefficients, strict=True)
+    for steps, weight in zip(step.steps, step.weights, strict=True):
+        total = torch.zeros(wide.shape, dtype=dtype, device=device)
+        for at, row, c in islice(terms, steps):
+            for n in _groups(c):
+                rows = [
+                    float(c[k]) * _row(step, at, row + k, first, last, device).to(dtype) for k in n
+                ]
+                total += rows[0] if len(n) == 1 else (rows[0] + rows[1]) + (rows[2] + rows[3])
+        wide += weight * total.double()
+    wide /= step.divisor
+    wide = wide[start - first * unit : stop - first * unit]
+    if step.factors is not None:
+        wide = wide * torch.from_numpy(step.factors[start:stop]).to(wide)
+    return wide
+
+
+def _groups(c: Any) -> Iterator[range]:
+    """Yield the rows that are summed together: four at a time, and the rest one by one."""
+    fours = len(c) - len(c) % 4
+    yield from (range(n, n + 4) for n in range(0, fours, 4) if c[n : n + 4].any())
+    yield from (range(n, n + 1) for n in range(fours, len(c)))
+
+
+def _row(step: DirectionSum, at: Draws, row: int, first: int, last: int, device: Any) -> Tensor:
+    """Return parts ``first`` to ``last`` of a row: tiles of normals, or blocks of signs."""
     import torch
 
     make, unit = (_signs, BITS) if step.kind == "rademacher" else (_normals, TILE)
-    first, last, each = start // unit, -(-stop // unit), -(-step.dim // unit)
-    total = torch.zeros((last - first) * unit, dtype=like.dtype, device=like.device)
-    for address, row, c in zip(step.addresses, step.rows, step.coefficients, strict=True):
-        parts = torch.arange(first, last, device=like.device) + int(row) * each
-        row_numbers = make(parts, [int(word) for word in address]).to(like.dtype)
-        total = _add_multiple(total, float(c), row_numbers)
-    total = total[start - first * unit : stop - first * unit]
-    if step.factors is not None:
-        total = total * torch.from_numpy(step.factors[start:stop]).to(total)
-    return total
-
-
-def _add_multiple(total: Tensor, c: float, row: Tensor) -> Tensor:
-    import torch
-
-    if total.dtype == torch.float32:
-        return _fma(row, float(np.float32(c)), total)
-    return total + c * row
+    parts = torch.arange(first, last, device=device) + row * -(-step.dim // unit)
+    return make(parts, list(at.address()))
 
 
 def _philox(counter: Tensor, second: Tensor, address: list[int]) -> list[Tensor]:
@@ -141,10 +160,10 @@ def _normals(parts: Tensor, address: list[int]) -> Tensor:
 
 
 def _exponential(word: Tensor) -> Tensor:
-    """Return -2 ln((word + 1/2) / 2^32): see :func:`fedzo.core.simd.exponential`."""
+    """Return -2 ln((word + 1/2) / 2^32): see :func:`fedzo.core.random.exponential`."""
     import torch
 
-    x = _fma(word.to(torch.float32), 2.0**-32 * (1 - 2.0**-24), 2.0**-33)
+    x = word.to(torch.float32) * (2.0**-32 * (1 - 2.0**-24)) + 2.0**-33
     bits = x.view(torch.int32)
     e = (bits - 0x3F3504F3) >> 23
     m = (bits - (e << 23)).view(torch.float32) - 1
@@ -159,11 +178,11 @@ def _exponential(word: Tensor) -> Tensor:
         1.0000068860436738,
         -1.9999998357307614,
     )
-    return _fma(m, p, e.to(torch.float32) * float(np.float32(-2 * math.log(2))))
+    return e.to(torch.float32) * float(np.float32(-2 * math.log(2))) + m * p
 
 
 def _circle(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sine and cosine of an angle: see :func:`fedzo.core.simd.circle`."""
+    """Return sine and cosine of an angle: see :func:`fedzo.core.random.circle`."""
     import torch
 
     a = (w | 1).to(torch.float32) * float(np.float32(math.pi * 2.0**-16))
@@ -192,26 +211,5 @@ def _horner(x: Tensor, first: float, *others: float) -> Tensor:
 
     p = torch.full_like(x, float(np.float32(first)))
     for coefficient in others:
-        p = _fma(p, x, float(np.float32(coefficient)))
+        p = p * x + float(np.float32(coefficient))
     return p
-
-
-def _fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
-    """Return a b + c of float32 numbers, rounded once.
-
-    In float64 the product is exact, and what the sum loses is known exactly (Knuth's two-sum).
-    Where something is lost, of the two float64 numbers around the true sum the odd one is
-    taken: rounding that to float32 is rounding the true sum (Boldo & Melquiond 2008).
-    """
-    import torch
-
-    product = a.double() * (b.double() if isinstance(b, torch.Tensor) else b)
-    c = c.double() if isinstance(c, torch.Tensor) else torch.full_like(product, c)
-    total = product + c
-    part = total - product
-    lost = (product - (total - part)) + (c - part)
-    bits = total.view(torch.int64)
-    outwards = (lost > 0) == (total > 0)
-    odd = torch.where(outwards, bits + 1, bits - 1)
-    bits = torch.where((lost != 0) & (bits & 1 == 0), odd, bits)
-    return bits.view(torch.float64).float()

@@ -5,8 +5,8 @@ import pytest
 
 import fedzo
 from driving import begin, play, steps_of
-from fedzo.algorithms import server as steps
-from fedzo.core.directions import KINDS, Frame
+from fedzo import server as steps
+from fedzo.core.directions import KINDS, DirectionBuffer
 from fedzo.core.engine import LocalEngine
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
@@ -39,11 +39,11 @@ def run(algorithm, problem=PROBLEM, rounds=7, uplink=None, x0=None):
 
 
 def directions(kind, dim, dtype, seed=3):
-    """Return the rows of all K directions, drawn by a frame, one group after the other."""
-    frame, rows = Frame(kind, B2, dim, dtype), []
+    """Return the rows of all K directions, drawn by a buffer, one group after the other."""
+    buffer, rows = DirectionBuffer(kind, B2, dim, dtype), []
     for group in range(K // B2):
-        frame.draw(Draws(seed, Stream.DIRECTIONS, round=group, device=2**32 - 1))
-        rows.append(frame.rows.copy())
+        buffer.draw(Draws(seed, Stream.DIRECTIONS, round=group, device=2**32 - 1))
+        rows.append(buffer.rows.copy())
     return np.concatenate(rows)
 
 

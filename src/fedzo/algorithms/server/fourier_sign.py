@@ -1,0 +1,172 @@
+r"""Signs of the mean update where it exceeds the noise: for one perturbation of many images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from fedzo.algorithms.server.base import Moved, ServerState, Trial, check_share
+from fedzo.algorithms.server.halving import Halving
+from fedzo.algorithms.server.optimizers import SignMomentum
+from fedzo.core.types import Array
+from fedzo.core.waves import Waves, plane_waves
+from fedzo.errors import check_positive, require
+
+_LEAST = 0.1  # of the mean power, in case a band has more than its estimate
+
+
+@dataclass(frozen=True)
+class FourierSign(SignMomentum):
+    r"""Signs of the momentum, without its likely noise, along directions scaled by frequency.
+
+    x is an image's amounts of waves (:class:`fedzo.core.waves.Waves`), each in a band b of
+    frequencies. All directions are scaled by :math:`a_b`, so a mean update is
+    :math:`\Delta = a_b g + ` noise. The noise has the same power for all waves, since directions
+    are drawn alike in all of them. That power is about the power of Δ itself, because d numbers of
+    a gradient are measured along far fewer directions.
+
+    .. math:: m^t = \beta m^{t-1} + \Delta^t, \quad A^t = \beta A^{t-1} + a^t, \quad
+              V^t = \beta^2 V^{t-1} + \lVert \Delta^t \rVert^2 / d
+
+    So :math:`m \approx A g + \sqrt V z`. The power S of g in a band is estimated by the excess of
+    the power of m over V, divided by :math:`A^2`. Each is a mean over the band, with exponential
+    forgetting by γ. The best estimate of g is Wiener's; x moves by the signs of its image, and S
+    determines the next scales:
+
+    .. math:: \hat g = \frac{S A}{S A^2 + V}\, m, \qquad
+              x^{t+1} = x^t + \eta_t\, W \mathrm{sign}(W^\top \hat g), \qquad
+              (a^{t+1}_b)^2 \propto \max\Bigl( \frac{S_b}{\bar S},\, 0.1 \Bigr),
+
+    with the mean square of a at 1, W the transform into waves, and η_t as in
+    :class:`~fedzo.server.SignMomentum`. Initially a = 1. For inputs that are not images, this is
+    SignMomentum.
+
+    Slopes at x = 0 do not show which textures fool a classifier: those are strong and fine. If
+    ``divisions`` is positive, the first rounds choose among single plane waves of height
+    ``amplitude``, and x = 0, by successive halving (:mod:`~fedzo.algorithms.server.halving`). The
+    steps start at the winner.
+
+    Parameters
+    ----------
+    learning_rate, last_learning_rate, beta, rounds
+        η_0, η_T, β and T of SignMomentum; η is how far each number of the image moves.
+    shape : tuple of int
+        The images' shape: (3, 32, 32), (32, 32, 3) or (28, 28), say.
+    memory : float
+        γ in [0, 1), how slowly the powers of bands are forgotten.
+    divisions : int
+        g: there are :math:`2g^2 + 2` plane waves in each of the colours
+        (:func:`fedzo.core.waves.plane_waves`); 0 for none.
+    amplitude : float
+        Their height, in units of x.
+
+    References
+    ----------
+    S.-M. Moosavi-Dezfooli, A. Fawzi, O. Fawzi and P. Frossard, "Universal adversarial
+    perturbations", CVPR 2017; Y. Tsuzuku and I. Sato, "On the Structural Sensitivity of Deep
+    Convolutional Networks to the Directions of Fourier Basis Functions", CVPR 2019, whose
+    universal perturbations are single waves; J. Bernstein et al., "signSGD", ICML 2018; N. Wiener,
+    "Extrapolation, Interpolation, and Smoothing of Stationary Time Series", 1949.
+
+    Examples
+    --------
+    >>> server = FourierSign(learning_rate=0.4, last_learning_rate=0.1, beta=0.5, rounds=2)
+    >>> x, state = server.apply(0, server.init(np.zeros(1)), np.zeros(1), np.array([7.0]))
+    >>> x, server.apply(1, state, x, np.array([-1.0]))[0]  # by 0.4, and then, m = 2.5, by 0.2
+    (array([0.4]), array([0.6]))
+    """
+
+    shape: tuple[int, ...] = ()
+    memory: float = 0.95
+    divisions: int = 0
+    amplitude: float = 2.0
+    elementwise: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share(self, "memory")
+        check_positive(self, "amplitude")
+        whole = isinstance(self.divisions, int) and not isinstance(self.divisions, bool)
+        allowed = "a whole number >= 0"
+        require(whole and self.divisions >= 0, "divisions", self.divisions, allowed)
+
+    @cached_property
+    def _waves(self) -> Waves:
+        return Waves(tuple(self.shape))
+
+    def init(self, x0: Array) -> ServerState:
+        """Return m = 0, a = 1, and for each band A, V and the means that S is computed from."""
+        if not self._waves.shape:
+            return super().init(x0)
+        fits = math.prod(self.shape) == x0.size
+        require(fits, "server.shape", self.shape, f"the images' shape, of {x0.size} numbers")
+        bands = self._waves.count
+        halving = Halving.of(len(self._starts) if self.divisions else 1)
+        m = np.zeros(x0.shape, np.float32)
+        return m, np.ones(bands), np.zeros((5, bands)), *halving
+
+    def direction_scale(self, state: ServerState) -> Array | None:
+        """Return a for each wave; None for inputs that are not images."""
+        return state[1][self._waves.bands] if self._waves.shape else None
+
+    def trial(self, state: ServerState) -> Trial | None:
+        """Return the waves that remain, until one has won."""
+        halving = Halving(*state[3:]) if self._waves.shape else Halving.of(1)
+        if halving.winner is not None:
+            return None
+        return Trial(self._starts[halving.left], halving.samples)
+
+    def tried(self, state: ServerState, x: Array, values: Array) -> Moved:
+        """Return the winner as x, if there is one."""
+        halving = Halving(*state[3:]).after(values)
+        if halving.winner is not None:
+            x = self._starts[halving.winner].astype(x.dtype)
+        return x, (*state[:3], *halving)
+
+    @cached_property
+    def _starts(self) -> Array:
+        """The points to choose from: zero, and each wave."""
+        waves = plane_waves(tuple(self.shape), self.divisions)
+        return np.concatenate([np.zeros_like(waves[:1]), self.amplitude * waves])
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Move each number of the image by η_t."""
+        if not self._waves.shape:
+            return super().apply(t, state, x, delta)
+        m, a, (gain, noise, *means), *halving = state
+        m, gain = self.beta * m + delta, self.beta * gain + a
+        noise = self.beta**2 * noise + np.mean(np.square(delta))
+        seen = (self._mean(np.square(m)), noise, gain**2)
+        means = [self.memory * old + new for old, new in zip(means, seen, strict=True)]
+        power = np.maximum(means[0] - means[1], 0) / np.maximum(means[2], np.finfo(float).tiny)
+        guess = m
+        if power.any():
+            guess = (power * gain / (power * gain**2 + noise))[self._waves.bands] * m
+            a = self._scales(power)
+        signs = np.sign(self._waves.images(guess[None]))
+        moved = x + self.learning_rate_at(t) * self._waves.coefficients(signs)[0]
+        bands = np.stack([gain, noise, *means])
+        return moved.astype(x.dtype), (m.astype(np.float32), a, bands, *halving)
+
+    def _mean(self, values: Array) -> Array:
+        """Return the mean over each band."""
+        sums = np.bincount(self._waves.bands, weights=values, minlength=len(self._counts))
+        return np.asarray(sums / np.maximum(self._counts, 1))
+
+    @cached_property
+    def _counts(self) -> Array:
+        """The number of waves in each band."""
+        return np.bincount(self._waves.bands, minlength=self._waves.count)
+
+    def _overall(self, values: Array) -> float:
+        """Return the mean over all waves of a number per band."""
+        return float(np.average(values, weights=self._counts))
+
+    def _scales(self, power: Array) -> Array:
+        """Return a for the estimated power of each band."""
+        squares = np.maximum(power / self._overall(power), _LEAST)
+        return np.asarray(np.sqrt(squares / self._overall(squares)))

@@ -1,0 +1,394 @@
+"""The server optimizers. Moments are float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedzo.algorithms.server.base import Moved, ServerOptimizer, ServerState, check_share
+from fedzo.core.types import Array
+from fedzo.errors import check_counts, check_positive
+
+
+@dataclass(frozen=True)
+class Mean(ServerOptimizer):
+    r"""The paper's server: :math:`x^{t+1} = x^t + \Delta^t`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Mean().apply(0, (), np.array([1.0, 2.0]), np.array([0.5, -1.0]))
+    (array([1.5, 1. ]), ())
+    """
+
+    elementwise: ClassVar[bool] = True
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Add the mean update in float64."""
+        return (x + delta).astype(x.dtype), state
+
+
+@dataclass(frozen=True)
+class Momentum(ServerOptimizer):
+    r"""Heavy ball at the server: the part that past rounds have in common adds up.
+
+    .. math:: m^t = \beta m^{t-1} + \Delta^t, \qquad x^{t+1} = x^t + \eta_s m^t
+
+    Parameters
+    ----------
+    learning_rate : float
+        η_s. Updates that stay the same move x by η_s / (1 - β) times an update per round.
+    beta : float
+        β in [0, 1).
+
+    References
+    ----------
+    T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for
+    Federated Visual Classification", 2019.
+
+    Examples
+    --------
+    >>> server = Momentum(beta=0.5)
+    >>> x, state = server.apply(0, server.init(np.zeros(1)), np.zeros(1), np.array([2.0]))
+    >>> server.apply(1, state, x, np.array([1.0]))[0]  # 2, and then 0.5 * 2 + 1
+    array([4.])
+    """
+
+    learning_rate: float = 1.0
+    beta: float = 0.9
+    elementwise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "learning_rate")
+        check_share(self, "beta")
+
+    def init(self, x0: Array) -> ServerState:
+        """Return m = 0."""
+        return (np.zeros(x0.shape, np.float32),)
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Add the sum of past updates, each β times its share of a round ago."""
+        m = self.beta * state[0] + delta
+        return (x + self.learning_rate * m).astype(x.dtype), (m.astype(np.float32),)
+
+
+@dataclass(frozen=True)
+class Adam(ServerOptimizer):
+    r"""Adam at the server: each number moves by its update relative to the usual size of that.
+
+    .. math:: m^t = \beta_1 m^{t-1} + (1 - \beta_1) \Delta^t, \qquad
+              v^t = \beta_2 v^{t-1} + (1 - \beta_2) (\Delta^t)^2, \qquad
+              x^{t+1} = x^t + \eta_s \frac{\hat m^t}{\sqrt{\hat v^t} + \epsilon}
+
+    with :math:`\hat m^t = m^t / (1 - \beta_1^{t+1})` and
+    :math:`\hat v^t = v^t / (1 - \beta_2^{t+1})`, which are not biased towards the initial zeros.
+    η_s is in the units of x. The learning rate of the local steps only determines how far devices
+    move between two rounds.
+
+    Parameters
+    ----------
+    learning_rate : float
+        η_s, about how far each number moves in a round.
+    beta1, beta2 : float
+        β_1 and β_2 in [0, 1).
+    eps : float
+        ε, the size of an update that counts as zero.
+
+    References
+    ----------
+    S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021. D. P. Kingma and J. Ba,
+    "Adam: A Method for Stochastic Optimization", ICLR 2015.
+
+    Examples
+    --------
+    The first step has the length η_s in each number, whatever the units of the updates:
+
+    >>> server = Adam(learning_rate=0.1)
+    >>> x, state = server.apply(0, server.init(np.zeros(2)), np.zeros(2), np.array([5.0, -0.001]))
+    >>> x.round(6)
+    array([ 0.1, -0.1])
+    """
+
+    learning_rate: float = 0.03
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-12
+    elementwise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "learning_rate", "eps")
+        check_share(self, "beta1", "beta2")
+
+    def init(self, x0: Array) -> ServerState:
+        """Return m = v = 0."""
+        return np.zeros(x0.shape, np.float32), np.zeros(x0.shape, np.float32)
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Move by the mean update over the root of its mean square."""
+        m = self.beta1 * state[0] + (1 - self.beta1) * delta
+        v = self.second_moment(state[1], np.square(delta, dtype=np.float64))
+        mean = m / (1 - self.beta1 ** (t + 1))
+        size = np.sqrt(self.unbiased(v, t)) + self.eps
+        moved = (x + self.learning_rate * mean / size).astype(x.dtype)
+        return moved, (m.astype(np.float32), v.astype(np.float32))
+
+    def second_moment(self, v: Array, square: Array) -> Array:
+        """Return v^t from v^{t-1} and (Δ^t)²: where the relatives of Adam differ."""
+        return self.beta2 * v + (1 - self.beta2) * square
+
+    def unbiased(self, v: Array, t: int) -> Array:
+        """Return v̂^t."""
+        return v / (1 - self.beta2 ** (t + 1))
+
+
+@dataclass(frozen=True)
+class Yogi(Adam):
+    r"""Yogi at the server: as :class:`Adam`, but v falls as slowly as it rises.
+
+    .. math:: v^t = v^{t-1} - (1 - \beta_2)\, (\Delta^t)^2\, \mathrm{sign}(v^{t-1} - (\Delta^t)^2)
+
+    References
+    ----------
+    S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+
+    Examples
+    --------
+    >>> Yogi(beta2=0.75).second_moment(np.array([9.0]), np.array([4.0]))  # Adam: 7.75
+    array([8.])
+    """
+
+    def second_moment(self, v: Array, square: Array) -> Array:
+        """Change v by (1 - β_2) (Δ^t)² towards (Δ^t)²."""
+        return np.asarray(v - (1 - self.beta2) * square * np.sign(v - square))
+
+
+@dataclass(frozen=True)
+class Adagrad(Adam):
+    r"""Adagrad at the server: as :class:`Adam`, but v is the sum, so steps get shorter.
+
+    .. math:: v^t = v^{t-1} + (\Delta^t)^2
+
+    References
+    ----------
+    S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+
+    Examples
+    --------
+    >>> server = Adagrad(learning_rate=1.0, beta1=0.0)
+    >>> x, state = server.apply(0, server.init(np.zeros(1)), np.zeros(1), np.array([3.0]))
+    >>> x, server.apply(1, state, np.zeros(1), np.array([4.0]))[0]  # 3/3, and 4/5
+    (array([1.]), array([0.8]))
+    """
+
+    def second_moment(self, v: Array, square: Array) -> Array:
+        """Add (Δ^t)²."""
+        return v + square
+
+    def unbiased(self, v: Array, t: int) -> Array:
+        """Return v: a sum has no bias."""
+        return v
+
+
+@dataclass(frozen=True)
+class Normalised(ServerOptimizer):
+    r"""Steps of equal length, in the direction of the mean update.
+
+    .. math:: x^{t+1} = x^t + \eta_s \frac{\Delta^t}{\lVert \Delta^t \rVert}
+
+    FZOO divides its estimate by the spread σ of the losses :math:`l_n` at its b2 points. An
+    estimate is a sum of directions with the coefficients :math:`l_n - l_0`. Where the directions
+    are orthogonal, or nearly so as in many dimensions, its norm is the spread around :math:`l_0`,
+    times a constant. One device and one local step make FZOO's step with
+    :math:`\eta_s = \eta / \sqrt{b_2}`. A server can take the norm over every uplink. The norm of
+    the mean of many devices is also small where they disagree.
+
+    Parameters
+    ----------
+    learning_rate : float
+        η_s, how far the model moves in a round.
+
+    References
+    ----------
+    S. Dang et al., "FZOO: Fast Zeroth-Order Optimizer for Fine-Tuning Large Language Models towards
+    Adam-Scale Speed", 2025.
+
+    Examples
+    --------
+    >>> Normalised(learning_rate=10.0).apply(0, (), np.zeros(2), np.array([0.3, -0.4]))[0]
+    array([ 6., -8.])
+    """
+
+    learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive(self, "learning_rate")
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Move by η_s along the mean update; stay if that is zero."""
+        length = float(np.linalg.norm(delta))
+        factor = self.learning_rate / length if length else 0.0
+        return (x + factor * delta).astype(x.dtype), state
+
+
+@dataclass(frozen=True)
+class Sign(ServerOptimizer):
+    r"""Steps of equal length in each number, by the signs of the mean update.
+
+    .. math:: x^{t+1} = x^t + \eta_s\, \mathrm{sign}(\Delta^t)
+
+    Parameters
+    ----------
+    learning_rate : float
+        η_s, how far each number moves in a round.
+
+    References
+    ----------
+    S. Liu, P.-Y. Chen, X. Chen and M. Hong, "signSGD via Zeroth-Order Oracle", ICLR 2019.
+
+    Examples
+    --------
+    >>> Sign(learning_rate=0.5).apply(0, (), np.ones(3), np.array([7.0, -0.1, 0.0]))[0]
+    array([1.5, 0.5, 1. ])
+    """
+
+    learning_rate: float = 0.01
+    elementwise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "learning_rate")
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Move each number by η_s."""
+        return (x + self.learning_rate * np.sign(delta)).astype(x.dtype), state
+
+
+@dataclass(frozen=True)
+class SignMomentum(ServerOptimizer):
+    r"""Signs of the momentum, in steps that get shorter.
+
+    .. math:: m^t = \beta m^{t-1} + \Delta^t, \qquad x^{t+1} = x^t + \eta_t\, \mathrm{sign}(m^t),
+              \qquad \eta_t = \eta_0 \left(\frac{\eta_T}{\eta_0}\right)^{\min(t / T,\, 1)}
+
+    Parameters
+    ----------
+    learning_rate, last_learning_rate : float
+        η_0 and η_T, how far each number moves in the first round, and from round T on.
+    beta : float
+        β in [0, 1).
+    rounds : int
+        T, the rounds of the run.
+
+    References
+    ----------
+    J. Bernstein, Y.-X. Wang, K. Azizzadenesheli and A. Anandkumar, "signSGD: Compressed
+    Optimisation for Non-Convex Problems" (there Signum), ICML 2018.
+
+    Examples
+    --------
+    >>> server = SignMomentum(learning_rate=0.4, last_learning_rate=0.1, beta=0.5, rounds=2)
+    >>> x, state = server.apply(0, server.init(np.zeros(1)), np.zeros(1), np.array([7.0]))
+    >>> x, server.apply(1, state, x, np.array([-1.0]))[0]  # by 0.4, and then, m = 2.5, by 0.2
+    (array([0.4]), array([0.6]))
+    """
+
+    learning_rate: float = 0.1
+    last_learning_rate: float = 0.01
+    beta: float = 0.9
+    rounds: int = 200
+    elementwise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "learning_rate", "last_learning_rate")
+        check_share(self, "beta")
+        check_counts(self, "rounds")
+
+    def init(self, x0: Array) -> ServerState:
+        """Return m = 0."""
+        return (np.zeros(x0.shape, np.float32),)
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Move each number by η_t."""
+        m = self.beta * state[0] + delta
+        moved = (x + self.learning_rate_at(t) * np.sign(m)).astype(x.dtype)
+        return moved, (m.astype(np.float32),)
+
+    def learning_rate_at(self, t: int) -> float:
+        """Return η_t."""
+        ratio = self.last_learning_rate / self.learning_rate
+        return float(self.learning_rate * ratio ** min(t / self.rounds, 1.0))
+
+
+@dataclass(frozen=True)
+class HiSo(ServerOptimizer):
+    r"""Directions scaled by a diagonal curvature H that is learnt from the updates.
+
+    In round t all directions are :math:`H_t^{-1/2} v`: a device estimates
+
+    .. math:: \tilde g = \frac{1}{b_1 b_2} \sum_{m, n} \frac{d}{\mu} \bigl(
+              F_i(x + \mu H_t^{-1/2} v_n, \xi_m) - F_i(x, \xi_m) \bigr) H_t^{-1/2} v_n,
+
+    whose mean is :math:`H_t^{-1} \nabla f_i`, and moves by it. The server adds the mean update and
+    learns from its squares, as Adam does, in units of their mean over all numbers:
+
+    .. math:: x^{t+1} = x^t + \Delta^t, \qquad
+              H_{t+1} = (1 - \nu) H_t + \nu \Bigl( \mathrm{diag}\Bigl(
+              \frac{(\Delta^t)^2}{\lVert \Delta^t \rVert^2 / d} \Bigr) + \epsilon I \Bigr),
+              \qquad H_0 = I.
+
+    Devices send no more than without it: H follows from the updates, and those from the
+    coefficients. A device sends its moves along v, that is :math:`H_t^{1/2} \Delta_i^t`, and an
+    uplink averages, clips or transmits these.
+
+    In the paper the unit is that of the gradient, and H moves with each local step. Here the server
+    knows neither η nor the single steps, so the overall size of H stays about 1. The learning rate
+    and μ keep their meaning, and other units of f make the same run.
+
+    Parameters
+    ----------
+    nu : float
+        ν in [0, 1), how quickly H changes.
+    eps : float
+        ε: no direction is scaled by more than about ε^{-1/2}.
+
+    References
+    ----------
+    Z. Li, B. Ying, Z. Liu, C. Dong and H. Yang, "Converge Faster, Talk Less: Hessian-Informed
+    Federated Zeroth-Order Optimization" (at first "Reconciling Hessian-Informed Acceleration and
+    Scalar-Only Communication"), ICLR 2026.
+
+    Examples
+    --------
+    The squares of (3, 4) are 0.72 and 1.28 in units of their mean; H is the mean of those and 1:
+
+    >>> server = HiSo(nu=0.5, eps=1e-9)
+    >>> x, (h,) = server.apply(0, server.init(np.zeros(2)), np.zeros(2), np.array([3.0, 4.0]))
+    >>> x, h.round(6), server.direction_scale((h,)).round(3)
+    (array([3., 4.]), array([0.86, 1.14], dtype=float32), array([1.078, 0.937], dtype=float32))
+    """
+
+    nu: float = 0.05
+    eps: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_share(self, "nu")
+        check_positive(self, "eps")
+
+    def init(self, x0: Array) -> ServerState:
+        """Return the diagonal of H = I."""
+        return (np.ones(x0.shape, np.float32),)
+
+    def direction_scale(self, state: ServerState) -> Array:
+        """Return the diagonal of H^{-1/2}."""
+        return 1 / np.sqrt(state[0])
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        """Add the scaled mean update, and learn from its squares."""
+        moved = self.direction_scale(state) * delta
+        square = np.square(moved)
+        mean = float(square.mean())
+        h = state[0]
+        if mean > 0:
+            h = (1 - self.nu) * h + self.nu * (square / mean + self.eps)
+        return (x + moved).astype(x.dtype), (h.astype(np.float32),)
