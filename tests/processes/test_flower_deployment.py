@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fedzo.flower.ledger import Ledger
 from loopback import APP, LIMIT, PATIENT, here, settings_of, without
 
+from fedzo.flower.policy import Ledger
 from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
