@@ -32,8 +32,8 @@ import fedzo
 from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Task, Update
-from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
-from fedzo.flower.client import held_devices
+from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, protocol
+from fedzo.flower.policy import held_devices
 from fedzo.problems import Softmax, softmax
 from fedzo.runs import Job, Result, RunOptions, run_job
 from fedzo.uplinks import Ideal, Robust, RobustSeeds, Uplink
@@ -86,16 +86,16 @@ class BadNodes(InProcessGrid):
         """Answer as the node does, but for its bad devices."""
         reply, kind = super().answer(message), message.metadata.message_type
         assert reply is not None
-        if kind == wire.TRAIN:
+        if kind == protocol.TRAIN:
             return Message(self._spoil(message, reply), reply_to=message)
-        if kind == wire.EVALUATE and self.attack == "false loss":
+        if kind == protocol.EVALUATE and self.attack == "false loss":
             told = reply.content["answer"]
             assert isinstance(told, ConfigRecord)
             told["losses"] = [
                 -1e300 if i < self.bad else loss
                 for i, loss in zip(told["devices"], told["losses"], strict=True)
             ]
-        if kind == wire.HELLO and self.attack == "false count":
+        if kind == protocol.HELLO and self.attack == "false count":
             told = reply.content["hello"]
             assert isinstance(told, ConfigRecord)
             told["sizes"] = [
@@ -105,10 +105,10 @@ class BadNodes(InProcessGrid):
         return reply
 
     def _spoil(self, message: Message, reply: Message) -> Any:
-        work, devices, coefficients = wire.read_task(message.content, KNOWN)
-        told = wire.read_answer(reply.content, len(devices))
+        work, devices, coefficients = protocol.read_task(message.content, KNOWN)
+        told = protocol.read_answer(reply.content, len(devices))
         updates = tuple(self._spoiled(u, work) if u.device < self.bad else u for u in told.updates)
-        return wire.answer(told._replace(updates=updates), coefficients)
+        return protocol.answer(told._replace(updates=updates), coefficients)
 
     def _spoiled(self, update: Update, work: LocalSteps) -> Update:
         change, at = ATTACKS[self.attack], work.draws(update.device)

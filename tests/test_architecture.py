@@ -45,10 +45,7 @@ BY_NAME = {
     "fedzo.runs.result": "callbacks, which may have a close()",
     "fedzo.variables.bounds": "scipy.optimize.Bounds",
     # To be removed: parts of fedzo that are asked for members which only some of them have.
-    "fedzo.flower.belief": "",
     "fedzo.flower.downlink": "",
-    "fedzo.flower.gate": "",
-    "fedzo.flower.limits": "",
     "fedzo.uplinks.robust": "",
     "fedzo.uplinks.seeds": "",
 }

@@ -35,6 +35,17 @@ from typing import Self
 HOST = "127.0.0.1"
 NAME = "here"  # of the connection in Flower's config.toml
 
+# Runs any app, as Flower's own command does, but in a fork of a warm process.
+_PREFORK = """
+from fedzo.flower.allowlist import prefork
+
+def run():
+    from flwr.supernode.cli import flwr_clientapp
+    flwr_clientapp()
+
+prefork(run)
+"""
+
 _PROXY = """
 daemon off;
 worker_processes 1;
@@ -273,7 +284,9 @@ class Federation:
         """Let the processes for messages be warm, as those in docs/deploy.md are."""
         command = self.folder / "bin" / "flwr-clientapp"
         command.parent.mkdir(exist_ok=True)
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedzo.flower.warm "$@"\n')
+        code = command.with_suffix(".py")
+        code.write_text(_PREFORK)
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{code}" "$@"\n')
         command.chmod(0o755)
 
     def _connection(self) -> None:

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, Re
 import fedzo
 from driving import steps_of
 from fedzo.config.experiment import Experiment
-from fedzo.errors import FedzoError, Halted, InvalidValue, UsageError
+from fedzo.errors import FedzoError, Halted, UsageError
 from fedzo.flower import (
     FedzoStrategy,
     FlowerFederation,
@@ -23,9 +23,11 @@ from fedzo.flower import (
     make_client_app,
     make_server_app,
 )
-from fedzo.flower.app_config import experiment_of
-from fedzo.flower.client import held_devices
+from fedzo.flower.errors import ErrorCode
+from fedzo.flower.policy import held_devices
+from fedzo.flower.server import experiment_of
 from fedzo.problems import FunctionObjective, Quadratic
+from raising import fails, rejects
 
 ALLOWED = {"quadratic": {"devices": 20}, "softmax": {"devices": 50}}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-app"
@@ -76,24 +78,24 @@ def test_run_that_halts_is_an_error_to_flower(tmp_path):
 
     settings = {**QUADRATIC, "run-dir": str(tmp_path), "flower.patience": 0.05}
     grid = Leaving(make_client_app(ALLOWED), 4, settings)
-    with pytest.raises(Halted, match=r"no quorum within 0\.05 s: .* after round 0"):
+    with pytest.raises(Halted):
         make_server_app()(grid, context(settings))
     assert (tmp_path / "checkpoint.npz").exists()
 
 
 @pytest.mark.parametrize(
-    ("settings", "line"),
+    ("settings", "named"),
     [
-        ({"rounds": 3}, "rounds = 3: must be a table and a key, like run.rounds"),
-        ({"run.round": 3}, "run.round = 3: unknown key (did you mean 'rounds'?)"),
-        ({"run.rounds": "3"}, "run.rounds = '3': must be a whole number"),
-        ({"problem.name": "softmx"}, "problem.name = 'softmx': must be one of"),
+        ({"rounds": 3}, "rounds = 3"),
+        ({"run.round": 3}, "did you mean 'rounds'"),
+        ({"run.rounds": "3"}, "run.rounds = '3'"),
+        ({"problem.name": "softmx"}, "problem.name = 'softmx'"),
     ],
 )
-def test_bad_run_config(settings, line):
-    with pytest.raises(fedzo.errors.FedzoError) as caught:
+def test_bad_run_config(settings, named):
+    with pytest.raises(FedzoError) as caught:
         experiment_of({"problem.name": "quadratic", **settings})
-    assert str(caught.value).startswith(line)
+    assert named in str(caught.value)
 
 
 def test_run_config():
@@ -103,22 +105,16 @@ def test_run_config():
     assert experiment_of({"problem.name": "quadratic"}).algorithm == fedzo.FedZO()
 
 
-@pytest.mark.parametrize(
-    ("config", "line"),
-    [
-        ({}, "a node learns its devices from --node-config"),
-        ({"partition-id": 3, "num-partitions": 3}, "a node learns its devices from --node-config"),
-        ({"devices": "0-x"}, "devices: '0-x' is neither a number nor a range"),
-        ({"devices": "0-9"}, "devices = '0-9': must be below 5"),
-        ({"devices": "0-99999999999999"}, "devices: '0-99999999999999' goes beyond"),
-        ({"devices": "3-1"}, "devices: '3-1' is neither a number nor a range"),
-        ({"devices": "3-"}, "devices: '3-' is neither a number nor a range"),
-    ],
-)
-def test_bad_node_config(config, line):
-    with pytest.raises(UsageError) as caught:
+@pytest.mark.parametrize("devices", ["0-x", "0-9", "0-99999999999999", "3-1", "3-", ""])
+def test_bad_list_of_devices(devices):
+    with rejects("devices"):
+        held_devices({"devices": devices}, 5)
+
+
+@pytest.mark.parametrize("config", [{}, {"partition-id": 3, "num-partitions": 3}])
+def test_node_without_devices(config):
+    with fails("no-devices", UsageError):
         held_devices(config, 5)
-    assert str(caught.value).startswith(line)
 
 
 def test_parts_are_all_devices_once():
@@ -129,16 +125,17 @@ def test_parts_are_all_devices_once():
 def test_node_answers_for_its_own_devices_only():
     from flwr.app import Message
 
-    from fedzo.flower import reasons, wire
+    from fedzo.flower import protocol
+    from fedzo.flower.errors import explain
 
     problem = Quadratic(dim=3, devices=6)
     grid = InProcessGrid(make_client_app(lambda c: problem), 3)
     work = steps_of(fedzo.FedZO(), np.zeros(3), round=0, seed=0)
-    message = Message(wire.task(wire.pack(work), [1, 2], False), 1, wire.TRAIN)
+    message = Message(protocol.task(protocol.pack(work), [1, 2], False), 1, protocol.TRAIN)
     (reply,) = grid.send_and_receive([message])
-    told = wire.read_answer(reply.content, asked=2)
+    told = protocol.read_answer(reply.content, asked=2)
     assert [update.device for update in told.updates] == [1]
-    assert reasons.read(told.failures[2]).words == "not on this node"
+    assert explain(told.failures[2]).words == ErrorCode.NOT_HELD.words
 
 
 def test_strategy(tmp_path):
@@ -166,19 +163,18 @@ def test_strategy(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "line"),
+    ("arrays", "key"),
     [
-        ([np.zeros(2)], "initial_arrays = '2 numbers': must be a vector of 3 numbers"),
-        ([np.zeros(3), np.zeros(3)], "initial_arrays = '6 numbers': must be a vector of 3"),
-        ([np.zeros(3, int)], "initial_arrays = '1 arrays': must be arrays of floats"),
-        ([np.full(3, np.nan)], "x0 = "),
+        ([np.zeros(2)], "initial_arrays"),
+        ([np.zeros(3), np.zeros(3)], "initial_arrays"),
+        ([np.zeros(3, int)], "initial_arrays"),
+        ([np.full(3, np.nan)], "x0"),
     ],
 )
-def test_bad_start(arrays, line):
+def test_bad_start(arrays, key):
     grid = InProcessGrid(make_client_app(lambda c: Quadratic(dim=3, devices=4)), 2)
-    with pytest.raises(InvalidValue) as caught:
+    with rejects(key):
         FedzoStrategy().start(grid, ArrayRecord(arrays), num_rounds=1)
-    assert str(caught.value).startswith(line)
 
 
 def test_strategy_takes_a_state_dict_and_returns_one():
@@ -209,7 +205,7 @@ def test_strategy_takes_a_state_dict_and_returns_one():
 
 def test_strategy_refuses_a_seed_that_is_none():
     grid = InProcessGrid(make_client_app(lambda c: Quadratic(dim=3, devices=4)), 2)
-    with pytest.raises(InvalidValue, match="seed = 'x'"):
+    with rejects("seed"):
         FedzoStrategy(seed="x").start(grid)
 
 
@@ -219,17 +215,18 @@ def test_strategy_that_halts_is_an_error_to_flower_and_leaves_a_checkpoint(tmp_p
 
     objective = FunctionObjective(fails, dim=2, devices=3)
     grid = InProcessGrid(make_client_app(lambda c: objective), 2)
-    with pytest.raises(Halted, match="no device could be evaluated after round 0"):
+    with pytest.raises(Halted):
         FedzoStrategy(run_dir=tmp_path).start(grid)
     assert (tmp_path / "checkpoint.npz").exists()
 
 
 def test_factory_that_is_none():
-    with pytest.raises(InvalidValue, match="must be a function that is given Flower's context"):
+    with rejects("problem"):
         make_client_app(5)
     grid = InProcessGrid(make_client_app(lambda c: 5), 2)
-    with pytest.raises(Halted, match=r"is not taken: the node cannot make the problem \("):
+    with fails("no-quorum", Halted) as caught:
         FedzoStrategy(settings=FlowerSettings(patience=0.02)).start(grid)
+    assert ErrorCode.CANNOT_BEGIN.words in str(caught.value)
 
 
 # --------------------------------------------------------------------------- the example
@@ -284,18 +281,19 @@ def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
 
     app = make_client_app(factory, guarded=False)
     grid = _Watched(InProcessGrid(app, 2), threading.Event())
-    with pytest.raises(FedzoError, match="a virtual node cannot begin: OSError: no such folder"):
+    with fails("cannot-begin") as caught:
         FlowerFederation(grid, 0, fedzo.Ideal(), FlowerSettings(quorum=1.0, patience=1e6))
+    assert "OSError: no such folder" in str(caught.value)  # node and server are one process
 
 
 def test_budget_is_refused_where_it_could_not_be_kept():
     from fedzo.flower.simulation import simulation
 
     experiment = Experiment.load("tuning", {"problem": {"max_queries": 100}})
-    with pytest.raises(UsageError, match="a budget of 100 queries is kept within one process"):
+    with fails("budget-on-flower", UsageError):
         experiment.run(engine=simulation(experiment))
 
 
 def test_resume_is_true_or_false():
-    with pytest.raises(InvalidValue, match="resume = 'false': must be true or false"):
+    with rejects("resume"):
         start({**QUADRATIC, "resume": "false"})

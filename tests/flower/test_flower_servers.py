@@ -8,8 +8,8 @@ from driving import steps_of
 from fedzo.algorithms import SERVER_OPTIMIZERS
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.core.engine import LocalEngine
-from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, wire
-from fedzo.flower.schema import Malformed
+from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, protocol
+from fedzo.flower.errors import Malformed
 from fedzo.problems import Quadratic
 from fedzo.runs import Job, RunOptions, run_job
 from fedzo.uplinks import UPLINKS
@@ -55,5 +55,6 @@ def test_directions_are_stretched_by_positive_factors_only(stretch):
     from fedzo.algorithms import ALGORITHMS
 
     work = steps_of(fedzo.FedZO(), np.zeros(8), 0, 0, direction_scale=stretch)
-    with pytest.raises(Malformed, match="scaled"):
-        wire.read_task(wire.task(wire.pack(work), [0], coefficients=True), ALGORITHMS)
+    with pytest.raises(Malformed) as caught:
+        protocol.read_task(protocol.task(protocol.pack(work), [0], coefficients=True), ALGORITHMS)
+    assert caught.value.key == "direction_scale"

@@ -67,18 +67,18 @@ RECORD = st.dictionaries(
 def test_wire_messages(plain, name, short):
     flower = pytest.importorskip("flwr.app", reason="Flower is not installed")
     from fedzo.algorithms import ALGORITHMS
-    from fedzo.flower import wire
+    from fedzo.flower import protocol
 
     content = flower.RecordDict({name: flower.ConfigRecord(plain)})
-    content["arrays"] = wire.vector(np.zeros(3))
+    content["arrays"] = protocol.vector(np.zeros(3))
     if name != "task":
         content["task"] = flower.ConfigRecord({"devices": [0], "coefficients": short})
     readers = (
-        lambda: wire.read_answer(content, 3),
-        lambda: wire.read_losses(content, 3),
-        lambda: wire.read_hello(content),
-        lambda: wire.read_task(content, ALGORITHMS),
-        lambda: wire.read_model(content),
+        lambda: protocol.read_answer(content, 3),
+        lambda: protocol.read_losses(content, 3),
+        lambda: protocol.read_hello(content),
+        lambda: protocol.read_task(content, ALGORITHMS),
+        lambda: protocol.read_model(content),
     )
     for reader in readers:
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flower_federation import children
 
-from fedzo.flower.app_config import experiment_of
+from fedzo.flower.server import experiment_of
 from fedzo.runs import RunFolder
 
 HERE = Path(__file__).parents[2]

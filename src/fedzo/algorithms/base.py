@@ -86,6 +86,10 @@ class Algorithm:
 
     Attributes
     ----------
+    local_steps, directions, batch_size : int
+        H, b2 and b1 of a device's work: the size of a request, which a node limits.
+    weighting : str
+        ``uniform``, or ``size``: devices count by the number of their samples.
     shared_directions : bool
         Whether all devices draw the same directions in a step.
     fixed_directions : int, optional
@@ -100,6 +104,10 @@ class Algorithm:
         better.
     """
 
+    local_steps: int = 1
+    directions: int = 1
+    batch_size: int = 1
+    weighting: str = "uniform"
     shared_directions: bool = False
     fixed_directions: int | None = None
     tracks_best: ClassVar[bool] = False

@@ -45,7 +45,7 @@ def start(arguments: argparse.Namespace) -> int:
     passed += ["--insecure"] if arguments.insecure else []
     if find_spec("flwr") is None:
         raise MissingExtra("fedzo node needs Flower", "flower")
-    from fedzo.flower.pinned import start_node
+    from fedzo.flower.allowlist import start_node
 
     start_node(arguments.node_config or "", passed)
     return Exit.DONE

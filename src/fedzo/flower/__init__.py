@@ -1,8 +1,8 @@
 """The same algorithms on Flower, as a real federation: see docs/deploy.md.
 
-Nothing is sent to anybody but the federation's own hosts: Flower's telemetry is off unless
-``FLWR_TELEMETRY_ENABLED`` says otherwise. The public names, listed in ``__init__.pyi``, are
-imported when they are first used. May import: api, config, runs and what lies below them.
+Flower's telemetry is off by default (``FLWR_TELEMETRY_ENABLED``), so messages go to the hosts of
+the federation only. The public names, listed in ``__init__.pyi``, are imported on first use.
+May import: api, config, runs and the rooms below them.
 """
 
 import os

@@ -1,16 +1,17 @@
-"""The node's side: a ClientApp that does the work for the devices that live there.
+"""The node's side: a ClientApp that does the work of the devices on the node.
 
-A node decides what it computes, how much of it, and what leaves it: see :mod:`fedzo.flower.node`
-and :mod:`fedzo.flower.limits`. Whatever goes wrong here leaves as a code, see
-:mod:`fedzo.flower.reasons`, never as the text of an exception, which Flower would send.
+The node decides what it computes, how much, and what it sends, see :mod:`fedzo.flower.policy`. An
+error leaves the node as a code, see :mod:`fedzo.flower.errors`, never as the text of an exception,
+which Flower would send.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
@@ -21,20 +22,19 @@ from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
 from fedzo.core.objective import Objective, check_objective, name_of
-from fedzo.core.tasks import LocalSteps, Task, Update
+from fedzo.core.tasks import LocalSteps, Task
 from fedzo.errors import UsageError, require
-from fedzo.flower import reasons, wire
-from fedzo.flower.bindings import span
+from fedzo.flower import policy, protocol
+from fedzo.flower.allowlist import check_enforced
 from fedzo.flower.course import Course
-from fedzo.flower.fingerprint import agreed_settings, directions_checksum, fingerprint
+from fedzo.flower.errors import ErrorCode, Rejected, log, log_error
 from fedzo.flower.following import Behind, Following, Reached, behind, reach
-from fedzo.flower.gate import Cost, Gate
-from fedzo.flower.limits import Limits, evaluation_queries, numbers_of, queries_of
-from fedzo.flower.node import Node, Problems, check_settings
-from fedzo.flower.pinned import check_enforced
+from fedzo.flower.policy import Cost, NodeConfig, Problems, RequestGuard
 from fedzo.flower.privacy import Private, check_proven
-from fedzo.flower.reasons import Reason, Refused
 from fedzo.problems import FunctionObjective
+
+if TYPE_CHECKING:
+    from fedzo.problems.network import Loss
 
 Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
@@ -53,24 +53,23 @@ def make_client_app(
     Parameters
     ----------
     problem : callable or mapping, optional
-        A function that is given Flower's context and returns the objective; or the problems that
-        a run may name, with their settings, like ``{"softmax": {"devices": 50}}``. Where a node's
-        own configuration has some, it computes those instead; without either, nothing. The
-        function is called for each message, so it should keep what is dear to make. The objective
-        must be that of all N devices, but is only asked about those that live on this node: of
-        the others it needs no data.
+        A function that takes Flower's context and returns the objective; or the problems that a
+        run may name, with their settings, like ``{"softmax": {"devices": 50}}``. The problems of a
+        node's own configuration replace these. The function is called for each message, so it
+        should cache what is slow to make. The objective is that of all N devices, but needs data
+        of the devices on this node only.
     algorithms : sequence of classes
-        Algorithms of one's own that this node is willing to do the work of, besides fedzo's.
+        Custom algorithms that this node allows, besides fedzo's.
     own : sequence of str
-        The settings of the problem that may differ from node to node.
+        The settings of the problem that may differ between nodes.
     guarded : bool
-        Whether a node keeps to its limits, and keeps its reasons to itself. False is for a
-        simulation, in which node and server are the same person.
+        Whether the node has limits and sends error codes only. False is for a simulation, where
+        node and server are one process.
 
     Notes
     -----
-    Which devices live on a node is in its configuration: ``devices="0-3,7"``, or Flower's
-    own ``partition-id`` and ``num-partitions``, which deal the devices out evenly.
+    The node's configuration names its devices: ``devices="0-3,7"``, or Flower's ``partition-id``
+    and ``num-partitions``, which split the devices evenly.
 
     Examples
     --------
@@ -82,52 +81,116 @@ def make_client_app(
     2
     """
     problem = {} if problem is None else problem
-    allowed = "a function that is given Flower's context and returns an objective, or problems"
+    allowed = "a function that takes Flower's context and returns an objective, or a mapping"
     require(callable(problem) or isinstance(problem, Mapping), "problem", problem, allowed)
     known = {**ALGORITHMS, **{name_of(kind): kind for kind in algorithms}}
     host = _Host(problem, known, tuple(own), guarded)
     app = _App(host)
-    for register, answer in (
-        (app.query("hello"), host.hello),
-        (app.query("initial"), host.initial),
-        (app.train(), host.train),
-        (app.evaluate(), host.evaluate),
-    ):
-        register(_careful(answer, host))
+    app.query("hello")(_replying(host.hello))
+    app.query("initial")(_replying(host.initial))
+    app.train()(_replying(host.train))
+    app.evaluate()(_replying(host.evaluate))
     return app
 
 
+def torch_client(
+    module: Callable[[], Any],
+    loss: Loss,
+    data: Callable[[int, int], Any],
+    trainable: str | Sequence[str] | None = None,
+    *,
+    devices: int | None = None,
+    metrics: Callable[[Any], Mapping[str, float]] | None = None,
+    evaluation_batch: int = 64,
+) -> ClientApp:
+    """Return the ClientApp of nodes that train a torch module from its losses alone.
+
+    Parameters
+    ----------
+    module : callable
+        Returns the module, such as its class. With :class:`~fedzo.flower.FedzoStrategy` its
+        parameters are the server's. If it always returns the same ones, such as pretrained
+        weights, they are not even sent.
+    loss : callable
+        ``loss(module, batch)`` returns the loss of each sample of a batch.
+    data : callable
+        ``data(device, devices)`` returns the data of a device: tensors, a data set or a loader, as
+        for :class:`~fedzo.TorchProblem`. It is called for the devices of this node only.
+    trainable : str or sequence of str, optional
+        Names or patterns of the parameters to be trained; by default those that require a gradient.
+    devices : int, optional
+        N; by default Flower's ``num-partitions``, one device per node.
+    metrics : callable, optional
+        ``metrics(module)`` returns further numbers for the history.
+    evaluation_batch : int
+        The number of samples per forward pass of an evaluation.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedzo import FedZO, Seeds
+    >>> from fedzo.flower import FedzoStrategy, InProcessGrid, torch_client
+    >>> def line(device, devices):
+    ...     inputs = torch.linspace(-1, 1, 40)[device::devices, None]
+    ...     return inputs, 2 * inputs + 1
+    >>> def squared_error(module, batch):
+    ...     return (module(batch[0]) - batch[1]).square().sum(1)
+    >>> app = torch_client(lambda: torch.nn.Linear(1, 1), squared_error, line)
+    >>> grid = InProcessGrid(app, nodes=3)
+    >>> strategy = FedzoStrategy(FedZO(learning_rate=0.1, directions=4), Seeds())
+    >>> result = strategy.start(grid, num_rounds=15)
+    >>> [round(float(number)) for number in result.arrays["x"].numpy()]
+    [2, 1]
+    """
+    from fedzo.problems.network import TorchProblem
+
+    @functools.lru_cache(maxsize=1)
+    def made(own: tuple[int, ...], count: int) -> TorchProblem:
+        samples = {device: data(device, count) for device in own}
+        stand_in = samples[own[0]]  # for the devices of other nodes, which are never used here
+        return TorchProblem(
+            module(),
+            loss,
+            [samples.get(device, stand_in) for device in range(count)],
+            trainable,
+            metrics=metrics,
+            evaluation_batch=evaluation_batch,
+        )
+
+    def problem(context: Context) -> Objective:
+        count = devices or context.node_config.get("num-partitions")
+        if not isinstance(count, int):
+            text = "torch_client needs devices, or nodes with num-partitions"
+            raise UsageError(text, code="no-devices")
+        return made(tuple(policy.held_devices(context.node_config, count)), count)
+
+    return make_client_app(problem)
+
+
 class _App(ClientApp):
-    """Flower's own, which would send the text of its error where a message is of no known type."""
+    """Flower's ClientApp, which would reply to an exception with its text."""
 
     def __init__(self, host: _Host) -> None:
         super().__init__()
         self._host = host
 
     def __call__(self, message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type
         try:
             return super().__call__(message, context)
-        except Exception as error:
-            refused = Refused(Reason.MALFORMED, f"{type(error).__name__}: {error}")
-            return wire.reply(wire.refusal(self._host.reason(refused)), message)
-
-
-def _careful(answer: Callable[[Message, Context], RecordDict], host: _Host) -> Any:
-    """Reply with a reason where an exception comes: Flower would send its text."""
-
-    @functools.wraps(answer)
-    def reply(message: Message, context: Context) -> Message:
-        try:
-            content = answer(message, context)
         except Behind as error:
             content = behind(error.where)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit, too: it may say anything
-            content = wire.refusal(host.reason(error))
-        return wire.reply(content, message)
+        except BaseException as error:  # SystemExit too, whose text may be private
+            unknown = kind not in protocol.MESSAGE_TYPES
+            rejected = Rejected(ErrorCode.MALFORMED, f"message of type {kind}: {error}")
+            content = protocol.refusal(self._host.error(rejected if unknown else error))
+        return Message(content, reply_to=message)
 
-    return reply
+
+def _replying(answer: Callable[[Message, Context], RecordDict]) -> Any:
+    return lambda message, context: Message(answer(message, context), reply_to=message)
 
 
 @dataclass(frozen=True)
@@ -141,20 +204,21 @@ class _Host:
 
     def hello(self, message: Message, context: Context) -> RecordDict:
         """Introduce the node."""
-        node, objective = self._open(context)
-        held = held_devices(node.config, objective.devices)
+        node = self._node(context)
+        objective = self._problem(node, context)
+        held = policy.held_devices(node.plain, objective.devices)
         own = {*self.own, *node.own}
-        check_settings(objective, wire.read_greeting(message.content), own)
-        settings = agreed_settings(objective, own)
+        policy.check_settings(objective, protocol.read_greeting(message.content), own)
+        settings = protocol.agreed_settings(objective, own)
         if node.privacy is not None:
             objective = Private(objective, node.privacy)
         if self.guarded:
-            reasons.log.info("this node's problem, which all must have: %s", settings)
+            log.info("settings in which all nodes must agree: %s", settings)
         own_cost = objective.capability(HasEvaluationCost)
-        introduction = wire.Hello(
+        introduction = protocol.Hello(
             version=__version__,
-            fingerprint=fingerprint(settings),
-            checksum=directions_checksum(),
+            fingerprint=protocol.settings_digest(settings),
+            checksum=protocol.directions_checksum(),
             dim=objective.dim,
             devices=objective.devices,
             held=tuple(held),
@@ -162,153 +226,107 @@ class _Host:
             offers=tuple(k.__name__ for k in REPORTED if objective.capability(k) is not None),
             cost=0 if own_cost is None else own_cost.evaluation_cost,
         )
-        return wire.hello(introduction)
+        return protocol.hello(introduction)
 
     def initial(self, message: Message, context: Context) -> RecordDict:
-        """Tell where the problem starts."""
-        _, objective = self._open(context)
-        return RecordDict({"arrays": wire.vector(objective.initial())})
+        """Send the start of the problem."""
+        objective = self._problem(self._node(context), context)
+        return RecordDict({"arrays": protocol.vector(objective.initial())})
 
     def train(self, message: Message, context: Context) -> RecordDict:
-        """Do a round's work, on this node's cores; a device that fails costs nobody but itself."""
-        task, devices, coefficients = wire.read_task(message.content, self.algorithms)
-        node = Node.read(context.node_config)
-        if self.guarded:
-            node.limits.check_devices(devices)
-            if isinstance(task, Task):
-                node.limits.check_work(task)
-        node, objective = self._open(context)
+        """Do a round's task on this node's cores. The error of one device affects no other."""
+        task, devices, coefficients = protocol.read_task(message.content, self.algorithms)
+        node = self._node(context)
+        node.limits.check_devices(devices)
+        if isinstance(task, Task):
+            node.limits.check_task(task)
+        objective = self._problem(node, context)
         if isinstance(task, Following):
-            reached = self._reach(task, node, objective)
+            reached = self._catch_up(task, node, objective)
             task = reached.course.task(task.round, reached.state)
-        limits = node.limits if self.guarded else Limits(dim=objective.dim)
-        limits.check_start(task, objective)
-        steps, _, batch = numbers_of(task)
+        node.limits.check_dimension(policy.points_of(task), objective)
+        steps, _, batch = policy.request_size(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
-            limits.check_records(batch, "a batch")
-        held = self._held(node, objective)
-        costs = {i: Cost(queries_of(task, objective, i), steps) for i in devices if i in held}
-
-        def ask(objective: Objective, device: int) -> Update:
-            held.check(objective, device)
-            return task.reply(objective, device)
-
-        found = self._gate(node, context).answer(objective, devices, costs, ask)
-        failures = {i: self.reason(error) for i, error in found.failures.items()}
+            node.limits.check_records(batch, "a batch")
+        held = set(policy.held_devices(node.plain, objective.devices))
+        costs = {
+            i: Cost(policy.queries_of(task, objective, i), steps) for i in devices if i in held
+        }
+        guard = RequestGuard(node, str(context.run_id), self.guarded)
+        found = guard.answer(objective, devices, costs, task.reply)
+        failures = {i: self.error(error) for i, error in found.failures.items()}
         updates = tuple(found.answers[i] for i in devices if i in found.answers)
-        return wire.answer(wire.Answer(task.round, updates, failures), coefficients)
+        return protocol.answer(protocol.Answer(task.round, updates, failures), coefficients)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
-        """Tell the losses of devices, and the problem's metrics, which cost a loss at least."""
-        x, devices, wanted = wire.read_model(message.content)
-        if self.guarded:
-            Node.read(context.node_config).limits.check_devices(devices)
-        node, objective = self._open(context, None if isinstance(x, Following) else x)
+        """Send the losses of devices, and the metrics together with a loss that was charged."""
+        x, devices, wanted = protocol.read_model(message.content)
+        node = self._node(context)
+        node.limits.check_devices(devices)
+        objective = self._problem(node, context)
         if isinstance(x, Following):
-            x = self._reach(x, node, objective).x
-        held = self._held(node, objective)
-        costs = {i: Cost(evaluation_queries(objective, i), 1) for i in devices if i in held}
+            x = self._catch_up(x, node, objective).x
+        node.limits.check_dimension(x, objective)
+        held = set(policy.held_devices(node.plain, objective.devices))
+        costs = {i: Cost(policy.evaluation_queries(objective, i), 1) for i in devices if i in held}
         first = next(iter(costs), None)
         metrics: Mapping[str, float] = {}
 
         def ask(objective: Objective, device: int) -> float:
             nonlocal metrics
-            held.check(objective, device)
             loss = float(objective.losses(x, np.array([device]))[0])
             if wanted and device == first:
                 metrics = objective.metrics(x)
             return loss
 
-        found = self._gate(node, context).answer(objective, devices, costs, ask)
+        guard = RequestGuard(node, str(context.run_id), self.guarded)
+        found = guard.answer(objective, devices, costs, ask)
         losses = {i: found.answers[i] for i in devices if i in found.answers}
-        failures = {i: self.reason(error) for i, error in found.failures.items()}
-        return wire.losses(losses, failures, metrics if first in losses else {})
+        failures = {i: self.error(error) for i, error in found.failures.items()}
+        return protocol.losses(losses, failures, metrics if first in losses else {})
 
-    def _reach(self, following: Following, node: Node, objective: Objective) -> Reached:
-        """Come to a model by what is kept here and what is told, and keep where that has led."""
+    def _catch_up(self, following: Following, node: NodeConfig, objective: Objective) -> Reached:
+        """Replay the run from the cached state and the message, and cache the new state."""
 
         def check(course: Course, x: Array) -> None:
-            if self.guarded:
-                node.limits.check_dimension(x, objective)
-                node.limits.check_work(LocalSteps(course.algorithm, x))
+            node.limits.check_dimension(x, objective)
+            node.limits.check_task(LocalSteps(course.algorithm, x))
 
-        kept = node.shelf.get(following.run)
-        reached = reach(following, kept, objective.initial, self.algorithms, check)
+        cached = node.states.get(following.run)
+        reached = reach(following, cached, objective.initial, self.algorithms, check)
         if reached.moved:
-            node.shelf.put(following.run, reached.round, reached.text, reached.state)
+            node.states.put(following.run, reached.round, reached.text, reached.state)
         return reached
 
-    def _gate(self, node: Node, context: Context) -> Gate:
-        return Gate(node, str(context.run_id), self.guarded)
-
-    def _held(self, node: Node, objective: Objective) -> Held:
-        limits = node.limits if self.guarded else Limits()
-        return Held(frozenset(held_devices(node.config, objective.devices)), limits)
-
-    def reason(self, error: BaseException) -> str:
-        """Return what is sent of an error: a code; in a simulation, what it says."""
+    def error(self, error: BaseException) -> str:
+        """Return the text to send for an error: a code; in a simulation, the exception's text."""
         if self.guarded:
-            return reasons.sent(error)
+            return log_error(error)
         return f"{type(error).__name__}: {error}"[:200]
 
-    def _open(self, context: Context, x: Array | None = None) -> tuple[Node, Objective]:
-        """Return the node's configuration and its problem, for a model of the right dimension."""
-        try:
-            node = Node.read(context.node_config)
+    def _node(self, context: Context) -> NodeConfig:
+        with self._beginning():
+            node = NodeConfig.read(context.node_config)
             check_enforced(node.apps)
+            return node if self.guarded else replace(node, limits=policy.UNLIMITED)
+
+    def _problem(self, node: NodeConfig, context: Context) -> Objective:
+        with self._beginning():
             if callable(self.source):
                 made = check_objective(self.source(context), "the problem's function returned")
             else:
                 made = node.problem(self.source, context.run_config)
-        except Refused:
+        if node.privacy is not None:
+            check_proven(made)
+        return made
+
+    @contextmanager
+    def _beginning(self) -> Iterator[None]:
+        try:
+            yield
+        except Rejected:
             raise
         except Exception as error:
             if not self.guarded:
                 raise
-            raise Refused(Reason.CANNOT_BEGIN, f"{type(error).__name__}: {error}") from error
-        if node.privacy is not None:
-            check_proven(made)
-        if x is not None:
-            limits = node.limits if self.guarded else Limits(dim=made.dim)
-            limits.check_dimension(x, made)
-        return node, made
-
-
-@dataclass(frozen=True)
-class Held:
-    """The devices that live on a node, and what they answer about."""
-
-    devices: frozenset[int]
-    limits: Limits
-
-    def __contains__(self, device: int) -> bool:
-        return device in self.devices
-
-    def check(self, objective: Objective, device: int) -> None:
-        """Raise unless a device lives here and has records enough."""
-        if device not in self:
-            raise Refused(Reason.NOT_HELD, f"device {device} does not live on this node")
-        self.limits.check_records(objective.size(device), f"device {device}")
-
-
-def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
-    """Return which of N devices live on a node.
-
-    >>> held_devices({"devices": "0-2,7"}, 10)
-    [0, 1, 2, 7]
-    >>> held_devices({"partition-id": 1, "num-partitions": 3}, 10)
-    [4, 5, 6]
-    """
-    listed, part = node_config.get("devices"), node_config.get("partition-id")
-    if listed is not None:
-        pieces = [span(piece) for piece in str(listed).split(",")]
-        if any(piece.stop > devices for piece in pieces):
-            raise UsageError(f"devices = {listed!r}: must be below {devices}, the problem's number")
-        return sorted({i for piece in pieces for i in piece})
-    parts = node_config.get("num-partitions")
-    if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
-        raise UsageError(
-            'a node learns its devices from --node-config, devices="0-3,7" or partition-id=0 '
-            "num-partitions=3"
-        )
-    return [int(i) for i in np.array_split(np.arange(devices), parts)[part]]
+            raise Rejected(ErrorCode.CANNOT_BEGIN, f"{type(error).__name__}: {error}") from error

@@ -17,7 +17,8 @@ from fedzo.core.files import as_toml
 from fedzo.core.random import check_seed
 from fedzo.core.tasks import Task, Update
 from fedzo.errors import FedzoError
-from fedzo.flower.reasons import Reason, Refused
+from fedzo.flower.errors import ErrorCode as Reason
+from fedzo.flower.errors import Rejected as Refused
 from fedzo.flower.schema import LONGEST_TEXT, take
 from fedzo.runs.registry import describe_parts, make_parts
 from fedzo.uplinks import Uplink

@@ -16,6 +16,7 @@ from fedzo.core.tasks import LocalSteps, Update
 from fedzo.core.updates import UpdateMean, as_sum
 from fedzo.errors import CannotWrite
 from fedzo.flower.course import Course
+from fedzo.flower.errors import log as logger
 from fedzo.flower.following import (
     MOST_DRAWN,
     MOST_ROUNDS,
@@ -25,7 +26,6 @@ from fedzo.flower.following import (
     pack_round,
     pack_sums,
 )
-from fedzo.flower.reasons import log as logger
 from fedzo.runs.store import flatten
 
 Array = NDArray[Any]

@@ -18,15 +18,15 @@ from fedzo.core.budget import Meter
 from fedzo.core.random import check_seed
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.errors import Halted, NonFinite, UsageError
-from fedzo.flower import wire
-from fedzo.flower.belief import Believed, clipped_losses
+from fedzo.flower import protocol as wire
 from fedzo.flower.course import Course
 from fedzo.flower.downlink import LOG, Downlink, Log, follows
+from fedzo.flower.errors import Malformed, log
 from fedzo.flower.following import MOST_DRAWN, Following, drawn_by_sums
-from fedzo.flower.reasons import log
-from fedzo.flower.requests import Found, Requests
-from fedzo.flower.schema import Malformed
-from fedzo.flower.traffic import serialised, transported
+from fedzo.flower.protocol import serialised, transported
+from fedzo.flower.registry import Found, Requests
+from fedzo.flower.validation import UpdateValidator as Believed
+from fedzo.flower.validation import clipped_losses
 from fedzo.runs.history import RESERVED
 from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings

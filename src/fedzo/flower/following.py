@@ -24,7 +24,8 @@ from fedzo.algorithms.fixed_directions import FixedDirections
 from fedzo.core.tasks import Update
 from fedzo.errors import FedzoError
 from fedzo.flower.course import Course
-from fedzo.flower.schema import Malformed, config, numpy_of, take
+from fedzo.flower.errors import Malformed
+from fedzo.flower.schema import config, numpy_of, take
 from fedzo.runs.store import flatten, unflatten
 
 Array = NDArray[Any]

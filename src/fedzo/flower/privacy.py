@@ -1,26 +1,27 @@
 r"""Differential privacy on the scalars that leave a node.
 
-An update is made of b2 coefficients a step, and each comes of differences of a device's losses. So
-that is where noise goes, on b2 numbers rather than on the d numbers of an update:
+An update is made of b2 coefficients per step, and each is a difference of a device's losses. Noise
+is added there, to b2 numbers in place of the d numbers of an update:
 
-* of each record the b2 differences F(x + μv_n) - F(x) are clipped together, to the length C;
-* a record that a batch has twice counts once, so one record moves the mean over b of them, of
-  which :math:`b' = n (1 - (1 - 1/n)^b)` are different on average, by at most 2C/b';
+* the b2 differences F(x + μv_n) - F(x) of each record are clipped together, to the length C;
+* a record that is in a batch twice counts once. A batch of b has
+  :math:`b' = n (1 - (1 - 1/n)^b)` distinct records on average, so one record moves the mean by at
+  most 2C/b';
 * normal noise of standard deviation z 2C/b' is added to each of the b2 means;
-* of an evaluated loss, each record's is clipped to [-B, B], and the noise is z 2B/b';
-* what is not finite counts as zero: one record must not turn a mean into NaN.
+* the loss of each record in an evaluation is clipped to [-B, B], and the noise is z 2B/b';
+* a value that is not finite counts as zero, so that one record cannot turn a mean into NaN.
 
 Every step and every evaluated loss is then a Gaussian mechanism with the noise multiplier z, for
-data sets that differ in the values of one record. Several of them on a device, whatever was asked
-in between, are exactly as private as one with 1 / z^2 = sum of all 1 / z^2 (Dong, Roth & Su,
-"Gaussian Differential Privacy", 2022), of which dp-accounting knows the least ε at δ (Balle & Wang
-2018): nothing is lost to a bound. The node's ledger keeps that sum over all runs, and a node that
-has spent its ε answers no more. Nothing is claimed for sampling: batches are drawn by a seed that
-the server knows.
+data sets that differ in the values of one record. Several mechanisms on a device are exactly as
+private as one with 1 / z^2 = sum of all 1 / z^2 (Dong, Roth & Su, "Gaussian Differential Privacy",
+2022). That holds also if later requests depend on earlier replies. dp-accounting computes the
+smallest ε of that one at δ (Balle & Wang 2018), so no bound is involved. The node's ledger stores
+the sum over all runs, and a node that has spent its ε rejects further requests. Sampling is not
+counted as protection, because the server knows the seed of the batches.
 
-Metrics and gradients are not answered at all, nor values at points that are not a difference.
+A private node sends no metrics and no gradients, nor values at points that are not a difference.
 
-The bound of 2C/b' on what one record changes is not yet tested on neighbouring data sets, and is
+The bound of 2C/b' on the effect of one record is not yet tested on neighbouring data sets, and is
 false for some problems and batch sizes. So a node with ``[privacy]`` rejects every problem that
 :data:`PROVEN` does not list.
 """
@@ -43,11 +44,11 @@ from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive, require
-from fedzo.flower.reasons import Reason, Refused
+from fedzo.flower.errors import ErrorCode, Rejected
 
 Array = NDArray[Any]
 
-# Problems with a test that measures, on neighbouring data sets, how far one record moves an answer.
+# Problems with a test that measures, on neighbouring data sets, how far one record moves a reply.
 # Exact classes, because a subclass can compute other values. No problem has such a test yet.
 PROVEN: tuple[type[Objective], ...] = ()
 
@@ -59,13 +60,13 @@ class Privacy:
     Parameters
     ----------
     epsilon, delta : float
-        What all answers about one record may come to, over all runs.
+        The privacy budget of each record, over all runs.
     noise : float
-        z, the noise of one answer over what one record can change in it.
+        z, the noise of one release relative to the largest effect of one record on it.
     difference_clip : float
-        C, how long the differences of one record may be.
+        C, the largest length of the differences of one record.
     loss_clip : float
-        B, how large the loss of one record may be.
+        B, the largest absolute loss of one record.
 
     Examples
     --------
@@ -85,11 +86,11 @@ class Privacy:
         require(self.delta < 1, "delta", self.delta, "a number in (0, 1)")
 
     def spent(self, answers: int) -> float:
-        """Return the ε that so many answers about a record come to."""
+        """Return the ε of this number of releases about a record."""
         return self.epsilon_of(answers / self.noise**2)
 
     def epsilon_of(self, spent: float) -> float:
-        """Return the ε of answers whose 1/z^2 sum up to ``spent``, by Google's accountant.
+        """Return the ε of releases whose 1/z^2 sum up to ``spent``, by Google's accountant.
 
         Together they are one Gaussian mechanism with z = 1 / sqrt(spent), exactly.
         """
@@ -98,10 +99,10 @@ class Privacy:
         return float(get_epsilon_gaussian(1 / math.sqrt(spent), self.delta)) if spent else 0.0
 
     def check(self, spent: float) -> None:
-        """Refuse answers whose 1/z^2 would sum up to more than ε allows."""
+        """Reject releases whose 1/z^2 would sum up to more than ε allows."""
         if self.epsilon_of(spent) > self.epsilon:
             text = f"epsilon would be {self.epsilon_of(spent):.4g}, more than {self.epsilon:g}"
-            raise Refused(Reason.PRIVACY, text)
+            raise Rejected(ErrorCode.PRIVACY, text)
 
 
 def check_proven(objective: Objective) -> None:
@@ -110,12 +111,12 @@ def check_proven(objective: Objective) -> None:
     >>> from fedzo.problems import Quadratic
     >>> check_proven(Quadratic())
     Traceback (most recent call last):
-    fedzo.flower.reasons.Refused: [privacy] is not supported for Quadratic: no test on neighbouring
+    fedzo.flower.errors.Rejected: [privacy] is not supported for Quadratic: no test on neighbouring
     data sets shows that its noise hides a record. Remove [privacy] or do not join this run.
     """
     if type(objective) not in PROVEN:
-        raise Refused(
-            Reason.NOT_PROVEN,
+        raise Rejected(
+            ErrorCode.NOT_PROVEN,
             f"[privacy] is not supported for {type(objective).__name__}: no test on neighbouring "
             "data sets shows that its noise hides a record. Remove [privacy] or do not join this "
             "run.",
@@ -164,7 +165,7 @@ class Private(ObjectiveWrapper):
 
     def values(self, points: Array, batch: Any) -> Array:
         """Refuse: only differences and evaluated losses are private."""
-        raise Refused(Reason.PRIVACY, "values at points of a server's choice")
+        raise Rejected(ErrorCode.PRIVACY, "values at points of a server's choice")
 
     def values_along(
         self, x: Array, directions: Array, rows: Array, steps: Array, batch: Any
@@ -239,7 +240,9 @@ class Private(ObjectiveWrapper):
             return
         with self._lock:
             if self._left.get(device, 0) < 1:
-                raise Refused(Reason.PRIVACY, f"device {device}: more answers than were paid for")
+                raise Rejected(
+                    ErrorCode.PRIVACY, f"device {device}: more answers than were paid for"
+                )
             self._left[device] -= 1
 
 

@@ -1,32 +1,63 @@
-"""Who is there: which node answers for which device, as of now."""
+"""The server's view of its nodes: which node holds which device, and how to ask them.
+
+:class:`NodeRegistry` admits and drops nodes. :class:`Requests` sends messages to the nodes of
+devices, waits for replies, and drops devices that do not reply in time.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode as FlowerCode
 from flwr.serverapp import Grid
 
 from fedzo._version import __version__
-from fedzo.flower import reasons, wire
-from fedzo.flower.fingerprint import directions_checksum
-from fedzo.flower.reasons import log, one_line
-from fedzo.flower.schema import Malformed
+from fedzo.core.engine import DroppedDevice
+from fedzo.errors import FedzoError, Halted
+from fedzo.flower import protocol
+from fedzo.flower.downlink import Downlink
+from fedzo.flower.errors import Malformed, explain, log, short_line
+from fedzo.flower.following import read_behind
+from fedzo.flower.policy import read_bindings
+from fedzo.flower.protocol import Hello, directions_checksum
+from fedzo.runs.options import FlowerSettings
+
+# Results by device; a string is the error of a device that failed.
+Found = Mapping[int, Any]
+Write = Callable[[int, list[int]], RecordDict]
+Read = Callable[[RecordDict, list[int]], Found]
+InFlight = dict[str, tuple[int, list[int]]]  # messages without a reply: their nodes and devices
+
+_GONE = (
+    FlowerCode.NODE_UNAVAILABLE,
+    FlowerCode.MESSAGE_UNAVAILABLE,
+    FlowerCode.REPLY_MESSAGE_UNAVAILABLE,
+)
 
 
 class NodeRegistry:
-    """The nodes that have introduced themselves and kept answering.
+    """The nodes that have introduced themselves and reply.
 
-    A node that connects is greeted, and joins once it has answered. One that
-    vanishes or stays silent is dropped and greeted again: its answer brings it back. What
-    problem this is, most nodes' introductions say; a node with another one is not taken.
-    Where two nodes claim a device, it is the earlier one's until that one is dropped.
+    The server greets every node that connects. The node joins when its introduction arrives. A node
+    that disconnects or stays silent is dropped and greeted again. The problem is the one that most
+    nodes introduce; nodes with another problem are rejected. If two nodes hold a device, the
+    earlier one keeps it until it is dropped. A node that draws other directions than the server
+    (see :meth:`unlike`) joins, but sends whole updates in place of coefficients.
 
-    ``bound`` says which devices each node may claim, by its id; None: any. ``settings`` is what
-    the run knows of the problem, which a node with other settings refuses. A node whose generator
-    draws other directions than the server's is taken, but not for coefficients: ``unlike``.
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid.
+    ttl : float
+        The lifetime of a message in seconds.
+    bound : mapping, optional
+        The devices that each node may hold, by the node's id. By default a node may hold any.
+    settings : mapping, optional
+        The run's settings of the problem. A node with other settings rejects the greeting.
     """
 
     def __init__(
@@ -38,26 +69,30 @@ class NodeRegistry:
     ) -> None:
         self._grid, self._ttl, self._bound = grid, ttl, bound
         self._settings = settings or {}
-        self._nodes: dict[int, wire.Hello] = {}
-        self._greeted: dict[str, int] = {}
-        self.refused: dict[int, str] = {}  # the nodes that were not taken, and why
-        self._owners: dict[int, int] = {}  # the node of each device that has one
-        self.problem: wire.Hello | None = None  # once it is settled
-        self.sizes: dict[int, int] = {}  # of every device heard of so far, as its node reported it
+        self._nodes: dict[int, Hello] = {}
+        self._greeted: dict[str, int] = {}  # nodes by the id of the greeting
+        self._owners: dict[int, int] = {}  # the node of each device
+        self.refused: dict[int, str] = {}  # rejected nodes, and the reasons
+        self.problem: Hello | None = None  # set by :meth:`settle`
+        self.sizes: dict[int, int] = {}  # samples of every device introduced so far
 
     def look(self) -> None:
-        """Bring the list of nodes up to date."""
+        """Update the list of nodes: drop those that left, greet and admit new ones."""
         present = set(self._grid.get_node_ids())
         for gone in [node for node in self._nodes if node not in present]:
             self.drop(gone, "it has disconnected")
         for gone in self.refused.keys() - present:
             del self.refused[gone]
         known = self._nodes.keys() | set(self._greeted.values()) | self.refused.keys()
-        self._greet(sorted(present - known))
+        if new := sorted(present - known):
+            content = protocol.greeting(self._settings)
+            greetings = [Message(content, node, protocol.HELLO, ttl=self._ttl) for node in new]
+            ids = self._grid.push_messages(greetings)
+            self._greeted.update({i: n for i, n in zip(ids, new, strict=True) if i})
         if self._greeted:
             for reply in self._grid.pull_messages(list(self._greeted)):
                 node = self._greeted.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:  # else it comes a second time
+                if node is not None:  # else the reply was received before
                     self._admit(node, reply)
 
     def __contains__(self, node: int) -> bool:
@@ -65,41 +100,41 @@ class NodeRegistry:
 
     @property
     def complete(self) -> bool:
-        """Whether everybody who was greeted has answered."""
+        """Whether every greeted node has replied."""
         return not self._greeted
 
-    def elected(self) -> tuple[wire.Hello, int] | None:
-        """Return the problem that most nodes tell, the earlier of two, and how many hold it.
+    def elected(self) -> tuple[Hello, int] | None:
+        """Return the problem that most nodes introduce, and how many devices hold it.
 
-        How many is in devices.
+        If two problems have as many nodes, the earlier one is elected.
         """
         votes = Counter(each.shape for each in self._nodes.values() if each.held)
         wanted = max(votes, key=votes.__getitem__, default=None)
         agreed = [each for each in self._nodes.values() if each.shape == wanted]
         return (agreed[0], len(set().union(*(each.held for each in agreed)))) if agreed else None
 
-    def settle(self, problem: wire.Hello) -> None:
-        """Take only nodes with this problem from now on."""
+    def settle(self, problem: Hello) -> None:
+        """Reject all nodes with another problem, now and later."""
         self.problem = problem
         for node, introduction in list(self._nodes.items()):
             if introduction.shape != problem.shape:
                 del self._nodes[node]
-                self._refuse(node, _another(introduction, problem))
+                self._reject(node, _difference(introduction, problem))
         self.sizes.clear()
-        self._deal()
+        self._assign_devices()
 
     def drop(self, node: int, reason: str) -> None:
-        """Drop a node until it answers a greeting again."""
+        """Drop a node until it replies to a greeting again."""
         if self._nodes.pop(node, None) is not None:
-            self._deal()
-            log.warning("node %d is dropped: %s", node, one_line(reason))
+            self._assign_devices()
+            log.warning("node %d is dropped: %s", node, short_line(reason))
 
     def unlike(self, node: int) -> bool:
-        """Tell whether a node's generator draws other directions than the server's."""
+        """Return whether a node draws other directions than the server."""
         return node in self._nodes and self._nodes[node].checksum != directions_checksum()
 
     def homes(self, devices: Iterable[int]) -> dict[int, list[int]]:
-        """Return the nodes that these devices live on, with the devices of each, in order."""
+        """Return the nodes of these devices, with the devices of each in ascending order."""
         found: dict[int, list[int]] = {}
         for device in sorted(devices):
             if device in self._owners:
@@ -108,109 +143,90 @@ class NodeRegistry:
 
     def provides(self, capability: str) -> bool:
         """Return whether the problem of most nodes has a capability, by its name."""
-        return 2 * sum(capability in each.offers for each in self._nodes.values()) > len(
-            self._nodes
-        )
-
-    def _greet(self, nodes: list[int]) -> None:
-        said = wire.greeting(self._settings)
-        messages = [Message(said, node, wire.HELLO, ttl=self._ttl) for node in nodes]
-        if messages:
-            ids = self._grid.push_messages(messages)
-            self._greeted.update({i: n for i, n in zip(ids, nodes, strict=True) if i})
+        votes = sum(capability in each.offers for each in self._nodes.values())
+        return 2 * votes > len(self._nodes)
 
     def _admit(self, node: int, reply: Message) -> None:
         try:
-            if reply.has_error():
-                raise Malformed(failure(reply))
-            refusal = wire.read_refusal(reply.content)
-            if refusal is not None:
-                raise Malformed(worded(refusal))
-            introduction = wire.read_hello(reply.content)
-            self._check(node, introduction)
-        except Malformed as error:
-            self._refuse(node, str(error))
-            if lost(reply):  # it may come back
+            introduction = self._read(node, reply)
+        except (Malformed, _NotAdmitted) as error:
+            self._reject(node, str(error))
+            if is_lost(reply):  # the node may return
                 del self.refused[node]
             return
-        log.info("node %d has joined with devices %s", node, shown(introduction.held))
+        log.info("node %d has joined with devices %s", node, device_ranges(introduction.held))
         if introduction.checksum != directions_checksum():
-            log.warning(
-                "node %d draws other directions than the server: it sends updates, never "
-                "coefficients",
-                node,
-            )
+            text = "node %d draws other directions than the server: it sends whole updates"
+            log.warning(text, node)
         taken = self._owners.keys() & introduction.held
         if taken:
-            log.warning("node %d: devices %s are another node's already", node, shown(taken))
+            log.warning("node %d: another node holds devices %s", node, device_ranges(taken))
         self._nodes[node] = introduction
         self._claim(node, introduction)
 
-    def _check(self, node: int, introduction: wire.Hello) -> None:
-        """Raise unless a node is one of this federation, and claims no more than its devices."""
+    def _read(self, node: int, reply: Message) -> Hello:
+        """Return the introduction of a node of this federation, or raise."""
+        if reply.has_error():
+            raise _NotAdmitted(flower_failure(reply))
+        refusal = protocol.read_refusal(reply.content)
+        if refusal is not None:
+            raise _NotAdmitted(str(explain(refusal)))
+        introduction = protocol.read_hello(reply.content)
         if introduction.version != __version__:
-            raise Malformed(f"it has fedzo {introduction.version}, not {__version__}")
+            raise _NotAdmitted(f"it has fedzo {introduction.version}, not {__version__}")
         if self.problem is not None and introduction.shape != self.problem.shape:
-            raise Malformed(_another(introduction, self.problem))
+            raise _NotAdmitted(_difference(introduction, self.problem))
         if self._bound is not None:
             if node not in self._bound:
-                raise Malformed("no devices are bound to it")
+                raise _NotAdmitted("no devices are bound to it")
             strange = set(introduction.held) - set(self._bound[node])
             if strange:
-                raise Malformed(f"devices {shown(strange)} are not bound to it")
+                raise _NotAdmitted(f"devices {device_ranges(strange)} are not bound to it")
+        return introduction
 
-    def _claim(self, node: int, introduction: wire.Hello) -> None:
+    def _claim(self, node: int, introduction: Hello) -> None:
         for device, size in zip(introduction.held, introduction.sizes, strict=True):
             if self._owners.setdefault(device, node) == node:
                 self.sizes[device] = size
 
-    def _deal(self) -> None:
-        """Say anew which device is whose."""
+    def _assign_devices(self) -> None:
+        """Compute again which node holds each device."""
         self._owners.clear()
         for node, introduction in self._nodes.items():
             self._claim(node, introduction)
 
-    def _refuse(self, node: int, reason: str) -> None:
-        self.refused[node] = one_line(reason)
-        log.warning("node %d is not taken: %s", node, self.refused[node])
+    def _reject(self, node: int, reason: str) -> None:
+        self.refused[node] = short_line(reason)
+        log.warning("node %d is rejected: %s", node, self.refused[node])
 
 
-def _another(introduction: wire.Hello, right: wire.Hello) -> str:
+class _NotAdmitted(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """A node cannot join the run."""
+
+
+def _difference(introduction: Hello, right: Hello) -> str:
     if (introduction.dim, introduction.devices) == (right.dim, right.devices):
-        return f"its problem is another one, {introduction.fingerprint}, not {right.fingerprint}"
+        return f"it has another problem, {introduction.fingerprint}, not {right.fingerprint}"
     return (
         f"its problem has dim={introduction.dim} and devices={introduction.devices}, "
         f"not {right.dim} and {right.devices}"
     )
 
 
-def worded(refusal: str) -> str:
-    """Return a node's reason for the server's log."""
-    words, reference = reasons.read(refusal)
-    return f"{words} ({reference} in its log)" if reference else words
+def flower_failure(reply: Message) -> str:
+    """Return Flower's error code of a reply, without the text, which another machine wrote."""
+    return f"the node failed with Flower's error {reply.error.code}"
 
 
-def failure(reply: Any) -> str:
-    """Return what Flower says of a node that failed; not its text, which may be anything."""
-    return f"the node failed, with Flower's error {reply.error.code}"
+def is_lost(reply: Message) -> bool:
+    """Return whether a reply comes from Flower, because the node or its reply is gone."""
+    return bool(reply.has_error() and reply.error.code in _GONE)
 
 
-def lost(reply: Any) -> bool:
-    """Tell whether a reply says that its node is gone, rather than what the node said."""
-    from flwr.common.constant import ErrorCode
+def device_ranges(devices: Iterable[int]) -> str:
+    """Return a set of devices as text.
 
-    gone = (
-        ErrorCode.NODE_UNAVAILABLE,
-        ErrorCode.MESSAGE_UNAVAILABLE,
-        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-    )
-    return bool(reply.has_error() and reply.error.code in gone)
-
-
-def shown(devices: Iterable[int]) -> str:
-    """Word a set of devices.
-
-    >>> shown([0, 1, 2, 5, 7, 8])
+    >>> device_ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
     runs: list[list[int]] = []
@@ -220,3 +236,196 @@ def shown(devices: Iterable[int]) -> str:
         else:
             runs.append([device])
     return ", ".join("-".join(map(str, run)) for run in runs) or "none"
+
+
+class Requests:
+    """Sends messages to the nodes of devices and collects the replies.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid.
+    settings : FlowerSettings
+        The quorum and the times to wait.
+    problem : mapping
+        The run's settings of the problem.
+    warn : callable
+        Called like a logger when devices are dropped.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        settings: FlowerSettings,
+        problem: Mapping[str, Any],
+        warn: Callable[..., None] = log.warning,
+    ) -> None:
+        self.grid, self.settings, self._warn = grid, settings, warn
+        self.downlink: Downlink | None = None  # set if nodes replay the rounds
+        self.dropped: list[DroppedDevice] = []
+        self.sent: list[Message] = []  # in the last round
+        self.received: list[Message] = []
+        self._ttl = settings.patience + settings.grace
+        self.registry = NodeRegistry(grid, self._ttl, read_bindings(settings.bindings), problem)
+
+    def gather(self) -> Hello:
+        """Wait for all connected nodes and a quorum of the devices.
+
+        When the quorum is there, wait up to ``grace`` seconds for the others.
+        """
+        wait = _Wait(self.settings)
+        while True:
+            self.registry.look()
+            elected, enough = self.registry.elected(), False
+            state = "no device has joined"
+            if elected is not None:
+                problem, there = elected
+                needed = self.settings.needed(problem.devices)
+                enough = there >= needed
+                state = f"{there} of {problem.devices} devices have joined, {needed} are needed"
+                everyone = there == problem.devices and self.registry.complete
+                if everyone or (enough and wait.grace_is_over()):
+                    self.registry.settle(problem)
+                    return problem
+            for node, reason in list(self.registry.refused.items())[:1]:
+                state += f", and node {node} is rejected: {reason}"
+            wait.pause(enough, state)
+
+    def ask(self, kind: str, devices: Sequence[int], content: Write, read: Read) -> dict[int, Any]:
+        """Ask the nodes of these devices; return the results by device.
+
+        Wait for all devices. When a quorum has replied, wait up to ``grace`` seconds more, and only
+        for connected nodes. Devices that fail or are missing then are dropped from the request.
+        Nodes that return in the meantime are asked again.
+        """
+        found: dict[int, Any] = {}
+        missing, in_flight = dict.fromkeys(devices, "not on any connected node"), InFlight()
+        need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
+        while missing:
+            if wait.time_to_look():
+                self.registry.look()
+                for i, (node, asked) in list(in_flight.items()):
+                    if node not in self.registry:
+                        del in_flight[i]
+                        missing.update(dict.fromkeys(asked, "the node was lost"))
+            idle = missing.keys() - {i for _, asked in in_flight.values() for i in asked}
+            self._send(kind, self.registry.homes(idle), content, in_flight)
+            for node, asked, reply in self._replies(kind, in_flight):
+                results = self._results(node, asked, reply, read)
+                for device in asked:
+                    if device not in results:
+                        missing[device] = "the node was lost"
+                        continue
+                    del missing[device]
+                    if not isinstance(results[device], str):
+                        found[device] = results[device]
+                self.leave_out({i: why for i, why in results.items() if isinstance(why, str)})
+            enough = len(devices) - len(missing) >= need
+            expected = in_flight or self.registry.homes(missing)  # now, or asked again
+            if not missing or (enough and (not expected or wait.grace_is_over())):
+                break
+            state = f"{len(devices) - len(missing)} of {len(devices)} devices have replied"
+            wait.pause(enough, state, at_work=bool(in_flight))
+        late = f"no reply within the {self.settings.grace:g} s grace period"
+        for node, asked in in_flight.values():
+            self.registry.drop(node, late)
+            missing.update(dict.fromkeys(asked, late))
+        self.leave_out(missing)
+        return found
+
+    def leave_out(self, why: Mapping[int, str]) -> None:
+        """Drop devices from the round: log it, and keep the reasons for the history."""
+        for reason in dict.fromkeys(why.values()):
+            devices = [i for i, own in why.items() if own == reason]
+            who = "device %s is" if len(devices) == 1 else "devices %s are"
+            explanation = explain(reason)
+            self._warn(f"{who} dropped: %s", device_ranges(devices), str(explanation))
+            self.dropped += [DroppedDevice(device, explanation.words) for device in devices]
+
+    def _send(
+        self, kind: str, homes: dict[int, list[int]], content: Write, in_flight: InFlight
+    ) -> None:
+        messages = [
+            Message(content(node, own), node, kind, ttl=self._ttl) for node, own in homes.items()
+        ]
+        if messages:
+            self.sent += messages if kind == protocol.TRAIN else []
+            ids = self.grid.push_messages(messages)
+            for i, (node, own) in zip(ids, homes.items(), strict=True):
+                if i:
+                    in_flight[i] = (node, own)
+                else:
+                    self.registry.drop(node, "no message can be sent to it")
+
+    def _replies(self, kind: str, in_flight: InFlight) -> Iterator[tuple[int, list[int], Message]]:
+        if not in_flight:
+            return
+        for reply in self.grid.pull_messages(list(in_flight)):
+            known = in_flight.pop(reply.metadata.reply_to_message_id, None)
+            if known is not None:  # else it is late, or was received before
+                self.received += [reply] if kind == protocol.TRAIN else []
+                yield *known, reply
+
+    def _results(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:
+        """Return the result of each device that was asked; an empty one means: ask again."""
+        if is_lost(reply):
+            self.registry.drop(node, "Flower has lost it")
+            return {}
+        if reply.has_error():
+            return dict.fromkeys(asked, flower_failure(reply))
+        try:
+            refusal = protocol.read_refusal(reply.content)
+            if refusal is not None:
+                return dict.fromkeys(asked, refusal)
+            where = read_behind(reply.content)
+            if where is not None:
+                again = self.downlink is not None and self.downlink.behind(node, where)
+                return {} if again else dict.fromkeys(asked, "the node cannot replay the run")
+            results = read(reply.content, asked)
+            if self.downlink is not None:
+                self.downlink.reached(node)
+        except Exception as error:  # a decoder can raise anything on another machine's bytes
+            return dict.fromkeys(asked, f"the node's reply is malformed: {error}")
+        return {i: results.get(i, "the node did not reply for it") for i in asked}
+
+
+class _Wait:
+    """The time spent waiting, with and without a quorum."""
+
+    def __init__(self, settings: FlowerSettings) -> None:
+        self._settings, self._began = settings, time.monotonic()
+        self._enough_since: float | None = None
+        self._look_at = self._warned_at = self._began
+        self._pause = 0.002
+
+    def time_to_look(self) -> bool:
+        """Return True about once per second, when the list of nodes is to be updated."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + 1
+        return True
+
+    def grace_is_over(self) -> bool:
+        """Return whether the grace period after the quorum is over."""
+        if self._enough_since is None:
+            self._enough_since = time.monotonic()
+        return time.monotonic() - self._enough_since >= self._settings.grace
+
+    def pause(self, enough: bool, state: str, at_work: bool = False) -> None:
+        """Sleep a little longer each time; without a quorum, warn, and finally raise Halted.
+
+        Warn less often while nodes are at work on a reply.
+        """
+        now = time.monotonic()
+        if not enough:
+            self._enough_since = None
+            limit = self._settings.patience
+            if now - self._began >= limit:
+                raise Halted(f"no quorum within {limit:g} s: {state}", code="no-quorum")
+            if now - self._warned_at >= (60 if at_work else 10):
+                left = limit - (now - self._began)
+                log.warning("waiting for a quorum, %.0f s at most: %s", left, state)
+                self._warned_at = now
+        time.sleep(self._pause)
+        self._pause = min(1.3 * self._pause, 0.2)

@@ -1,34 +1,50 @@
-"""The server's app: a run of an experiment over whoever is connected."""
+"""The server's app: run an experiment over the connected nodes.
+
+Flower's run configuration is flat, in kebab case, and has no null. A dotted key stands for a table
+and a key of a fedzo configuration, with ``_`` for ``-``: ``algorithm.local-steps`` is the key
+``local_steps`` of ``[algorithm]``. An empty string leaves a setting at its default. ``config``
+names a configuration to start from, a file or a shipped one. Flower rejects keys that the app does
+not declare, without naming them. So the declared key ``set`` takes any others, in the form of
+``fedzo run --set``.
+"""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedzo.config.experiment import Experiment
+from fedzo.config.experiment import Experiment, merge_changes, parse_overrides
 from fedzo.core.files import as_toml
-from fedzo.errors import Halted, InvalidValue, naming
-from fedzo.flower.app_config import experiment_of
+from fedzo.core.objective import Objective
+from fedzo.errors import Halted, InvalidValue, UsageError, naming, shown
+from fedzo.flower.errors import log
 from fedzo.flower.federation import FlowerFederation
-from fedzo.flower.reasons import log
+from fedzo.problems import PROBLEMS
 from fedzo.runs.loop import run_job
 from fedzo.runs.result import Progress, Result
+
+APP_KEYS = ("config", "run-dir", "resume", "set")  # for the app, not for the experiment
+HELD_BY_NODES = "Flower's nodes hold its problem"
 
 
 def make_server_app(config: Experiment | None = None) -> ServerApp:
     """Return the ServerApp that runs an experiment.
 
-    The server holds no data and makes no problem: the dimension, the start, the losses and the
-    metrics come from the nodes. Of the run's configuration it reads ``run-dir``, a folder on
-    the server for the run's files, and ``resume``, which resumes from its checkpoint.
+    The server holds no data and makes no problem. The dimension, the start, the losses and the
+    metrics come from the nodes. Two keys of the run's configuration are for the server:
+    ``run-dir``, a folder on the server for the run's files, and ``resume``, which continues from
+    the checkpoint in that folder.
 
     Parameters
     ----------
     config : Experiment, optional
-        What to run; None: what the app's run configuration says.
+        The experiment; by default that of the app's run configuration.
 
     Examples
     --------
@@ -48,12 +64,7 @@ def make_server_app(config: Experiment | None = None) -> ServerApp:
         resume = context.run_config.get("resume", False)
         if not isinstance(resume, bool):
             raise InvalidValue("resume", resume, "true or false")
-        result = run_on(
-            grid,
-            experiment,
-            Path(folder) if folder else None,
-            resume=resume,
-        )
+        result = run_on(grid, experiment, Path(folder) if folder else None, resume=resume)
         log.info("%s: f(x) = %.6g", result.message, result.fun)
         if not result.success:
             raise Halted(result.message)  # so that Flower lists the run as failed
@@ -65,9 +76,14 @@ def run_on(
     grid: Grid, experiment: Experiment, run_dir: Path | None = None, resume: bool = False
 ) -> Result:
     """Run an experiment over the nodes of a grid."""
-    options = experiment.options
+    plain = as_toml({"problem": experiment.tables["problem"]})["problem"]
+    problem = {k: v for k, v in plain.items() if k not in ("name", "python_only")}
     federation = FlowerFederation(
-        grid, options.seed, experiment.uplink, experiment.flower, _said(experiment)
+        grid,
+        experiment.options.seed,
+        experiment.uplink,
+        experiment.flower,
+        {**problem, "seed": experiment.options.data_seed},
     )
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
         job, x0 = experiment.job(run_dir, resume, log_progress), federation.initial()
@@ -76,14 +92,50 @@ def run_on(
 
 
 def log_progress(progress: Progress) -> None:
-    """Log how far a run has come."""
+    """Log the round of a run, and its loss after an evaluation."""
     record = progress.record
     loss = "" if record is None else f", f(x) = {record['train_loss']:.6g}"
     log.info("round %d of %d%s", progress.round, progress.rounds, loss)
 
 
-def _said(experiment: Experiment) -> dict[str, Any]:
-    """Return what a run says of the problem's settings."""
-    plain = as_toml({"problem": experiment.tables["problem"]})["problem"]
-    said = {k: v for k, v in plain.items() if k not in ("name", "python_only")}
-    return {**said, "seed": experiment.options.data_seed}
+def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
+    """Return the experiment that a run configuration describes.
+
+    >>> settings = {"config": "quadratic", "algorithm.local-steps": 2, "run.target": ""}
+    >>> experiment_of(settings).algorithm.local_steps
+    2
+    >>> experiment_of({**settings, "set": "run.rounds=7 algorithm.directons=3"})
+    Traceback (most recent call last):
+    fedzo.errors.UsageError: algorithm.directons = 3: unknown key (did you mean 'directions'?); ...
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in run_config.items():
+        if key in APP_KEYS or value == "":
+            continue
+        table, dot, name = key.replace("-", "_").partition(".")
+        if not dot:
+            text = f"{key} = {shown(value)}: must be a table and a key, like run.rounds"
+            raise UsageError(text, code="not-table-and-key")
+        tables.setdefault(table, {})[name] = value
+    pairs = (each.partition("=") for each in shlex.split(str(run_config.get("set", ""))))
+    more = parse_overrides(k.replace("-", "_") + equals + v for k, equals, v in pairs)
+    if "name" in more.get("problem", {}):
+        text = "set: give problem.name as a separate key, because the nodes read it too"
+        raise UsageError(text, code="problem-name-in-set")
+    tables = merge_changes(tables, more)
+    problem = tables.get("problem", {})
+    if ":" not in str(problem.get("name")):
+        return _resolve(run_config.get("config"), tables)
+    # A custom problem of the nodes: the server imports no code of it.
+    stand_in = {**tables, "problem": {"name": next(iter(PROBLEMS))}}
+    made = _resolve(run_config.get("config"), stand_in)
+    described = {**made.tables, "problem": {**problem, "python_only": HELD_BY_NODES}}
+    return replace(made, tables=described, problem=_held_by_nodes)
+
+
+def _resolve(source: Any, tables: Mapping[str, Mapping[str, Any]]) -> Experiment:
+    return Experiment.load(str(source), tables) if source else Experiment.resolve(tables)
+
+
+def _held_by_nodes() -> Objective:
+    raise UsageError(HELD_BY_NODES, code="python-only")

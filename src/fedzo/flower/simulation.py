@@ -1,53 +1,65 @@
-"""A run on Flower's simulation engine: every node a virtual one, on Ray, on this machine."""
+"""Runs without real nodes: on Flower's simulation engine (Ray), or by direct calls.
+
+The workers of a simulation import this module to make their problem. It must not import Flower's
+simulation engine on import, or they would wait for themselves.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import shutil
 import signal
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, lru_cache, partial
+from tempfile import mkdtemp
 from types import FrameType
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as Proto
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation.run_simulation import _run_simulation as run_engine
-from flwr.supercore.telemetry import EventType
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedzo.config.experiment import Experiment
 from fedzo.core.files import as_toml
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, meter_of
 from fedzo.errors import FedzoError, UsageError
-from fedzo.flower import wire
-from fedzo.flower.app_config import ProblemOf
+from fedzo.flower import protocol
 from fedzo.flower.client import make_client_app
+from fedzo.flower.errors import short_line
 from fedzo.flower.federation import FlowerFederation
-from fedzo.flower.reasons import one_line
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Backend, Drive
 from fedzo.runs.result import Result
 
 log = logging.getLogger("fedzo")
 
-_NO_HURRY = 1e6  # seconds: a virtual node does not die, it only waits for its turn
+_SERVER = 0  # an id that no node has
+_NO_HURRY = 1e6  # seconds: a virtual node does not fail, it waits for a free core
 
-# Ray reads these when it is imported, which is when the engine starts.
+# Ray reads these on import, when the engine starts.
 _RAY_ENVIRONMENT = {
-    # Ray's ports ask for no password, and whoever reaches one can run code. Where it makes no
-    # clusters, as on some systems, it listens on 127.0.0.1 only, and so it shall on all.
+    # Ray's ports need no password, and code sent to one is run. Without clusters, the default on
+    # some systems, Ray listens on 127.0.0.1 only. This makes it the default on all.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # the workers are the run, not its background
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a warning asks for
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as a warning asks
 }
 
-# One core for a node.
+# One core per node.
 _RAY: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     "init_args": {"log_to_driver": False},
@@ -57,18 +69,19 @@ _RAY: dict[str, Any] = {
 def simulation(experiment: Experiment) -> Backend:
     """Return the engine that runs an experiment on Flower's simulation.
 
-    The devices are dealt out to ``experiment.flower.nodes`` virtual nodes, all of which are
-    waited for, whatever ``quorum``, ``grace`` and ``patience`` say. Node and server are the same
-    person here: nothing is clipped, nodes have no limits, and a failure is told in full, for the
-    first time, by a warning of the logger ``fedzo``.
+    The devices are split over ``experiment.flower.nodes`` virtual nodes. The run waits for all of
+    them; ``quorum``, ``grace`` and ``patience`` are ignored. Node and server are one process, so
+    nothing is clipped, nodes have no limits, and the logger ``fedzo`` warns once of each failure,
+    with its full text.
     """
 
     def run(job: Job, objective: Objective, drive: Drive) -> Result:
         meter = meter_of(objective)
         if meter is not None and meter.max_queries is not None:
             raise UsageError(
-                f"a budget of {meter.max_queries:,} queries is kept within one process, and "
-                "Flower's nodes are several: limit run.rounds instead"
+                f"a budget of {meter.max_queries:,} queries needs a single process, but Flower's "
+                "nodes are several: limit run.rounds instead",
+                code="budget-on-flower",
             )
         return _on_ray(experiment, job, drive)
 
@@ -76,10 +89,13 @@ def simulation(experiment: Experiment) -> Backend:
 
 
 def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
-    """Drive the rounds; the engine has the server's part on a thread of its own.
+    """Drive the rounds: the engine runs the server on another thread.
 
-    An interrupt of this one ends it in order.
+    An interrupt of this thread ends the run with a checkpoint.
     """
+    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.supercore.telemetry import EventType
+
     interrupted = threading.Event()
     outcome: list[Result | BaseException] = []
     app = ServerApp()
@@ -88,26 +104,26 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
     def main(grid: Grid, context: Context) -> None:
         try:
             federation = FlowerFederation(
-                _Watched(grid, interrupted),
+                cast(Grid, _Watched(grid, interrupted)),
                 job.options.seed,
                 job.uplink,
                 replace(experiment.flower, quorum=1.0, patience=_NO_HURRY, clip=False),
-                warn=WarnOnce(log.warning),
+                warn=cache(log.warning),  # once for the same devices and error
             )
             outcome.append(drive(federation))
-        except BaseException as error:  # to be raised where the caller is
+        except BaseException as error:  # raised in the caller's thread
             outcome.append(error)
 
     client_app = make_client_app(
-        ProblemOf(json.dumps(as_toml(job.tables))),
+        partial(_problem, json.dumps(as_toml(job.tables))),
         algorithms=[type(job.algorithm)],
         guarded=False,
     )
     with _quiet(), _noted(interrupted):
         try:
-            # What `flwr run` has its simulation process call. Flower's own function for Python is
-            # deprecated, and the command takes a packaged app rather than a problem in hand.
-            run_engine(
+            # The function behind `flwr run`. Flower's public function is deprecated, and the
+            # command needs a packaged app.
+            _run_simulation(
                 server_app=app,
                 client_app=client_app,
                 num_supernodes=experiment.flower.nodes or cores(),
@@ -115,14 +131,15 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
                 exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
             )
         except KeyboardInterrupt:
-            interrupted.set()  # where no signal said so
+            interrupted.set()  # if there was no signal
             _wait_for(outcome)
         except Exception as error:
             if not outcome:
-                why = one_line(str(error.__cause__ or error))
-                raise FedzoError(f"Flower's simulation engine failed: {why}") from error
+                why = short_line(str(error.__cause__ or error))
+                text = f"Flower's simulation engine failed: {why}"
+                raise FedzoError(text, code="simulation") from error
     if not outcome:
-        raise FedzoError("Flower's simulation engine ended before the run did")
+        raise FedzoError("Flower's simulation engine ended before the run did", code="simulation")
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
@@ -130,9 +147,9 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
 
 @contextmanager
 def _noted(interrupted: threading.Event) -> Iterator[None]:
-    """Note an interrupt at once: the engine ends its workers before it lets anybody know.
+    """Note an interrupt at once: the engine ends its workers before it raises.
 
-    What they answer then must not be taken for a round with devices that failed.
+    Their last replies must not look like a round with failed devices.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -152,10 +169,9 @@ def _noted(interrupted: threading.Event) -> Iterator[None]:
 
 
 def _wait_for(outcome: list[Any]) -> None:
-    """Wait for the end of the run, which has been told to end.
+    """Wait for the interrupted run to end.
 
-    The engine starts the run some seconds after itself: if not even that has happened, then
-    an interrupt has come before.
+    The engine starts the run after some seconds. An interrupt before that has no run to wait for.
     """
     deadline = time.monotonic() + 20
     while not outcome:
@@ -164,44 +180,14 @@ def _wait_for(outcome: list[Any]) -> None:
         time.sleep(0.05)
 
 
-class WarnOnce:
-    """Warns of everything for the first time only.
+class _Watched:
+    """A grid that raises if the main thread was interrupted, or if a node cannot make its problem.
 
-    >>> said = []
-    >>> warn = WarnOnce(lambda text, *words: said.append(text % words))
-    >>> warn("device %d is left out", 3), warn("device %d is left out", 3), said
-    (None, None, ['device 3 is left out'])
-    """
-
-    def __init__(self, warn: Callable[..., None]) -> None:
-        self._warn, self._said = warn, set[Any]()
-
-    def __call__(self, *words: Any) -> None:
-        """Warn, unless these words were said before."""
-        if words not in self._said:
-            self._said.add(words)
-            self._warn(*words)
-
-
-class _Watched(Grid):
-    """A grid whose user is interrupted when the main thread was, or when a node cannot begin.
-
-    The virtual nodes are all there will ever be: one that cannot even make the problem is not
-    worth waiting for.
+    No other nodes will connect, so there is no use in waiting for a quorum.
     """
 
     def __init__(self, grid: Grid, interrupted: threading.Event) -> None:
         self._grid, self._interrupted = grid, interrupted
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    def create_message(self, *arguments: Any, **keywords: Any) -> Message:
-        return self._grid.create_message(*arguments, **keywords)
 
     def get_node_ids(self) -> Iterable[int]:
         self._check()
@@ -216,18 +202,13 @@ class _Watched(Grid):
         replies = list(self._grid.pull_messages(message_ids))
         self._check()
         for reply in replies:
-            if reply.metadata.message_type == wire.HELLO:
+            if reply.metadata.message_type == protocol.HELLO:
                 failed = reply.has_error()
-                why = str(reply.error.reason) if failed else wire.read_refusal(reply.content)
+                why = str(reply.error.reason) if failed else protocol.read_refusal(reply.content)
                 if why is not None:
-                    raise FedzoError(f"a virtual node cannot begin: {one_line(why)}")
+                    text = f"a virtual node cannot make the problem: {short_line(why)}"
+                    raise FedzoError(text, code="cannot-begin")
         return replies
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        self._check()
-        return self._grid.send_and_receive(messages, timeout=timeout)
 
     def _check(self) -> None:
         if self._interrupted.is_set():
@@ -236,10 +217,7 @@ class _Watched(Grid):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the engine's chatter off the terminal.
-
-    Its errors too, which are tracebacks: what they mean is told in the run's own words.
-    """
+    """Silence the engine's log, errors too: the run reports them without tracebacks."""
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     engine = logging.getLogger("flwr")
@@ -249,3 +227,115 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         engine.setLevel(before)
+
+
+def _problem(tables: str, context: Context) -> Objective:
+    """Return the problem of a resolved configuration, given as JSON."""
+    return _resolved(tables)
+
+
+@lru_cache(maxsize=1)
+def _resolved(tables: str) -> Objective:  # once per process
+    return Experiment.resolve(json.loads(tables)).problem()
+
+
+class InProcessGrid(Grid):
+    """A grid in this process: nodes that reply when a message is pushed, one after another.
+
+    Messages are serialised and read back in both directions, as between hosts. It is for tests and
+    debuggers: a break point in a client's code is reached.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        The app of every node.
+    nodes : int
+        The number of nodes; node i has ``partition-id`` i.
+    run_config : mapping, optional
+        The run's configuration.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> InProcessGrid(ClientApp(), nodes=3).get_node_ids()
+    [1, 2, 3]
+    """
+
+    def __init__(
+        self, client_app: ClientApp, nodes: int, run_config: dict[str, Any] | None = None
+    ) -> None:
+        self.client_app = client_app
+        ledgers = f"file:{uuid4().hex}-{{}}?mode=memory&cache=shared"  # deleted with the grid
+        models = mkdtemp(prefix="fedzo-")
+        weakref.finalize(self, shutil.rmtree, models, ignore_errors=True)
+        # Flower's own engines set the sender, which every message needs.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, _SERVER, 1
+        self.contexts: dict[int, Context] = {}
+        for node in range(_SERVER + 1, nodes + 1):
+            ledger = ledgers.format(node)
+            config: dict[str, Any] = {"partition-id": node - 1, "num-partitions": nodes}
+            config |= {"ledger": ledger, "models": models}
+            self.contexts[node] = Context(1, node, config, RecordDict(), run_config or {})
+            # A ledger in memory exists while it is open.
+            connection = sqlite3.connect(ledger, uri=True, check_same_thread=False)
+            weakref.finalize(self, connection.close)
+        self._answers: dict[str, Message] = {}
+        self._run: Any = None
+
+    @property
+    def run(self) -> Any:
+        """Return the run that was set."""
+        return self._run
+
+    def set_run(self, run: Any) -> None:
+        """Set the run, which is not used here."""
+        self._run = run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the nodes' ids, 1, 2, ..."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Let the nodes reply; return the ids of the messages."""
+        ids = []
+        for message in messages:
+            ids.append(str(uuid4()))
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            reply = self.answer(travelled(message))
+            if reply is not None:
+                self._answers[ids[-1]] = travelled(reply)
+        return ids
+
+    def answer(self, message: Message) -> Message | None:
+        """Return the reply of the node that a message is for; None if there is no reply yet."""
+        context = self.contexts[message.metadata.dst_node_id]
+        try:
+            return self.client_app(message, context)
+        except Exception as error:  # as Flower itself does
+            return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to these messages."""
+        return [self._answers.pop(i) for i in message_ids if i in self._answers]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push messages and return the replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def travelled(message: Message) -> Message:
+    """Serialise a message and read it back."""
+    return message_from_proto(Proto.FromString(message_to_proto(message).SerializeToString()))

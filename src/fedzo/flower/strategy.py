@@ -1,25 +1,27 @@
-"""What a Flower user calls a strategy: an object with a ``start`` that runs the rounds."""
+"""A strategy for Flower users: an object whose ``start`` runs the rounds."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO
-from fedzo.errors import Halted, InvalidValue
-from fedzo.flower import wire
-from fedzo.flower.app_config import HELD_BY_NODES
+from fedzo.errors import Halted, InvalidValue, nearest, require
+from fedzo.flower.errors import log
 from fedzo.flower.federation import FlowerFederation
-from fedzo.flower.layout import Layout
-from fedzo.flower.reasons import log
-from fedzo.flower.server import log_progress
+from fedzo.flower.protocol import vector
+from fedzo.flower.server import HELD_BY_NODES, log_progress
 from fedzo.runs.loop import Job, run_job
 from fedzo.runs.minimize import checked_start
 from fedzo.runs.options import FlowerSettings, RunOptions
@@ -27,34 +29,88 @@ from fedzo.runs.registry import describe_job
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
 
+Array = NDArray[Any]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 @dataclass(frozen=True)
-class FedzoStrategy:
-    """Any of fedzo's algorithms, to be started in a ServerApp's ``main``.
+class Layout:
+    """Named arrays as one vector, and back.
 
-    It has the ``start`` of Flower's strategies, but not their four hooks: what a round asks
-    and how answers are put together is the algorithm's, and waiting follows ``settings``. How often
-    it evaluates and saves is said as in :class:`~fedzo.runs.options.RunOptions`.
+    The trained arrays are part of the vector, in their order. The others, such as a count of
+    batches, are unchanged.
+
+    Examples
+    --------
+    >>> arrays = {"weight": np.ones((2, 3), np.float32), "count": np.array(7)}
+    >>> layout = Layout.of(ArrayRecord({k: FlowerArray(v) for k, v in arrays.items()}))
+    >>> layout.vector().shape, layout.record(np.zeros(6))["weight"].numpy().shape
+    ((6,), (2, 3))
+    """
+
+    arrays: Mapping[str, Array]
+    trained: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: ArrayRecord, trainable: Sequence[str] | None = None) -> Layout:
+        """Return the layout of a record.
+
+        ``trainable`` are names or patterns of arrays; by default all arrays of floats.
+        """
+        arrays = {name: np.asarray(array.numpy()) for name, array in record.items()}
+        floats = [name for name, array in arrays.items() if np.issubdtype(array.dtype, np.floating)]
+        if not floats:
+            raise InvalidValue("initial_arrays", f"{len(arrays)} arrays", "arrays of floats")
+        for pattern in trainable or ():
+            allowed = f"the name or a pattern of an array of floats{nearest(pattern, floats)}"
+            fits = any(fnmatchcase(name, pattern) for name in floats)
+            require(fits, "trainable", pattern, allowed)
+        wanted = ["*"] if trainable is None else trainable
+        trained = (name for name in floats if any(fnmatchcase(name, one) for one in wanted))
+        return cls(arrays, tuple(trained))
+
+    def vector(self) -> Array:
+        """Return the trained arrays as one vector."""
+        return np.concatenate([self.arrays[name].reshape(-1) for name in self.trained])
+
+    def record(self, x: Array) -> ArrayRecord:
+        """Return a vector as a record with the same names, shapes and types."""
+        made, at = {}, 0
+        for name, array in self.arrays.items():
+            if name in self.trained:
+                own = x[at : at + array.size].reshape(array.shape).astype(array.dtype)
+                made[name], at = FlowerArray(np.ascontiguousarray(own)), at + array.size
+            else:
+                made[name] = FlowerArray(array)
+        return ArrayRecord(made)
+
+
+@dataclass(frozen=True)
+class FedzoStrategy:
+    """Runs any of fedzo's algorithms in the ``main`` of a ServerApp.
+
+    It has the ``start`` of Flower's strategies, but not their four hooks: the algorithm defines the
+    requests of a round and their aggregation, and ``settings`` the times to wait.
+    ``evaluate_every`` and ``checkpoint_every`` are those of
+    :class:`~fedzo.runs.options.RunOptions`.
 
     Parameters
     ----------
     algorithm : Algorithm
         ``FedZO()`` by default.
     uplink : Uplink
-        ``Ideal()`` by default; ``Seeds()`` has the nodes send coefficients only.
+        ``Ideal()`` by default. With ``Seeds()`` the nodes send coefficients only.
     seed : int
-        Names all randomness of the run.
+        The seed of all random draws.
     settings : FlowerSettings
-        Whom to wait for, and for how long.
+        The quorum and the times to wait.
     trainable : sequence of str, optional
-        Names, or patterns such as ``"head.*"``, of the arrays that the nodes' problem trains, where
-        ``initial_arrays`` has others of floats too: frozen layers, the statistics of batch norm.
+        Names, or patterns such as ``"head.*"``, of the arrays that the nodes train. It is needed if
+        ``initial_arrays`` has other arrays of floats: frozen layers, statistics of batch norm.
     run_dir : path, optional
         A folder on the server for the run's files.
     resume : bool
-        Resume from ``run_dir``'s checkpoint.
+        Continue from the checkpoint in ``run_dir``.
 
     Examples
     --------
@@ -91,64 +147,44 @@ class FedzoStrategy:
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run so many rounds.
+        """Run the rounds; return the final arrays and all metrics.
 
         Parameters
         ----------
         grid : Grid
-            As the ServerApp is given it.
+            The grid of the ServerApp's ``main``.
         initial_arrays : ArrayRecord, optional
-            Where to start: one vector, or a state_dict, whose arrays of floats are one vector, in
-            their order; what is returned has the same names and shapes. Without it, the problem's
-            own start, as a node has it.
+            The start: one vector, or a state_dict whose arrays of floats are joined to one vector,
+            in their order. The result has the same names and shapes. By default the start of the
+            nodes' problem.
         num_rounds : int
-            How many rounds to run.
+            The number of rounds.
         timeout : float, optional
-            Seconds that a quorum is waited for, in place of ``settings.patience``.
+            Seconds to wait for a quorum, in place of ``settings.patience``.
         train_config : ConfigRecord, optional
-            Numbers of the algorithm to be set for this run, by their names, such as
-            ``local-steps``; ``lr`` is its learning rate. A node takes nothing else from a run, so
-            whatever else is in it is left aside, with a warning.
+            Hyper-parameters of the algorithm for this run, such as ``local-steps``; ``lr`` is its
+            learning rate. Other keys are ignored with a warning, because a node accepts nothing
+            else from a run.
         evaluate_config : ConfigRecord, optional
-            Left aside, with a warning: nodes evaluate as their own configuration says.
+            Ignored with a warning: a node's own configuration defines its evaluations.
         evaluate_fn : callable, optional
             Evaluates a model on the server, after each evaluation by the nodes.
 
         Raises
         ------
         Halted
-            The run could not be finished, so that Flower lists it as failed; ``run_dir`` has
-            a checkpoint.
+            The run could not be finished. Flower lists it as failed; ``run_dir`` has a checkpoint.
         """
-        configured = replace(self, algorithm=self._with(train_config or {}))
-        _leave_aside("evaluate_config", evaluate_config or {})
-        configured.summary()
-        return configured._start(grid, initial_arrays, num_rounds, timeout, evaluate_fn)
-
-    def _with(self, train_config: Mapping[str, Any]) -> Algorithm:
-        """Return the algorithm with the numbers that Flower's users put into a configuration."""
-        given = {_field(key): (key, value) for key, value in train_config.items()}
-        numbers = {f.name for f in fields(cast(Any, self.algorithm))} - {"server"}
-        own = {name: value for name, (_, value) in given.items() if name in numbers}
-        _leave_aside("train_config", {k: v for name, (k, v) in given.items() if name not in own})
-        return cast(Algorithm, replace(cast(Any, self.algorithm), **own))
-
-    def _start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None,
-        num_rounds: int,
-        timeout: float | None,
-        evaluate_fn: EvaluateFn | None,
-    ) -> Result:
+        algorithm = self._with(train_config or {})
+        _warn_ignored("evaluate_config", evaluate_config or {})
+        log.info("fedzo: %s over %s, seed %s", algorithm, self.uplink, self.seed)
         settings = self.settings if timeout is None else replace(self.settings, patience=timeout)
         federation = FlowerFederation(grid, self.seed, self.uplink, settings)
-        layout = Layout.of(initial_arrays or wire.vector(federation.initial()), self.trainable)
+        layout = Layout.of(initial_arrays or vector(federation.initial()), self.trainable)
         x0 = checked_start(layout.vector())
         if x0.shape != (federation.dim,):
-            right = f"a vector of {federation.dim} numbers, as the nodes' problem has; trainable"
-            right += " names the arrays that it is made of"
-            raise InvalidValue("initial_arrays", f"{x0.size} numbers", right)
+            allowed = f"{federation.dim} numbers for the nodes' problem; trainable selects arrays"
+            raise InvalidValue("initial_arrays", f"{x0.size} numbers", allowed)
         result = Result()
 
         def watch(progress: Progress) -> None:
@@ -176,9 +212,9 @@ class FedzoStrategy:
             "devices": federation.devices,
             "python_only": HELD_BY_NODES,
         }
-        tables = describe_job(self.algorithm, self.uplink, options, problem)
+        tables = describe_job(algorithm, self.uplink, options, problem)
         job = Job(
-            algorithm=self.algorithm,
+            algorithm=algorithm,
             uplink=self.uplink,
             options=options,
             tables={**tables, "flower": asdict(self.settings)},
@@ -194,20 +230,19 @@ class FedzoStrategy:
         result.arrays = layout.record(found.x)
         return result
 
-    def summary(self) -> None:
-        """Log what will be run."""
-        log.info("fedzo: %s over %s, seed %s", self.algorithm, self.uplink, self.seed)
+    def _with(self, train_config: Mapping[str, Any]) -> Algorithm:
+        """Return the algorithm with the hyper-parameters of a configuration."""
+        names = {key: key.replace("-", "_") for key in train_config}
+        names = {key: "learning_rate" if name == "lr" else name for key, name in names.items()}
+        known = {f.name for f in fields(cast(Any, self.algorithm))} - {"server"}
+        _warn_ignored("train_config", [key for key, name in names.items() if name not in known])
+        own = {names[key]: value for key, value in train_config.items() if names[key] in known}
+        return cast(Algorithm, replace(cast(Any, self.algorithm), **own))
 
 
 _COST = ("participants", "queries", "uplink_bytes", "downlink_bytes", "channel_uses")
 
 
-def _field(key: str) -> str:
-    """Return what fedzo calls a number of a configuration of Flower's."""
-    name = key.replace("-", "_")
-    return "learning_rate" if name == "lr" else name
-
-
-def _leave_aside(which: str, given: Mapping[str, Any]) -> None:
-    if given:
-        log.warning("%s: %s are not for fedzo's nodes, and left aside", which, ", ".join(given))
+def _warn_ignored(which: str, keys: Collection[str]) -> None:
+    if keys:
+        log.warning("%s: ignored keys, unknown to fedzo's nodes: %s", which, ", ".join(keys))

@@ -35,7 +35,10 @@ import subprocess, sys
 for line in sys.stdin:
     subprocess.Popen([sys.executable, "-c", sys.argv[1], *line.split()])
 """
-LAUNCHER = "from fedzo.flower import warm; warm.IMPORTED = ('numpy',); warm.run('command:tell')"
+LAUNCHER = (
+    "import command; from fedzo.flower import allowlist;"
+    "allowlist.PRELOADED = ('numpy',); allowlist.prefork(command.tell)"
+)
 
 
 @pytest.fixture

@@ -1,0 +1,684 @@
+"""What a node allows: its configuration, limits and ledger, checked before it computes anything.
+
+A node's configuration comes from ``--node-config`` and from the TOML file on the node that its key
+``node-file`` names. A run cannot change it. A run chooses a problem by name among those that the
+node allows, and cannot make a node import a module or open a file.
+
+All limits have finite defaults that are wide enough for the examples. So no message can keep a node
+busy for weeks or fill its memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedzo.algorithms.base import ZerothOrder
+from fedzo.core.capabilities import OwnThreads
+from fedzo.core.engine import LocalEngine
+from fedzo.core.files import read_toml
+from fedzo.core.machine import cores
+from fedzo.core.objective import Objective, check_objective, is_plain, meter_of
+from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task, Update
+from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, require, shown
+from fedzo.flower.errors import ErrorCode, Rejected
+from fedzo.flower.privacy import Privacy, Private
+from fedzo.flower.protocol import settings_digest
+from fedzo.flower.state_cache import StateCache
+from fedzo.problems import FunctionObjective
+from fedzo.runs.registry import make, maker
+
+Problems = Mapping[str, Mapping[str, Any]]
+Ask = Callable[[Objective, int], Any]
+
+MOST_DEVICES = 10**7
+OVERHEAD = 2**28  # bytes for Python and its threads, besides the message's own
+
+_TABLES = ("limits", "privacy", "problem", "problems")
+_PLAIN = ("devices", "ledger", "models", "apps", "partition-id", "num-partitions", "node-file")
+
+
+# ------------------------------------------------------------------------------------- devices
+
+
+def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
+    """Return which of N devices are on a node.
+
+    >>> held_devices({"devices": "0-2,7"}, 10)
+    [0, 1, 2, 7]
+    >>> held_devices({"partition-id": 1, "num-partitions": 3}, 10)
+    [4, 5, 6]
+    """
+    text, part = node_config.get("devices"), node_config.get("partition-id")
+    if text is not None:
+        return parse_devices(str(text), devices)
+    parts = node_config.get("num-partitions")
+    if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
+        raise UsageError(
+            'a node needs its devices in --node-config: devices="0-3,7", or partition-id=0 '
+            "num-partitions=3",
+            code="no-devices",
+        )
+    return [int(i) for i in np.array_split(np.arange(devices), parts)[part]]
+
+
+def parse_devices(text: str, most: int = MOST_DEVICES) -> list[int]:
+    """Return the devices of a list like ``0-2,7``; all must be below ``most``.
+
+    >>> parse_devices("0-2, 7")
+    [0, 1, 2, 7]
+    """
+    found: set[int] = set()
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        try:
+            span = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            span = range(0)
+        require(len(span) > 0, "devices", piece, "numbers and ranges like 0-3,7")
+        require(span.stop <= most, "devices", piece, f"below {most:,}, the number of devices")
+        found.update(span)
+    return sorted(found)
+
+
+def read_bindings(file: str | None) -> Mapping[int, frozenset[int]] | None:
+    """Return the devices that each node may hold, by the node's id; None: no file, any devices.
+
+    ``flwr supernode register`` prints the id of a node's key.
+
+    >>> from tempfile import NamedTemporaryFile
+    >>> with NamedTemporaryFile("w") as file:
+    ...     _ = file.write('1234 = "0-2,7"')
+    ...     _ = file.seek(0)
+    ...     read_bindings(file.name)
+    {1234: frozenset({0, 1, 2, 7})}
+    """
+    if file is None:
+        return None
+    lines = read_toml(Path(file))
+    try:
+        return {int(node): frozenset(parse_devices(str(own))) for node, own in lines.items()}
+    except ValueError as error:
+        allowed = f'a file with lines like 1234 = "0-2,7", a node and its devices: {error}'
+        raise InvalidValue("bindings", file, allowed) from error
+
+
+# -------------------------------------------------------------------------------------- ledger
+
+
+class QueryTotals(NamedTuple):
+    """Numbers of queries: of a run, of today (UTC) and of all runs."""
+
+    run: int
+    day: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The queries and the privacy budget that a node has spent, on its own disk.
+
+    It is an SQLite database: transactions are atomic, locked, and survive a kill. Queries are
+    charged **before** they are evaluated, by their largest possible number, and the difference is
+    returned afterwards. So a node that is killed has never evaluated more than its ledger says.
+
+    Parameters
+    ----------
+    path : str
+        A file, created if it does not exist, or an SQLite URI.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> ledger = Ledger(mkdtemp() + "/ledger.sqlite")
+    >>> ledger.reserve("run 1", 80, QueryTotals(100, 1000, 1000))
+    >>> ledger.settle("run 1", -30)
+    >>> ledger.spent("run 1")
+    QueryTotals(run=50, day=50, total=50)
+    >>> ledger.reserve("run 1", 51, QueryTotals(100, 1000, 1000))
+    Traceback (most recent call last):
+    fedzo.flower.errors.Rejected: 51 more queries would be 101, the limit per run is 100
+    """
+
+    path: str
+
+    def reserve(self, run: str, queries: int, limits: QueryTotals) -> None:
+        """Charge queries, or reject them and charge nothing."""
+        with self._open() as database:
+            spent = _spent(database, run)
+            names = ("per run", "per day", "in total")
+            for name, before, limit in zip(names, spent, limits, strict=True):
+                if before + queries > limit:
+                    text = f"{queries} more queries would be {before + queries}, "
+                    raise Rejected(ErrorCode.QUERIES, text + f"the limit {name} is {limit}")
+            _add(database, run, queries)
+
+    def settle(self, run: str, queries: int) -> None:
+        """Charge queries beyond the reserved number; return the difference if negative."""
+        with self._open() as database:
+            _add(database, run, queries)
+
+    def spent(self, run: str) -> QueryTotals:
+        """Return the queries of a run, of today and of all runs."""
+        with self._open() as database:
+            return _spent(database, run)
+
+    def reserve_answers(self, answers: Mapping[int, int], privacy: Privacy) -> None:
+        """Charge the private releases of each device, or reject them and charge nothing.
+
+        The ledger stores the sum of 1/z^2 over all releases, so that a node may change its noise.
+        """
+        with self._open() as database:
+            for device, count in answers.items():
+                database.execute(
+                    "insert into privacy values (?, ?) on conflict (device) do update"
+                    " set spent = spent + excluded.spent",
+                    (device, count / privacy.noise**2),
+                )
+                privacy.check(_privacy_spent(database, device))
+
+    def epsilon(self, device: int, privacy: Privacy) -> float:
+        """Return the ε of all releases about a device so far."""
+        with self._open() as database:
+            return privacy.epsilon_of(_privacy_spent(database, device))
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Lock the ledger for one transaction; raise if it cannot be read or written."""
+        try:
+            uri = self.path.startswith("file:")
+            if not uri:
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            opened = sqlite3.connect(self.path, timeout=60, isolation_level=None, uri=uri)
+            with closing(opened) as database:
+                database.execute("begin immediate")
+                try:
+                    database.execute(
+                        "create table if not exists spent (run text, day text,"
+                        " queries integer not null, primary key (run, day))"
+                    )
+                    database.execute(
+                        "create table if not exists privacy"
+                        " (device integer primary key, spent real not null)"
+                    )
+                    yield database
+                except BaseException:
+                    database.execute("rollback")
+                    raise
+                database.execute("commit")
+        except (sqlite3.Error, OSError) as error:
+            raise Rejected(ErrorCode.LEDGER, f"{self.path}: {error}") from error
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def _spent(database: sqlite3.Connection, run: str) -> QueryTotals:
+    row = database.execute(
+        "select coalesce(sum(case when run = ? then queries end), 0),"
+        " coalesce(sum(case when day >= ? then queries end), 0), coalesce(sum(queries), 0)"
+        " from spent",  # later days count as today: the clock may have been set back
+        (run, _today()),
+    ).fetchone()
+    return QueryTotals(*row)
+
+
+def _add(database: sqlite3.Connection, run: str, queries: int) -> None:
+    database.execute(
+        "insert into spent values (?, ?, ?) on conflict (run, day) do update"
+        " set queries = queries + excluded.queries",
+        (run, _today(), queries),
+    )
+
+
+def _privacy_spent(database: sqlite3.Connection, device: int) -> float:
+    row = database.execute("select spent from privacy where device = ?", (device,)).fetchone()
+    return float(row[0]) if row else 0.0
+
+
+# -------------------------------------------------------------------------------------- limits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The ``[limits]`` of a node.
+
+    Parameters
+    ----------
+    queries_per_run, queries_per_day, queries : int
+        Values F_i(x, ξ) in one run, in one day (UTC) and in total, evaluations included. The node
+        counts them in its ledger.
+    local_steps, directions, batch_size : int
+        The largest H, b2 and b1 of a message. Points that are only evaluated count as directions,
+        and so do those of a fixed set.
+    devices : int
+        The largest number of devices in a message, each of them once.
+    dim : int
+        The largest dimension.
+    memory : int
+        Bytes for a message. A request that needs more by its numbers is rejected, and on Linux
+        the limit is enforced for the problem's own memory.
+    seconds : int
+        The time for a message. Devices that are not done by then are dropped.
+    records : int
+        The smallest number of records of a device, and of a batch.
+
+    Examples
+    --------
+    >>> Limits(local_steps=0)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: local_steps = 0: must be a whole number >= 1
+    """
+
+    queries_per_run: int = 10**9
+    queries_per_day: int = 10**9
+    queries: int = 10**12
+    local_steps: int = 1000
+    directions: int = 10_000
+    batch_size: int = 10_000
+    devices: int = 10_000
+    dim: int = 10**9
+    memory: int = 4 * 2**30
+    seconds: int = 3600
+    records: int = 1
+
+    def __post_init__(self) -> None:
+        check_counts(self, *(field.name for field in fields(self)))
+
+    def of_queries(self, objective: Objective) -> QueryTotals:
+        """Return the limits of queries; a problem's own ``max_queries`` limits the total."""
+        meter = meter_of(objective)
+        own = None if meter is None else meter.max_queries
+        total = self.queries if own is None else min(own, self.queries)
+        return QueryTotals(self.queries_per_run, self.queries_per_day, total)
+
+    def check_devices(self, devices: Sequence[int]) -> None:
+        """Reject a list with too many devices, or with a device twice."""
+        if len(devices) > self.devices:
+            text = f"{len(devices)} devices, more than {self.devices}"
+            raise Rejected(ErrorCode.DEVICES, text)
+        if len(set(devices)) < len(devices):
+            raise Rejected(ErrorCode.DEVICES, "a device is listed twice")
+
+    def check_dimension(self, x: Any, objective: Objective) -> None:
+        """Reject a model with another dimension than the problem's, or above the limit."""
+        if x.shape[-1] != objective.dim or objective.dim > self.dim:
+            text = f"x has {x.shape[-1]} numbers, the problem {objective.dim}, the limit {self.dim}"
+            raise Rejected(ErrorCode.DIMENSION, text)
+
+    def check_task(self, task: Task) -> None:
+        """Reject a task that is too large for one message, by its numbers alone."""
+        steps, directions, batch = request_size(task)
+        x = points_of(task)
+        memory = directions * (x.shape[-1] * x.itemsize + batch * 8)
+        fixed = task.algorithm.fixed_directions or 0 if isinstance(task, LocalSteps) else 0
+        for code, value, limit in (
+            (ErrorCode.STEPS, steps, self.local_steps),
+            (ErrorCode.DIRECTIONS, directions, self.directions),
+            (ErrorCode.DIRECTIONS, fixed, self.directions),
+            (ErrorCode.BATCH, batch, self.batch_size),
+            (ErrorCode.MEMORY, memory, self.memory),
+        ):
+            if value > limit:
+                raise Rejected(code, f"{code.value} = {value}, more than {limit}")
+
+    def check_records(self, records: int, whose: str) -> None:
+        """Reject a request about too few records."""
+        if records < self.records:
+            raise Rejected(ErrorCode.RECORDS, f"{whose} has {records} records, not {self.records}")
+
+
+# For a simulation, where node and server are one process.
+UNLIMITED = Limits(**{field.name: 10**18 for field in fields(Limits)} | {"records": 1})
+
+
+def points_of(task: Task) -> Any:
+    """Return the point or points that a task is about, with d numbers in the last axis."""
+    if isinstance(task, Evaluate):
+        return task.points
+    assert isinstance(task, LocalSteps | Slopes)
+    return task.x
+
+
+def request_size(task: Task) -> tuple[int, int, int]:
+    """Return H, b2 and b1 of a task: one of each that it does not have.
+
+    >>> from fedzo import FedAvg, FedZO
+    >>> [request_size(LocalSteps(algorithm, np.zeros(3))) for algorithm in (FedZO(), FedAvg())]
+    [(5, 20, 25), (5, 1, 25)]
+    """
+    if isinstance(task, Evaluate | Slopes):
+        return 1, task.queries(1), task.batch_size
+    assert isinstance(task, LocalSteps)
+    return task.algorithm.local_steps, task.algorithm.directions, task.algorithm.batch_size
+
+
+def queries_of(task: Task, objective: Objective, device: int) -> int:
+    """Return the largest number of values that a device needs for a task.
+
+    >>> from fedzo import FedZO
+    >>> from fedzo.problems import Quadratic
+    >>> task = LocalSteps(FedZO(), np.zeros(3))
+    >>> queries_of(task, Quadratic(dim=3, devices=2), 0)  # 5 steps x (20 + 1) points x 25 samples
+    2625
+    """
+    steps, points, batch = request_size(task)
+    if isinstance(task, LocalSteps) and isinstance(task.algorithm, ZerothOrder):
+        points = len(task.algorithm.estimator.stencil[0])
+    if isinstance(objective, FunctionObjective):  # its batch is one call, for any b1
+        batch = 1 + objective.retries
+    return steps * points * batch
+
+
+def evaluation_queries(objective: Objective, device: int) -> int:
+    """Return the largest number of values that the evaluation of a device needs."""
+    retries = objective.retries if isinstance(objective, FunctionObjective) else 0
+    return objective.size(device) * (1 + retries)
+
+
+# ------------------------------------------------------------------------------- configuration
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """A node's configuration, checked.
+
+    Attributes
+    ----------
+    limits : Limits
+        The largest requests that the node accepts.
+    ledger : Ledger
+        The queries and the privacy budget spent. By default a file beside Flower's own files.
+    states : StateCache
+        The models of runs that the node replays, in the folder ``models``. By default beside
+        Flower's own files.
+    privacy : Privacy, optional
+        The noise on the node's replies, and the privacy budget.
+    problems : mapping
+        The allowed problems, by name, with their settings. If empty, those of the app's code.
+    own : mapping
+        Settings of the problem for this node only, such as the folder of its data.
+    apps : tuple of str
+        The SHA-256 of each app that the node runs, see :mod:`fedzo.flower.allowlist`.
+    plain : mapping
+        The other keys: ``devices``, or ``partition-id`` and ``num-partitions``.
+    """
+
+    limits: Limits
+    ledger: Ledger
+    states: StateCache
+    privacy: Privacy | None = None
+    problems: Problems = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    apps: tuple[str, ...] = ()
+    plain: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, node_config: Mapping[str, Any]) -> NodeConfig:
+        """Return the configuration of ``--node-config`` and of the file that it names.
+
+        >>> config = NodeConfig.read(
+        ...     {"devices": "0-3", "limits.local-steps": 10, "problem.data-dir": "x"})
+        >>> config.limits.local_steps, dict(config.own), dict(config.plain)
+        (10, {'data_dir': 'x'}, {'devices': '0-3'})
+        >>> NodeConfig.read({"limits.steps": 10})
+        Traceback (most recent call last):
+        fedzo.errors.UsageError: limits.steps = 10: unknown key (did you mean 'local_steps'?); ...
+        """
+        tables: dict[str, Any] = {}
+        if (file := node_config.get("node-file")) is not None:
+            tables = read_toml(Path(str(file)))
+        for key, value in node_config.items():
+            table, dot, name = key.partition(".")
+            if dot:
+                tables[table] = {**tables.get(table, {}), name.replace("-", "_"): value}
+            else:
+                tables[key] = value
+        _check_keys(tables)
+        limits, _ = make("limits", Limits, tables.get("limits", {}))
+        private = make("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
+        # The same after a restart, and different for nodes that share a folder.
+        owner = settings_digest({key: tables.get(key) for key in ("devices", "partition-id")})
+        return cls(
+            limits=limits,
+            privacy=private,
+            ledger=Ledger(str(tables.get("ledger") or _home() / "fedzo-ledger.sqlite")),
+            problems=tables.get("problems", {}),
+            own=tables.get("problem", {}),
+            states=StateCache(Path(tables.get("models") or _home() / "fedzo-models"), owner),
+            apps=tuple(tables.get("apps", [])),
+            plain={k: tables[k] for k in _PLAIN if k in tables},
+        )
+
+    def problem(self, allowed: Problems, run_config: Mapping[str, Any]) -> Objective:
+        """Return the problem that a run names, made with this node's settings.
+
+        ``allowed`` are the problems of the app's code. If the node has its own, only those count.
+        """
+        problems = self.problems or allowed
+        name = str(run_config.get("problem.name") or run_config.get("config"))
+        if len(problems) == 1 and not run_config.get("problem.name"):
+            name = next(iter(problems))
+        if name not in problems:
+            text = f"problem.name = {name!r}: this node allows {', '.join(problems) or 'none'}"
+            raise Rejected(ErrorCode.UNKNOWN_PROBLEM, text)
+        return _made(name, json.dumps({**problems[name], **self.own}))
+
+
+def _check_keys(tables: Mapping[str, Any]) -> None:
+    known = (*_TABLES, *_PLAIN)
+    for key, value in tables.items():
+        if key in _TABLES:
+            require(isinstance(value, dict), key, value, f"a table, [{key}]")
+        elif key not in known and nearest(key, known):  # other keys are for the app's code
+            raise UsageError(
+                f"{key} = {shown(value)}: unknown key{nearest(key, known)}", code="unknown-key"
+            )
+    for name, settings in tables.get("problems", {}).items():
+        require(isinstance(settings, dict), f"problems.{name}", settings, "a table of settings")
+    apps, allowed = tables.get("apps", []), "a list of SHA-256 sums, 64 hexadecimal digits each"
+    require(isinstance(apps, list), "apps", apps, allowed)
+    for one in apps:  # a typing error must not look like an empty list
+        whole = isinstance(one, str) and re.fullmatch(r"[0-9a-f]{64}", one) is not None
+        require(whole, "apps", one, allowed)
+
+
+def _home() -> Path:
+    from flwr.supercore.utils import get_flwr_home
+
+    return Path(get_flwr_home())
+
+
+def check_settings(objective: Objective, sent: Mapping[str, Any], own: Collection[str]) -> None:
+    """Reject a run whose settings of the problem differ from this node's."""
+    made = objective.factory_kwargs
+    for key in (sent.keys() & made.keys()) - set(own):
+        if is_plain(made[key]) and sent[key] != made[key]:
+            text = f"problem.{key} = {sent[key]!r} in the run, {made[key]!r} on this node"
+            raise Rejected(ErrorCode.OTHER_SETTINGS, text)
+
+
+@lru_cache(maxsize=4)
+def _made(name: str, settings: str) -> Objective:
+    made, _ = make("problem", maker("problem", name), json.loads(settings))
+    return check_objective(made, f"problem {name!r}: made")
+
+
+# --------------------------------------------------------------------------------------- guard
+
+
+class Cost(NamedTuple):
+    """The largest cost of a message for a device.
+
+    ``queries`` are values F_i(x, ξ). ``answers`` are the releases that differential privacy counts:
+    steps and evaluated losses.
+    """
+
+    queries: int
+    answers: int
+
+
+@dataclass(frozen=True)
+class RequestGuard:
+    """Charges and limits the work of one message.
+
+    Every message that needs values passes through :meth:`answer`. Its queries and its private
+    releases are reserved in the ledger first, and its time and memory are limited.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        The node's limits, ledger and privacy.
+    run : str
+        The run of the message.
+    guarded : bool
+        False in a simulation, where node and server are one process: there are no limits.
+    """
+
+    node: NodeConfig
+    run: str
+    guarded: bool = True
+
+    def answer(
+        self, objective: Objective, devices: Sequence[int], costs: Mapping[int, Cost], ask: Ask
+    ) -> Outcomes:
+        """Call ``ask(objective, device)`` for each device; return the results and the errors.
+
+        ``costs`` has the devices on this node. The others are rejected, and so are devices with too
+        few records.
+        """
+        limits = self.node.limits
+
+        def checked(objective: Objective, device: int) -> Any:
+            if device not in costs:
+                raise Rejected(ErrorCode.NOT_HELD, f"device {device} is not on this node")
+            limits.check_records(objective.size(device), f"device {device}")
+            return ask(objective, device)
+
+        if self.node.privacy is not None:
+            answers = {device: cost.answers for device, cost in costs.items()}
+            self.node.ledger.reserve_answers(answers, self.node.privacy)
+            objective = Private(objective, self.node.privacy, answers)
+        outcomes = Outcomes()
+        with (
+            self._charged(objective, costs, outcomes),
+            _memory(limits.memory if self.guarded else None),
+            LocalEngine(objective, seed=0, workers=1),  # limits BLAS to one thread
+        ):
+            outcomes.fill(objective, devices, checked, limits.seconds if self.guarded else None)
+        return outcomes
+
+    @contextmanager
+    def _charged(
+        self, objective: Objective, costs: Mapping[int, Cost], outcomes: Outcomes
+    ) -> Iterator[None]:
+        """Charge queries before they are evaluated, and settle the difference afterwards.
+
+        The number of evaluated queries is that of the problem's meter, else that of the updates,
+        else the reserved one.
+        """
+        if not self.guarded:
+            yield
+            return
+        most = sum(cost.queries for cost in costs.values())
+        self.node.ledger.reserve(self.run, most, self.node.limits.of_queries(objective))
+        meter = meter_of(objective)
+        before = 0 if meter is None else meter.queries
+        yield  # if it raises, or the process is killed, the whole reservation stays charged
+        if meter is None:
+            asked = sum(outcomes.queries(i, cost.queries) for i, cost in costs.items())
+        else:
+            asked = meter.queries - before
+            if outcomes.late:  # a thread may still be evaluating
+                asked = max(asked, most)
+        if asked != most:
+            self.node.ledger.settle(self.run, asked - most)
+
+
+@contextmanager
+def _memory(limit: int | None) -> Iterator[None]:
+    """On Linux, let this process allocate at most this number of bytes more than it has.
+
+    The memory that a problem needs for its values is not known beforehand.
+    """
+    if limit is None or sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kilobytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmData:"))
+    allowed = 1024 * kilobytes + OVERHEAD + limit
+    most = min(n for n in (allowed, *before) if n != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+class Outcomes:
+    """The results and errors of the devices of one message, also if time runs out."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Any] = {}
+        self.failures: dict[int, BaseException] = {}
+        self.late = False
+
+    def fill(
+        self, objective: Objective, devices: Sequence[int], ask: Ask, seconds: float | None
+    ) -> None:
+        """Ask the devices on several threads, for this number of seconds at most.
+
+        The threads are daemons: a call that hangs cannot be interrupted, but ends with its process,
+        which ends after the reply.
+        """
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        waiting, lock = list(reversed(devices)), threading.Lock()
+        answers, failures = self.answers, self.failures
+
+        def work() -> None:
+            with np.errstate(over="ignore", invalid="ignore"):  # the run reports divergence
+                while True:
+                    with lock:
+                        if not waiting or time.monotonic() > deadline:
+                            return
+                        device = waiting.pop()
+                    try:
+                        answers[device] = ask(objective, device)
+                    except BaseException as error:  # SystemExit too, whose text may be private
+                        failures[device] = error
+
+        count = 1 if objective.capability(OwnThreads) is not None else min(cores(), len(devices))
+        threads = [threading.Thread(target=work, name="fedzo", daemon=True) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            left = deadline - time.monotonic()
+            thread.join(None if seconds is None else max(left, 0.0))
+        # Results that arrive later, while the reply is written, do not count.
+        self.answers, self.failures = dict(answers), dict(failures)
+        for device in devices:
+            if device not in self.answers and device not in self.failures:
+                self.late = True
+                self.failures[device] = Rejected(ErrorCode.SECONDS)
+
+    def queries(self, device: int, most: int) -> int:
+        """Return the number of values of a device; ``most`` if it is not known."""
+        answer = self.answers.get(device)
+        return answer.queries if isinstance(answer, Update) else most

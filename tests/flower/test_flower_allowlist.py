@@ -1,0 +1,170 @@
+"""A node that is started by fedzo runs the apps on its list, and no other code."""
+
+import hashlib
+import os
+import shutil
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+from one_node import ask, node, refusal
+from packaging.requirements import Requirement
+
+from fedzo.cli import main
+from fedzo.cli.common import Exit
+from fedzo.errors import UsageError
+from fedzo.flower import allowlist, protocol
+from fedzo.flower.policy import NodeConfig
+from raising import fails
+
+
+@pytest.fixture
+def client_process(monkeypatch):
+    """Return Flower's client process, as far as loading the app; and what was unpacked and loaded.
+
+    The archive stands for the client, so that a test can choose what the server has sent.
+    """
+    from flwr.supernode.runtime import run_clientapp as flower
+
+    unpacked, loaded = [], []
+    config = {"apps": [hashlib.sha256(b"ours").hexdigest()]}
+    context = Context(1, 1, config, RecordDict(), {})
+
+    def install(archive, install_dir=None, **_):
+        unpacked.append(archive)
+        return install_dir / "apps" / "ours"
+
+    def loader(app_path, **_):
+        return lambda *_: loaded.append(app_path)
+
+    def process(archive=b"ours", version="1.0.0"):
+        *_, fab = flower.pull_task_input(archive)
+        flower.install_from_fab(fab, skip_prompt=True)
+        folder = flower.get_project_dir("fedzo/app", version, "0" * 8)
+        flower.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)("", "", "")
+        return folder
+
+    monkeypatch.setattr(flower, "pull_task_input", lambda client: (None, context, None, client))
+    monkeypatch.setattr(flower, "install_from_fab", install)
+    monkeypatch.setattr(flower, "get_load_client_app_fn", loader)
+    monkeypatch.setattr(flower, "get_project_dir", flower.get_project_dir)
+    monkeypatch.setattr(allowlist, "_enforced", False)
+    return process, unpacked, loaded
+
+
+def test_only_listed_apps_are_run(monkeypatch, client_process):
+    """In Flower's own client process: an app that is not listed is not even unpacked."""
+    process, unpacked, loaded = client_process
+
+    def both():
+        process()
+        with fails("app-not-listed", UsageError):
+            process(b"theirs")
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", both)
+    allowlist.run_listed()
+    assert unpacked == [b"ours"]
+    assert len(loaded) == 1
+
+
+def test_app_is_loaded_from_an_empty_folder(monkeypatch, client_process):
+    """A run's version must not lead Flower to a folder with other code in it."""
+    process, _, loaded = client_process
+    folders = []
+
+    def traversing():
+        folders.append(process(version="../../../srv/other"))
+        assert folders[0].parents[1].is_dir()
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", traversing)
+    allowlist.run_listed()
+    assert [Path(path) for path in loaded] == folders
+    assert "other" not in str(folders[0])
+    assert not folders[0].parents[1].exists()  # it is removed with its process
+
+
+@pytest.mark.parametrize("command", ["flwr-agentapp", "flwr-serverapp", "flwr-model", "flwr-new"])
+def test_other_tasks_are_rejected_even_for_listed_apps(monkeypatch, client_process, command):
+    process, unpacked, loaded = client_process
+
+    def one():
+        with fails("task-type", UsageError):
+            process()
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", one)
+    allowlist.run_task(command)
+    assert (unpacked, loaded) == ([], [])
+
+
+def test_error_of_a_broken_configuration_tells_the_server_nothing(monkeypatch, client_process):
+    process, *_ = client_process
+    monkeypatch.setattr(NodeConfig, "read", lambda config: 1 / 0)
+
+    def one():
+        with pytest.raises(UsageError, match=r"^this node cannot read its configuration$"):
+            process()
+
+    monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", one)
+    allowlist.run_listed()
+
+
+@pytest.mark.parametrize(
+    "kind", [protocol.HELLO, protocol.INITIAL, protocol.TRAIN, protocol.EVALUATE]
+)
+def test_listed_apps_that_nobody_enforces(monkeypatch, kind):
+    """Flower's own command runs any app; ours says so, rather than seem to be protected."""
+    listing = node(apps=["0" * 64])
+
+    def send():
+        if kind in (protocol.TRAIN, protocol.EVALUATE):
+            return ask(listing, kind=kind)
+        (reply,) = listing.send_and_receive([Message(protocol.greeting({}), 1, kind)])
+        return reply.content
+
+    assert refusal(send()) == "not-pinned"
+    monkeypatch.setattr(allowlist, "_enforced", True)
+    assert refusal(send()) is None
+
+
+def test_every_task_command_has_a_launcher_first_in_the_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    allowlist.put_launchers_first()
+    for command in TASK_TYPE_TO_COMMAND.values():
+        launcher = Path(shutil.which(command))
+        assert launcher.parent == tmp_path / "fedzo-launchers"
+        assert f"-m fedzo.flower.allowlist {command} " in launcher.read_text()
+    assert shutil.which("flower-superexec")  # which Flower starts by its name, too
+
+
+def test_supported_versions_of_flower_are_those_of_the_project():
+    needed = [r for r in requires("fedzo") if r.startswith("flwr")]
+    assert all(Requirement(r).specifier.contains(f"{v}.0")
+               for r in needed for v in allowlist.FLOWER)  # fmt: skip
+    newest = allowlist.FLOWER[-1].split(".")
+    after = f"{newest[0]}.{int(newest[1]) + 1}.0"
+    assert not any(Requirement(r).specifier.contains(after) for r in needed)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ([], "apps: missing; list the SHA-256"),
+        (["--node-config", "devices=3"], "apps: missing; list the SHA-256"),
+        (["--node-config", "a=[}"], "--node-config 'a=[}': must be pairs such as"),
+        (["--node-config", 'node-file="nowhere.toml"'], "cannot read nowhere.toml: No such file"),
+        (["--isolation", "process"], "unrecognized arguments: --isolation process"),
+        (["--port", "abc"], "argument --port: invalid int value: 'abc'"),
+    ],
+)
+def test_node_that_would_run_any_app_does_not_start(options, line, capsys):
+    assert main(["node", "start", *options]) == Exit.NOTHING_RUN
+    assert capsys.readouterr().err.startswith(f"fedzo: error: {line}")
+
+
+def test_other_versions_of_flower_are_rejected(monkeypatch):
+    monkeypatch.setattr("flwr.__version__", "1.50.0")
+    with fails("flower-version", UsageError):
+        allowlist.start_node("", [])

@@ -1,0 +1,303 @@
+"""Nodes that come and go, and which of them the server admits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from misbehaving import PROBLEM, QUICK, Nodes, everyone_of, expected, introduced, named, run
+
+import fedzo
+from fedzo.config.experiment import Experiment
+from fedzo.core.capabilities import HasGradient, Streamed
+from fedzo.errors import FedzoError, Halted, UsageError
+from fedzo.flower import FlowerFederation, FlowerSettings, make_client_app, protocol
+from fedzo.problems import FunctionObjective, Quadratic
+from fedzo.runs import Status
+from raising import fails, rejects
+
+
+class Echoing(Nodes):
+    """Nodes whose every reply comes again, at once and when it is no longer asked for."""
+
+    before = ()
+
+    def pull_messages(self, message_ids):
+        now = super().pull_messages(message_ids)
+        again, self.before = [*self.before, *now, *now], now
+        return again
+
+
+def test_late_and_repeated_replies_are_passed_over():
+    result = run(Echoing())
+    assert named(result) == (set(), set())
+    assert np.array_equal(result.x, run(Nodes()).x)
+    last = result.history[-1]
+    assert last["message_up_bytes"] == run(Nodes()).history[-1]["message_up_bytes"]
+
+
+def test_silent_node_costs_its_updates_and_one_grace():
+    grid = Nodes()
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    x = federation.initial()
+    grid.silent.add(2)
+    grid.asked.clear()
+    federation.losses(x)
+    assert {o.device for o in federation.dropped} == {2, 3}
+    assert {"grace period" in o.reason for o in federation.dropped} == {True}
+    federation.dropped.clear()
+    federation.losses(x)  # it is not asked again, and not waited for
+    assert [kind for node, kind in grid.asked if node == 2] == [protocol.EVALUATE, protocol.HELLO]
+    assert {o.reason for o in federation.dropped} == {"not on any connected node"}
+
+
+def test_node_that_comes_back_takes_part_again():
+    grid = Nodes()
+
+    def coming_and_going(progress):
+        (grid.away.add if progress.round == 1 else grid.away.discard)(2)
+
+    result = run(grid, rounds=6, callback=coming_and_going, evaluate_every=6)
+    gone, reasons = named(result)
+    assert gone == {(t, i) for i in (2, 3) for t, _ in everyone_of(i) if t == 2}
+    assert gone
+    assert reasons == {"not on any connected node"}
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+def test_node_lost_in_mid_round_and_back_is_asked_again():
+    grid, lost = Nodes(), []
+
+    def spoil(message, reply):
+        if message.metadata.message_type == protocol.TRAIN and not lost:
+            lost.append(message.metadata.dst_node_id)
+            return Message(Error(5, "Node Unavailable"), reply_to=message)
+        return reply
+
+    grid.spoil = spoil
+    result = run(grid, settings=FlowerSettings(quorum=1.0, grace=0.02, patience=60.0))
+    assert lost
+    assert named(result) == (set(), set())
+    assert np.allclose(result.x, expected(6, set()), rtol=1e-12, atol=0)
+
+
+def test_another_node_takes_over_a_device():
+    grid = Nodes(nodes=4)
+    for node, devices in ((1, "0-3"), (2, "2-5"), (3, "4"), (4, "5")):
+        grid.contexts[node].node_config = {"devices": devices}
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    assert federation._registry.homes(range(6)) == {1: [0, 1, 2, 3], 2: [4, 5]}
+    grid.away.add(1)
+    federation._registry.look()
+    assert federation._registry.homes(range(6)) == {2: [2, 3, 4, 5]}
+
+
+def test_node_with_another_problem_is_not_taken():
+    other = Quadratic(dim=9, devices=6)
+    grid = Nodes()
+    grid.client_app = make_client_app(lambda c: other if c.node_id == 3 else PROBLEM)
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    assert federation.dim == 8
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+
+
+@pytest.mark.parametrize("node", [1, 2, 3])
+@pytest.mark.parametrize("lie", [{"dim": 9}, {"devices": 2**62}, {"cost": -1}, {"sizes": [1]}])
+def test_one_node_does_not_say_what_the_problem_is(node, lie):
+    result = run(introduced(node, **lie))
+    gone, reasons = named(result)
+    assert {device for _, device in gone} == {2 * node - 2, 2 * node - 1}
+    assert reasons == {"not on any connected node"}
+    assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
+
+
+def test_sizes_of_devices_are_told_by_their_own_node():
+    class Sized(Quadratic):
+        def size(self, device):
+            return device + 1
+
+    grid = introduced(3, held=list(range(6)), sizes=[1000] * 6)
+    grid.client_app = make_client_app(lambda c: Sized(dim=8, devices=6))
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    assert federation._registry.sizes == {0: 1, 1: 2, 2: 3, 3: 4, 4: 1000, 5: 1000}
+    assert federation.evaluation_cost == 2010
+
+
+def test_one_node_does_not_say_what_can_be_asked():
+    federation = FlowerFederation(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK)
+    assert federation.provides(HasGradient)
+    assert not federation.provides(Streamed)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda m: Message(Error(2, "no"), reply_to=m),
+        lambda m: Message(RecordDict({"arrays": protocol.vector(np.ones(7))}), reply_to=m),
+        lambda m: Message(RecordDict({"arrays": protocol.vector(np.ones(8))}), reply_to=m),
+        lambda m: None,
+    ],
+    ids=["raises", "other shape", "other start", "silent"],
+)
+def test_start_is_what_most_nodes_say(told):
+    grid = Nodes()
+    grid.spoil = lambda m, reply: (
+        told(m)
+        if (m.metadata.message_type, m.metadata.dst_node_id) == (protocol.INITIAL, 1)
+        else reply
+    )
+    x0 = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK).initial()
+    assert np.array_equal(x0, PROBLEM.initial())
+    assert x0.flags.writeable
+
+
+def test_nobody_tells_a_start():
+    grid = Nodes()
+    grid.spoil = lambda m, reply: (
+        Message(Error(2, "no"), reply_to=m)
+        if m.metadata.message_type == protocol.INITIAL
+        else reply
+    )
+    with pytest.raises(Halted):
+        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK).initial()
+
+
+def test_too_few_at_the_start():
+    grid = Nodes()
+    grid.away |= {2, 3}
+    with fails("no-quorum", Halted):
+        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+
+
+def test_quorum_lost_halts_with_a_checkpoint_that_resumes(tmp_path):
+    grid = Nodes()
+
+    def leave(progress):
+        grid.away |= {1, 2} if progress.round == 4 else set()
+
+    settings = dataclasses.replace(QUICK, quorum=0.8)  # all four of a round
+    keywords = {"run_dir": tmp_path, "evaluate_every": 6}
+    halted = run(grid, callback=leave, settings=settings, **keywords)
+    assert halted.status == Status.HALTED
+    assert halted.nit == 4
+    assert halted.message.startswith("no quorum within 0.2 s: ")
+    grid.away.clear()
+    resumed = run(grid, resume=True, **keywords)
+    assert resumed.status == Status.FINISHED
+    assert np.array_equal(resumed.x, run(Nodes()).x)
+
+
+def test_quorum_is_of_the_devices_asked():
+    assert FlowerSettings(quorum=0.5).needed(5) == 3
+    assert FlowerSettings(quorum=1.0).needed(5) == 5
+    assert FlowerSettings(quorum=0.01).needed(5) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("quorum", 0),
+        ("quorum", 2),
+        ("grace", -1),
+        ("patience", "long"),
+        ("max_norm", 0),
+        ("nodes", 0),
+    ],
+)
+def test_bad_setting(key, value):
+    with rejects(f"flower.{key}"):
+        Experiment.resolve({"problem": {"name": "quadratic"}, "flower": {key: value}})
+
+
+def test_unknown_setting():
+    with pytest.raises(UsageError):
+        Experiment.resolve({"problem": {"name": "quadratic"}, "flower": {"grase": 1}})
+
+
+def test_node_of_another_version_is_not_taken(caplog):
+    federation = FlowerFederation(introduced(2, version="0.0.1"), 5, fedzo.Ideal(), QUICK)
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
+    assert f"it has fedzo 0.0.1, not {fedzo.__version__}" in caplog.text
+
+
+def test_node_with_another_function_of_the_same_shape_is_not_taken(caplog):
+    def ours(x, device):
+        return float(x @ x)
+
+    def theirs(x, device):
+        return -float(x @ x)
+
+    made = {f: FunctionObjective(f, 8, devices=6) for f in (ours, theirs)}
+    grid = Nodes()
+    grid.client_app = make_client_app(lambda c: made[theirs if c.node_id == 2 else ours])
+    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
+    assert "node 2 is rejected: it has another problem" in caplog.text
+
+
+def test_setting_that_is_each_nodes_own():
+    made = [Quadratic(dim=8, devices=6, gradient_noise=0.1 * i) for i in range(4)]
+    for own, taken in (((), 1), (("gradient_noise",), 3)):
+        grid = Nodes()
+        grid.client_app = make_client_app(lambda c: made[c.node_id], own=own)
+        settings = dataclasses.replace(QUICK, quorum=0.3)
+        federation = FlowerFederation(grid, 5, fedzo.Ideal(), settings)
+        assert len(federation._registry.homes(range(6))) == taken
+
+
+def test_node_that_draws_other_directions_sends_updates(caplog):
+    grid = introduced(2, checksum="0" * 16)
+    result = run(grid, fedzo.Seeds())
+    # Whole updates come first in the sum over devices: the same to the rounding of float64 sums.
+    np.testing.assert_allclose(result.x, run(Nodes(), fedzo.Seeds()).x, rtol=0, atol=1e-12)
+    assert named(result) == (set(), set())
+    assert "node 2 draws other directions than the server" in caplog.text
+    whole = run(Nodes(), fedzo.Seeds()).uplink_bytes
+    each = len(everyone_of(2)) + len(everyone_of(3))
+    assert result.uplink_bytes - whole == each * (8 - 2 * 4) * 8  # d numbers, not H x b2
+
+
+def test_devices_are_bound_to_nodes(tmp_path, caplog):
+    file = tmp_path / "nodes.toml"
+    file.write_text('1 = "0-1"\n2 = "2-3"\n')
+    settings = dataclasses.replace(QUICK, bindings=str(file))
+    grid = introduced(1, held=list(range(6)), sizes=[1] * 6)  # it claims all
+    with fails("no-quorum", Halted):
+        FlowerFederation(grid, 5, fedzo.Ideal(), settings)
+    assert "node 1 is rejected: devices 2-5 are not bound to it" in caplog.text
+    assert "node 3 is rejected: no devices are bound to it" in caplog.text
+    federation = FlowerFederation(Nodes(), 5, fedzo.Ideal(), settings)
+    assert federation._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+
+
+@pytest.mark.parametrize("content", ["x = 3", '1 = "a"', "["])
+def test_bindings_that_make_no_sense(tmp_path, content):
+    file = tmp_path / "nodes.toml"
+    file.write_text(content)
+    with pytest.raises(FedzoError):
+        run(Nodes(), settings=dataclasses.replace(QUICK, bindings=str(file)))
+
+
+def test_node_without_a_binding_has_no_vote(tmp_path, caplog):
+    """Two strangers that hold nothing would outvote the one node that holds all."""
+    file = tmp_path / "nodes.toml"
+    file.write_text('1 = "0-5"\n')
+    grid = Nodes()
+
+    def spoil(message, reply):
+        if message.metadata.message_type == protocol.HELLO:
+            told = dict(reply.content["hello"])
+            one = message.metadata.dst_node_id == 1
+            changes = {} if one else {"fingerprint": "f" * 16, "dim": 3}
+            held = list(range(6)) if one else []
+            changes |= {"held": held, "sizes": [1] * len(held)}
+            reply.content["hello"] = ConfigRecord({**told, **changes})
+        return reply
+
+    grid.spoil = spoil
+    for settings in (QUICK, dataclasses.replace(QUICK, bindings=str(file))):
+        assert FlowerFederation(grid, 5, fedzo.Ideal(), settings).dim == 8
+    assert "node 2 is rejected: no devices are bound to it" in caplog.text
+    grid.away = {1}
+    with pytest.raises(Halted):
+        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
