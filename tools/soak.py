@@ -30,10 +30,9 @@ from typing import Any
 from flower_federation import Federation, children
 
 import fedzo
-from fedzo.algorithms import ALGORITHMS
 from fedzo.cli import main as main_of_fedzo
 from fedzo.problems import Quadratic
-from fedzo.uplinks import UPLINKS
+from fedzo.runs.registry import ALGORITHMS, UPLINKS
 
 SETTINGS = (
     "problem.dim=30",

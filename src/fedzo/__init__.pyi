@@ -18,8 +18,8 @@ from .algorithms import Algorithm as Algorithm
 from .algorithms import FedAvg as FedAvg
 from .algorithms import FedZO as FedZO
 from .algorithms import RoundInfo as RoundInfo
-from .algorithms import ServerOptimizer as ServerOptimizer
 from .algorithms import ZoneS as ZoneS
+from .algorithms.server import ServerOptimizer as ServerOptimizer
 from .api.asktell import AskTell as AskTell
 from .api.attack import UniversalAttack as UniversalAttack
 from .api.scipy import scipy_method as scipy_method

@@ -6,9 +6,6 @@ r"""Server optimizers: the server's rule for the mean update, :class:`Mean` for 
 0.9
 """
 
-from fedzo.algorithms.server import *  # noqa: F403
-from fedzo.algorithms.server import __all__
+import lazy_loader as _lazy
 
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = _lazy.attach_stub("fedzo", __file__)

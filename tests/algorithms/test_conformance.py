@@ -3,7 +3,7 @@
 import pytest
 
 from conformance import CHECKS
-from fedzo.algorithms import ALGORITHMS
+from fedzo.runs.registry import ALGORITHMS
 
 SETTINGS = {
     "fedzo": {"learning_rate": 0.02, "directions": 3, "batch_size": 2, "local_steps": 2},

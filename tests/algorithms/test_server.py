@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import fedzo
 from conformance import CHECKS, check_docstring
 from driving import begin, play, steps_of
-from fedzo.algorithms import SERVER_OPTIMIZERS
 from fedzo.algorithms.fedzo import State
 from fedzo.algorithms.server.halving import Halving, cost, stages
 from fedzo.core.engine import LocalEngine
@@ -20,6 +19,7 @@ from fedzo.core.updates import UpdateMean
 from fedzo.core.waves import plane_waves
 from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs import describe_parts, flatten, make_parts, unflatten
+from fedzo.runs.registry import SERVER_OPTIMIZERS, UPLINKS
 from fedzo.server import (
     Adagrad,
     Adam,
@@ -31,7 +31,6 @@ from fedzo.server import (
     SignMomentum,
     Yogi,
 )
-from fedzo.uplinks import UPLINKS
 from raising import rejects
 
 ROUNDS_OF_FEDZO = [check for check in CHECKS if check is not check_docstring]

@@ -117,7 +117,7 @@ def test_the_best_is_chosen_by_success_before_the_loss():
 
 def test_a_resumed_run_chooses_as_one_at_once(tmp_path):
     algorithm = fedzo.FedZO(
-        smoothing=1.0, batch_size=1, local_steps=1, server=fedzo.algorithms.SignMomentum(rounds=8)
+        smoothing=1.0, batch_size=1, local_steps=1, server=fedzo.server.SignMomentum(rounds=8)
     )
 
     def run(rounds, **where):

@@ -16,6 +16,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Update
 from fedzo.core.updates import DirectionSum, UpdateMean, as_sum, scales
 from fedzo.problems import Quadratic
+from fedzo.runs.registry import SERVER_OPTIMIZERS
 from raising import rejects
 
 HERE = Draws(seed=11, stream=Stream.DIRECTIONS, round=3, device=5, step=2)
@@ -219,7 +220,7 @@ def test_same_bits_as_whole_directions(kind, dtype, dim):
 @pytest.mark.parametrize("name", ["mean", "adam", "sign_momentum", "normalised"])
 def test_a_lazy_mean_moves_the_model_by_the_mean(name, dtype, weights):
     """To the bit, by pieces for optimizers that are element-wise."""
-    server = fedzo.algorithms.SERVER_OPTIMIZERS[name]()
+    server = SERVER_OPTIMIZERS[name]()
     work = work_of("sphere", 70_001, dtype)
     dense, lazy = UpdateMean(70_001), UpdateMean(70_001)
     for i, weight in enumerate(weights):
@@ -243,7 +244,7 @@ def test_a_round_takes_no_more_memory_than_the_next_model_and_state(name):
     work, mean = work_of("sphere", 10**6, directions=20, local_steps=1), UpdateMean(10**6)
     for device in range(20):
         mean.add(work.rebuilt(sent(np.float32, 1, 20, device)))
-    server = fedzo.algorithms.SERVER_OPTIMIZERS[name]()
+    server = SERVER_OPTIMIZERS[name]()
     state = server.init(work.x)
     tracemalloc.start()
     server.step(0, state, work.x, mean.value())

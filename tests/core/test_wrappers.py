@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from driving import begin, play, steps_of
-from fedzo.algorithms import FedZO, HiSo
+from fedzo.algorithms import FedZO
 from fedzo.algorithms.zo_sgd import Pooled
 from fedzo.core import capabilities
 from fedzo.core.batching import QueryBatcher
@@ -16,6 +16,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.objective import Objective
 from fedzo.core.wrappers import ObjectiveWrapper, ScaledObjective
 from fedzo.errors import BudgetSpent
+from fedzo.server import HiSo
 from fedzo.uplinks import Ideal
 
 try:

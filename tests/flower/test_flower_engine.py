@@ -7,9 +7,8 @@ import pytest
 from misbehaving import PROBLEM, QUICK, Nodes, run
 
 import fedzo
-from fedzo.algorithms import ALGORITHMS
 from fedzo.problems import Quadratic, softmax
-from fedzo.uplinks import UPLINKS
+from fedzo.runs.registry import ALGORITHMS, UPLINKS
 
 
 def without(record, *keys):
@@ -47,7 +46,7 @@ def test_same_search_by_some_of_the_devices(name):
 
 def test_same_contest_of_waves():
     problem = Quadratic(dim=64, devices=6, gradient_noise=0.5)
-    waves = fedzo.algorithms.FourierSign(shape=(8, 8), divisions=2)
+    waves = fedzo.server.FourierSign(shape=(8, 8), divisions=2)
     algorithm, own = fedzo.FedZO(server=waves), dataclasses.replace(QUICK, clip=False)
     there = run(Nodes(problem), algorithm=algorithm, settings=own, rounds=4)
     here = fedzo.minimize(problem, algorithm=algorithm, seed=5, rounds=4, evaluate_every=3)

@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from driving import steps_of
 from fedzo import DZOPA, ZOSGD, FedAvg, FedZO
-from fedzo.algorithms import ALGORITHMS
 from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update
 from fedzo.flower import InProcessGrid, make_client_app, protocol
 from fedzo.flower.errors import Malformed, Rejected
 from fedzo.flower.protocol import object_sizes
 from fedzo.flower.simulation import travelled
 from fedzo.problems import Quadratic
+from fedzo.runs.registry import ALGORITHMS
 from raising import fails
 
 PROBLEM = Quadratic(dim=6, devices=4, gradient_noise=0.3)

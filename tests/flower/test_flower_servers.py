@@ -5,14 +5,13 @@ import pytest
 
 import fedzo
 from driving import steps_of
-from fedzo.algorithms import SERVER_OPTIMIZERS
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.core.engine import LocalEngine
 from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, protocol
 from fedzo.flower.errors import Malformed
 from fedzo.problems import Quadratic
 from fedzo.runs import Job, RunOptions, run_job
-from fedzo.uplinks import UPLINKS
+from fedzo.runs.registry import SERVER_OPTIMIZERS, UPLINKS
 
 PROBLEM = Quadratic(dim=8, devices=6, gradient_noise=0.1, dissimilarity=0.3)
 
@@ -52,7 +51,7 @@ def test_auto_adapts_over_flower_as_it_does_here(kind):
 
 @pytest.mark.parametrize("stretch", [np.zeros(8), np.full(8, np.inf), np.ones(7), -np.ones(8)])
 def test_directions_are_stretched_by_positive_factors_only(stretch):
-    from fedzo.algorithms import ALGORITHMS
+    from fedzo.runs.registry import ALGORITHMS
 
     work = steps_of(fedzo.FedZO(), np.zeros(8), 0, 0, direction_scale=stretch)
     with pytest.raises(Malformed) as caught:

@@ -23,12 +23,12 @@ from misbehaving import (
 
 import fedzo
 from driving import steps_of
-from fedzo.algorithms import ALGORITHMS
 from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.flower import FlowerFederation, protocol
 from fedzo.flower.validation import UpdateValidator, clipped_losses
 from fedzo.problems import Quadratic
 from fedzo.runs import Status
+from fedzo.runs.registry import ALGORITHMS
 from fedzo.uplinks import Robust
 
 

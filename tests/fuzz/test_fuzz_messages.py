@@ -66,8 +66,8 @@ RECORD = st.dictionaries(
 @given(plain=RECORD, name=st.sampled_from(["answer", "hello", "task", "work"]), short=st.booleans())
 def test_wire_messages(plain, name, short):
     flower = pytest.importorskip("flwr.app", reason="Flower is not installed")
-    from fedzo.algorithms import ALGORITHMS
     from fedzo.flower import protocol
+    from fedzo.runs.registry import ALGORITHMS
 
     content = flower.RecordDict({name: flower.ConfigRecord(plain)})
     content["arrays"] = protocol.vector(np.zeros(3))

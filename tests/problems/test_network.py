@@ -8,13 +8,13 @@ import pytest
 
 import fedzo
 from driving import local, steps_of
-from fedzo.algorithms import HiSo
 from fedzo.core import estimator as estimator_module
 from fedzo.core.capabilities import NamesRecords
 from fedzo.core.directions import STREAMABLE
 from fedzo.core.random import Draws, Stream
 from fedzo.core.updates import DirectionSum
 from fedzo.runs import RunFolder
+from fedzo.server import HiSo
 from raising import fails, rejects
 
 torch = pytest.importorskip("torch")

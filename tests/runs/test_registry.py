@@ -10,19 +10,25 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.algorithms import ALGORITHMS, SERVER_OPTIMIZERS
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.errors import UsageError
-from fedzo.runs.registry import check_part, describe_parts, make_parts, maker
-from fedzo.uplinks import UPLINKS
+from fedzo.runs.registry import (
+    ALGORITHMS,
+    SERVER_OPTIMIZERS,
+    UPLINKS,
+    check_part,
+    describe_parts,
+    make_parts,
+    maker,
+)
 from raising import rejects
 
 OWN = '''
 from dataclasses import dataclass
 import fedzo
 import numpy as np
-from fedzo.algorithms import ServerOptimizer
+from fedzo.server import ServerOptimizer
 
 class Slope(fedzo.Objective):
     """A linear function: full differences along the axes give its gradient exactly."""

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from running import SMALL, assert_same_files, distance, untimed
 
 from fedzo import FedZO, Ideal, minimize
-from fedzo.algorithms import ALGORITHMS, TPE
+from fedzo.algorithms import TPE
 from fedzo.problems import Quadratic
 from fedzo.runs import RunFolder
-from fedzo.uplinks import UPLINKS
+from fedzo.runs.registry import ALGORITHMS, UPLINKS
 from raising import fails
 
 

@@ -4,67 +4,6 @@ A round of an algorithm yields tasks and is sent replies. An algorithm knows not
 files, progress or Flower. May import: uplinks and core.
 """
 
-from fedzo.algorithms.base import Algorithm, RoundInfo
-from fedzo.algorithms.dzopa import DZOPA
-from fedzo.algorithms.fedavg import FedAvg
-from fedzo.algorithms.fedzo import FedZO
-from fedzo.algorithms.search import CMA, LBFGS, TPE, Adaptive
-from fedzo.algorithms.server import (
-    Adagrad,
-    Adam,
-    FourierSign,
-    HiSo,
-    Mean,
-    Momentum,
-    Normalised,
-    ServerOptimizer,
-    Sign,
-    SignMomentum,
-    Yogi,
-)
-from fedzo.algorithms.zo_sgd import ZOSGD
-from fedzo.algorithms.zone_s import ZoneS
+import lazy_loader as _lazy
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    "fedzo": FedZO,
-    "zo_sgd": ZOSGD,
-    "dzopa": DZOPA,
-    "zone_s": ZoneS,
-    "fedavg": FedAvg,
-    "adaptive": Adaptive,
-    "lbfgs": LBFGS,
-    "cma": CMA,
-    "tpe": TPE,
-}
-
-SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
-    "mean": Mean,
-    "momentum": Momentum,
-    "adam": Adam,
-    "yogi": Yogi,
-    "adagrad": Adagrad,
-    "hiso": HiSo,
-    "normalised": Normalised,
-    "sign": Sign,
-    "sign_momentum": SignMomentum,
-    "fourier_sign": FourierSign,
-}
-
-__all__ = [
-    "ALGORITHMS",
-    "CMA",
-    "DZOPA",
-    "LBFGS",
-    "SERVER_OPTIMIZERS",
-    "TPE",
-    "ZOSGD",
-    "Adaptive",
-    "Algorithm",
-    "FedAvg",
-    "FedZO",
-    "FourierSign",
-    "RoundInfo",
-    "ServerOptimizer",
-    "SignMomentum",
-    "ZoneS",
-]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

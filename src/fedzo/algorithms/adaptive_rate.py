@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Algorithm, Round, RoundInfo
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.fedzo import FedZO, State
 from fedzo.algorithms.server.base import ServerState
 from fedzo.core.tasks import Evaluate
+from fedzo.core.types import Array
 from fedzo.errors import NonFinite
 from fedzo.uplinks.base import RunSetting, sample_uniformly
-
-Array = NDArray[Any]
 
 SHARE = 16  # probes take a sixteenth of the queries, or less
 DEVICES = 5  # at least so many devices per probe, if there are

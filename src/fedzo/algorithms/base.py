@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from numpy.typing import NDArray
-
 from fedzo.core.capabilities import HasSizes
 from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator
@@ -16,6 +14,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.steps import local_steps
 from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
+from fedzo.core.types import Array
 from fedzo.errors import (
     InvalidValue,
     UsageError,
@@ -25,10 +24,7 @@ from fedzo.errors import (
     one_of,
     require,
 )
-from fedzo.uplinks.base import RunSetting, UplinkInfo
-from fedzo.uplinks.ideal import Ideal
-
-Array = NDArray[Any]
+from fedzo.uplinks.base import Ideal, RunSetting, UplinkInfo
 
 
 class RoundInfo(NamedTuple):

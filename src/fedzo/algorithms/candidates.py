@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Algorithm, Round, RoundInfo
 from fedzo.algorithms.fedzo import FedZO, State
 from fedzo.algorithms.server.halving import shared_out
 from fedzo.core.tasks import Evaluate
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)

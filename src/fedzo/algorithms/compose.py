@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
-
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.algorithms.base import Algorithm
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.algorithms.fixed_directions import FixedDirections
+from fedzo.core.types import Array
 from fedzo.uplinks.base import Uplink
-
-Array = NDArray[Any]
 
 
 def compose(algorithm: Algorithm, uplink: Uplink, x0: Array) -> Algorithm:

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
 from fedzo.core.tasks import LocalSteps
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 GRAPHS = ("complete", "ring")
 

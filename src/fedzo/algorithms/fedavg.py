@@ -3,10 +3,8 @@ r"""FedAvg: McMahan et al. 2017, the first-order baseline."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import (
     Algorithm,
@@ -21,10 +19,9 @@ from fedzo.core.capabilities import HasGradient
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update, weight_of
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, NonFinite, check_counts, check_positive
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import ModelState, Round, RoundInfo, ZerothOrder, check_no_uplink
 from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update
+from fedzo.core.types import Array
 from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)

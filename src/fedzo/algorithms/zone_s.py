@@ -3,18 +3,16 @@ r"""ZONE-S: Hajinezhad, Hong & Garcia 2019, the primal-dual baseline."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 NORMALISATIONS = ("mean", "sum")
 

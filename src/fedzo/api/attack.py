@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo import models
-from fedzo.algorithms import Algorithm, FedZO, FourierSign
-from fedzo.algorithms.server import halving
+from fedzo.algorithms import Algorithm, FedZO
+from fedzo.algorithms.server import FourierSign, halving
 from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
 from fedzo.models import Model

@@ -15,11 +15,10 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.errors import Halted
 
-Array = NDArray[Any]
 Answer = Array | Exception
 A = TypeVar("A")
 B = TypeVar("B")

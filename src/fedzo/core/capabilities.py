@@ -17,14 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from numpy.typing import NDArray
-
 from fedzo.core.batching import QueryBatcher
 from fedzo.core.budget import Meter
 from fedzo.core.directions import DirectionBuffer
 from fedzo.core.random import Draws
+from fedzo.core.types import Array
 
-Array = NDArray[Any]
 LazySum = Any  # a sum of directions that are drawn when it is added
 
 

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo.core.batching import QueryBatcher
@@ -26,9 +25,9 @@ from fedzo.core.capabilities import BatchesQueries, HasScale, OwnThreads
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, evaluation_cost, meter_of
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
+from fedzo.core.types import Array
 from fedzo.errors import BudgetSpent, NoAnswer, UsageError, check_count
 
-Array = NDArray[Any]
 A = TypeVar("A")
 B = TypeVar("B")
 T = TypeVar("T")

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import HasEvaluationCost, Metered, ValuesAlong, members
 from fedzo.core.random import Draws
+from fedzo.core.types import Array
 from fedzo.errors import UsageError
 
-Array = NDArray[Any]
 C = TypeVar("C")
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.capabilities import (
     EXECUTION,
@@ -24,8 +23,8 @@ from fedzo.core.capabilities import (
 )
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws
+from fedzo.core.types import Array
 
-Array = NDArray[Any]
 C = TypeVar("C")
 
 

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from fedzo._version import __version__
-from fedzo.algorithms import ALGORITHMS, Algorithm
+from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.tasks import LocalSteps, Task
@@ -32,6 +32,7 @@ from fedzo.flower.following import Behind, Following, Reached, behind, reach
 from fedzo.flower.policy import Cost, NodeConfig, Problems, RequestGuard
 from fedzo.flower.privacy import Private, check_proven
 from fedzo.problems import FunctionObjective
+from fedzo.runs.registry import ALGORITHMS
 
 if TYPE_CHECKING:
     from fedzo.problems.network import Loss

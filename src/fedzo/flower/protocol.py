@@ -240,7 +240,7 @@ def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -
     Examples
     --------
     >>> from fedzo import FedZO
-    >>> from fedzo.algorithms import ALGORITHMS
+    >>> from fedzo.runs.registry import ALGORITHMS
     >>> steps = LocalSteps(FedZO(directions=2, local_steps=1), np.zeros(3), round=7, seed=1)
     >>> content = task(pack(steps), [2, 4], coefficients=True)
     >>> same, devices, coefficients = read_task(content, ALGORITHMS)

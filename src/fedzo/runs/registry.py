@@ -18,14 +18,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms import ALGORITHMS, SERVER_OPTIMIZERS, Algorithm
+from fedzo.algorithms import (
+    CMA,
+    DZOPA,
+    LBFGS,
+    TPE,
+    ZOSGD,
+    Adaptive,
+    Algorithm,
+    FedAvg,
+    FedZO,
+    ZoneS,
+    server,
+)
 from fedzo.algorithms.server import Mean, ServerOptimizer
 from fedzo.core.importing import import_object, own_folder
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
 from fedzo.problems import PROBLEMS, FunctionObjective
 from fedzo.runs.options import RunOptions
-from fedzo.uplinks import UPLINKS, Uplink
+from fedzo.uplinks import AirComp, Ideal, Robust, RobustSeeds, Seeds, Uplink
 
 Array = NDArray[Any]
 Table = dict[str, Any]
@@ -42,6 +54,36 @@ class Component(NamedTuple):
     base: type
 
 
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "fedzo": FedZO,
+    "zo_sgd": ZOSGD,
+    "dzopa": DZOPA,
+    "zone_s": ZoneS,
+    "fedavg": FedAvg,
+    "adaptive": Adaptive,
+    "lbfgs": LBFGS,
+    "cma": CMA,
+    "tpe": TPE,
+}
+SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    "mean": server.Mean,
+    "momentum": server.Momentum,
+    "adam": server.Adam,
+    "yogi": server.Yogi,
+    "adagrad": server.Adagrad,
+    "hiso": server.HiSo,
+    "normalised": server.Normalised,
+    "sign": server.Sign,
+    "sign_momentum": server.SignMomentum,
+    "fourier_sign": server.FourierSign,
+}
+UPLINKS: dict[str, type[Uplink]] = {
+    "ideal": Ideal,
+    "aircomp": AirComp,
+    "seeds": Seeds,
+    "robust": Robust,
+    "robust_seeds": RobustSeeds,
+}
 COMPONENTS = {
     "problem": Component(PROBLEMS, None, Objective),
     "algorithm": Component(ALGORITHMS, "fedzo", Algorithm),
@@ -109,11 +151,11 @@ def make_parts(
     if algorithms is not None:
         known = {"algorithm": algorithms, "server": SERVER_OPTIMIZERS, "uplink": UPLINKS}
     makers = {table: maker(table, names[table], known.get(table)) for table in PARTS}
-    server, server_keys = make("server", makers["server"], keys["server"])
+    optimizer, server_keys = make("server", makers["server"], keys["server"])
     uplink, uplink_keys = make("uplink", makers["uplink"], keys["uplink"])
-    kind, given = makers["algorithm"], {"server": server}
+    kind, given = makers["algorithm"], {"server": optimizer}
     if not has_server(kind):
-        if not isinstance(server, Mean):
+        if not isinstance(optimizer, Mean):
             allowed = f"'mean': the algorithm {names['algorithm']} has no server optimizer"
             raise InvalidValue("server.name", names["server"], allowed)
         given = {}

@@ -4,52 +4,6 @@ Bounds, the choices of the corollaries, and estimates of the constants, by their
 May import: algorithms and the rooms below it.
 """
 
-from fedzo.theory.advice import (
-    LocalSteps,
-    Rate,
-    Steps,
-    best_local_steps,
-    best_steps,
-    corollary,
-    largest_local_steps,
-    orders_of_local_steps,
-    table_one,
-)
-from fedzo.theory.bounds import (
-    Bound,
-    Constants,
-    Limit,
-    Moments,
-    Setting,
-    Term,
-    bound,
-    limit,
-    moments,
-)
-from fedzo.theory.estimate import Estimate, estimate
-from fedzo.theory.report import Report, report
+import lazy_loader as _lazy
 
-__all__ = [
-    "Bound",
-    "Constants",
-    "Estimate",
-    "Limit",
-    "LocalSteps",
-    "Moments",
-    "Rate",
-    "Report",
-    "Setting",
-    "Steps",
-    "Term",
-    "best_local_steps",
-    "best_steps",
-    "bound",
-    "corollary",
-    "estimate",
-    "largest_local_steps",
-    "limit",
-    "moments",
-    "orders_of_local_steps",
-    "report",
-    "table_one",
-]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

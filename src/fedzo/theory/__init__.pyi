@@ -1,4 +1,6 @@
-from .advice import LocalSteps as LocalSteps
+# The public names, and the file of each; lazy_loader and type checkers read this list.
+
+from .advice import LocalStepsRange as LocalStepsRange
 from .advice import Rate as Rate
 from .advice import Steps as Steps
 from .advice import best_local_steps as best_local_steps

@@ -78,7 +78,7 @@ def orders_of_local_steps(setting: Setting) -> Mapping[str, float]:
     return orders if setting.theorem == 1 else {**orders, "sampling": thin}
 
 
-class LocalSteps(NamedTuple):
+class LocalStepsRange(NamedTuple):
     """The range of H that a theorem allows with its corollary's η: from ``least`` to ``most``.
 
     Below ``least`` the η, which falls as H grows, is above the variance term: HT is too small.
@@ -101,7 +101,7 @@ _SEARCHED = 1 << 40
 
 def largest_local_steps(
     constants: Constants, setting: Setting, printed: bool = False
-) -> LocalSteps:
+) -> LocalStepsRange:
     r"""Return the exact range of H in which the corollary's η satisfies the theorem's condition.
 
     Every term of the condition is a power of H, and so is η. So the variance term is met from some
@@ -112,9 +112,9 @@ def largest_local_steps(
     --------
     >>> constants = Constants(L=1.0, gap=1.0, sigma_g=1.0)
     >>> largest_local_steps(constants, Setting(devices=10, dim=20, rounds=10**6))
-    LocalSteps(least=1, most=43, binding='drift')
+    LocalStepsRange(least=1, most=43, binding='drift')
     >>> largest_local_steps(constants, Setting(devices=10, dim=20, rounds=1000))
-    LocalSteps(least=12, most=4, binding='drift')
+    LocalStepsRange(least=12, most=4, binding='drift')
     """
 
     def broken(h: int) -> set[str]:
@@ -125,7 +125,7 @@ def largest_local_steps(
     least = _first(lambda h: "variance" not in broken(h))
     most = _first(lambda h: bool(broken(h) - {"variance"})) - 1
     binding = min(broken(most + 1) - {"variance"}, default="none")
-    return LocalSteps(least, most, binding)
+    return LocalStepsRange(least, most, binding)
 
 
 def best_local_steps(constants: Constants, setting: Setting, most: int = 1000) -> Setting:

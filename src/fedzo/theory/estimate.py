@@ -28,16 +28,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
 from fedzo.core.directions import DirectionBuffer
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.theory.bounds import Constants
-
-Array = NDArray[Any]
 
 _ROUND, _TASK = (1 << 26) - 1, 63  # an address that no run draws at
 _NUMBERS = 1 << 25  # numbers in all directions of a measurement; memory is a few times that

@@ -5,29 +5,6 @@ coefficients of directions. ``robust`` and ``robust_seeds`` tolerate a minority 
 import: core.
 """
 
-from fedzo.core.updates import UpdateMean
-from fedzo.uplinks.aircomp import AirComp
-from fedzo.uplinks.base import Uplink, UplinkInfo
-from fedzo.uplinks.ideal import Ideal
-from fedzo.uplinks.robust import Robust, RobustSeeds
-from fedzo.uplinks.seeds import Seeds
+import lazy_loader as _lazy
 
-UPLINKS: dict[str, type[Uplink]] = {
-    "ideal": Ideal,
-    "aircomp": AirComp,
-    "seeds": Seeds,
-    "robust": Robust,
-    "robust_seeds": RobustSeeds,
-}
-
-__all__ = [
-    "UPLINKS",
-    "AirComp",
-    "Ideal",
-    "Robust",
-    "RobustSeeds",
-    "Seeds",
-    "UpdateMean",
-    "Uplink",
-    "UplinkInfo",
-]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

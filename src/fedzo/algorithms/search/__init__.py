@@ -3,9 +3,6 @@
 May import: algorithms.base, uplinks and core.
 """
 
-from fedzo.algorithms.search.adaptive import Adaptive
-from fedzo.algorithms.search.base import Search, SearchContext
-from fedzo.algorithms.search.descent import LBFGS
-from fedzo.algorithms.search.population import CMA, TPE
+import lazy_loader as _lazy
 
-__all__ = ["CMA", "LBFGS", "TPE", "Adaptive", "Search", "SearchContext"]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -11,18 +11,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.search.averaging import AveragedDescent
 from fedzo.algorithms.search.base import EPS, Asking, BudgetExhausted, Search, SearchContext
 from fedzo.algorithms.search.descent import Curvature, Descent, curvature, typical_scale
 from fedzo.algorithms.search.population import SEPARABLE, Evolution, population_for, repeats_for
+from fedzo.core.types import Array
 from fedzo.errors import require
-
-Array = NDArray[Any]
 
 MEMORY = 30  # pairs of L-BFGS
 RACE = 0.08  # share of the queries that each method has under noise, before one is chosen

@@ -17,15 +17,12 @@ rounds, r_t is halved.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.search.base import EPS, Asking, ProgressMonitor, SearchContext
 from fedzo.algorithms.search.descent import difference_step
-
-Array = NDArray[Any]
+from fedzo.core.types import Array
 
 BETA_1 = (0.5, 0.8)  # for few rounds, and for many: an average over 2 rounds, or over 5
 BETA_2 = 0.99

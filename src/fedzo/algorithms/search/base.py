@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.base import (
     Algorithm,
@@ -25,10 +24,10 @@ from fedzo.algorithms.base import (
 )
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Slopes
+from fedzo.core.types import Array
 from fedzo.errors import check_counts
 from fedzo.uplinks.base import RunSetting
 
-Array = NDArray[Any]
 R = TypeVar("R")
 Asking = Generator[Evaluate | Slopes, Array, R]  # asks, and returns an R
 EPS = float(np.finfo(np.float64).eps)

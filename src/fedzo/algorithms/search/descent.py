@@ -20,15 +20,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.search.base import EPS, Asking, ProgressMonitor, Search, SearchContext
+from fedzo.core.types import Array
 from fedzo.errors import check_counts
-
-Array = NDArray[Any]
 
 # How slopes are measured, each way when the one before stalls: shared out among the devices, the
 # same with a correction, by all devices, and by all devices on both sides of x.

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.search.base import Asking, Search, SearchContext
 from fedzo.algorithms.search.descent import typical_scale
+from fedzo.core.types import Array
 from fedzo.errors import MissingExtra, check_counts, check_positive, require
-
-Array = NDArray[Any]
 
 SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
 _WORST = 1e300  # what stands for a point that has no value

@@ -4,30 +4,6 @@ The paper's server adds it, :math:`x^{t+1} = x^t + \Delta^t` (:class:`Mean`). Ot
 gradient estimate, as optax's optimizers do: a pure function of the state, the model and the update.
 """
 
-from fedzo.algorithms.server.base import ServerOptimizer
-from fedzo.algorithms.server.fourier_sign import FourierSign
-from fedzo.algorithms.server.optimizers import (
-    Adagrad,
-    Adam,
-    HiSo,
-    Mean,
-    Momentum,
-    Normalised,
-    Sign,
-    SignMomentum,
-    Yogi,
-)
+import lazy_loader as _lazy
 
-__all__ = [
-    "Adagrad",
-    "Adam",
-    "FourierSign",
-    "HiSo",
-    "Mean",
-    "Momentum",
-    "Normalised",
-    "ServerOptimizer",
-    "Sign",
-    "SignMomentum",
-    "Yogi",
-]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -1,0 +1,13 @@
+# The public names, and the file of each; lazy_loader and type checkers read this list.
+
+from .base import Algorithm as Algorithm
+from .base import RoundInfo as RoundInfo
+from .dzopa import DZOPA as DZOPA
+from .fedavg import FedAvg as FedAvg
+from .fedzo import FedZO as FedZO
+from .search import CMA as CMA
+from .search import LBFGS as LBFGS
+from .search import TPE as TPE
+from .search import Adaptive as Adaptive
+from .zo_sgd import ZOSGD as ZOSGD
+from .zone_s import ZoneS as ZoneS
