@@ -1,8 +1,10 @@
 """Flower's simulation engine, on Ray: its own processes, so away from those of the tests."""
 
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,29 +86,27 @@ def test_simulation_of_a_thousand_devices(tmp_path):
     assert "dropped" not in last
 
 
-def test_algorithm_of_ones_own_resumes_to_the_same_bytes(tmp_path):
-    (tmp_path / "own_algorithm.py").write_text(
-        """
-from dataclasses import dataclass
-import fedzo
+PAGE = Path(__file__).parents[2] / "docs" / "extend" / "algorithm.md"
 
-@dataclass(frozen=True, kw_only=True)
-class Proximal(fedzo.FedZO):
-    pull: float = 0.1
 
-    coefficients_shape = None  # corrected steps are not sums of directions
-    def local(self, objective, device, task, draws):
-        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
-        return super().local(objective, device, task, draws, pull)
-"""
-    )
+@pytest.mark.parametrize(
+    ("file", "kind", "own"),
+    [
+        ("proximal.py", "Proximal", "proximal = 0.5"),
+        ("scaffold.py", "Scaffold", "participants = 3"),
+    ],
+)
+def test_custom_algorithm_resumes_to_the_same_bytes(file, kind, own, tmp_path):
+    """The algorithms of the documentation, from TOML and on both engines."""
+    code = re.search(rf'```python title="{file}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    (tmp_path / file).write_text(code[1])
     config = tmp_path / "own.toml"
     config.write_text(
-        """
-problem = {name = "quadratic", devices = 4}
-algorithm = {name = "own_algorithm:Proximal", pull = 0.5, learning_rate = 0.01}
-run = {rounds = 4, evaluate_every = 2}
-flower = {nodes = 2}
+        f"""
+problem = {{name = "quadratic", devices = 4}}
+algorithm = {{name = "{file.removesuffix(".py")}:{kind}", {own}, learning_rate = 0.01}}
+run = {{rounds = 4, evaluate_every = 2}}
+flower = {{nodes = 2}}
 """
     )
     there, here = tmp_path / "there", tmp_path / "here"
