@@ -11,7 +11,7 @@ import numpy as np
 from fedzo.algorithms.base import Algorithm, Round, RoundInfo
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.fedzo import FedZO, State
-from fedzo.algorithms.server.base import ServerState
+from fedzo.algorithms.server.optimizers import ServerState
 from fedzo.core.tasks import Evaluate
 from fedzo.core.types import Array
 from fedzo.errors import NonFinite

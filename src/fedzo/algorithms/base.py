@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from fedzo.core.capabilities import HasSizes
 from fedzo.core.directions import check_directions
-from fedzo.core.estimator import Estimator
+from fedzo.core.estimator import Estimator, local_steps
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
-from fedzo.core.steps import local_steps
 from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
 from fedzo.core.types import Array
 from fedzo.errors import (

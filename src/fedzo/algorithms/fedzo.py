@@ -13,11 +13,10 @@ from fedzo.algorithms.base import (
     check_participants,
     check_weighting,
 )
-from fedzo.algorithms.server.base import ServerOptimizer, ServerState
-from fedzo.algorithms.server.optimizers import Mean
+from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer, ServerState
+from fedzo.core.estimator import Correction, local_steps
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
-from fedzo.core.steps import Correction, local_steps
 from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_counts, check_positive, require

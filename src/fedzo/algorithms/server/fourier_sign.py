@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedzo.algorithms.server.base import Moved, ServerState, Trial, check_share
 from fedzo.algorithms.server.halving import Halving
-from fedzo.algorithms.server.optimizers import SignMomentum
+from fedzo.algorithms.server.optimizers import Moved, ServerState, SignMomentum, Trial, check_share
 from fedzo.core.types import Array
 from fedzo.core.waves import Waves, plane_waves
 from fedzo.errors import check_positive, require
