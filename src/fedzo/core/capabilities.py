@@ -22,8 +22,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.directions import DirectionBuffer
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
-
-LazySum = Any  # a sum of directions that are drawn when it is added
+from fedzo.core.updates import DirectionSum
 
 
 class Best(NamedTuple):
@@ -85,8 +84,8 @@ class Streamed(Protocol):
     def values_streamed(
         self,
         x: Array,
-        walked: LazySum | None,
-        steps: Sequence[LazySum | None],
+        walked: DirectionSum | None,
+        steps: Sequence[DirectionSum | None],
         batch: Any,
     ) -> Array:
         """Return the values at the k points x + walked + steps[k], shape (k, b).

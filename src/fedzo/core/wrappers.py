@@ -16,7 +16,6 @@ from fedzo.core.capabilities import (
     HasGradient,
     HasSizes,
     InPlace,
-    LazySum,
     NamesRecords,
     Streamed,
     ValuesAlong,
@@ -24,6 +23,7 @@ from fedzo.core.capabilities import (
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
+from fedzo.core.updates import DirectionSum
 
 C = TypeVar("C")
 
@@ -127,7 +127,11 @@ class ScaledObjective(ObjectiveWrapper):
         return values_along(self.inner, start, scaled, rows, steps, batch)
 
     def values_streamed(
-        self, x: Array, walked: LazySum | None, steps: Sequence[LazySum | None], batch: Any
+        self,
+        x: Array,
+        walked: DirectionSum | None,
+        steps: Sequence[DirectionSum | None],
+        batch: Any,
     ) -> Array:
         """Return the values along scaled directions that are never held.
 
@@ -140,7 +144,7 @@ class ScaledObjective(ObjectiveWrapper):
             start, self._scaled(walked), [self._scaled(step) for step in steps], batch
         )
 
-    def _scaled(self, some: LazySum | None) -> LazySum | None:
+    def _scaled(self, some: DirectionSum | None) -> DirectionSum | None:
         return None if some is None else replace(some, factors=self.factors)
 
     def losses(self, x: Array, devices: Array) -> Array:

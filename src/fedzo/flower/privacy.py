@@ -39,9 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core import capabilities as can
-from fedzo.core.capabilities import LazySum
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
+from fedzo.core.updates import DirectionSum
 from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive, require
 from fedzo.flower.errors import ErrorCode, Rejected
@@ -178,8 +178,8 @@ class Private(ObjectiveWrapper):
     def values_streamed(
         self,
         x: Array,
-        walked: LazySum | None,
-        steps: Sequence[LazySum | None],
+        walked: DirectionSum | None,
+        steps: Sequence[DirectionSum | None],
         batch: Any,
     ) -> Array:
         """Return the same of a model whose directions are never held."""
