@@ -13,21 +13,19 @@ from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
+from fedzo.core.types import Array
 from fedzo.errors import (
     InvalidValue,
     ModelError,
     UsageError,
+    check_choice,
     check_count,
     first_line,
-    nearest,
-    one_of,
     require,
 )
-
-Array = NDArray[Any]
 
 OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
 _SMALLEST_PART = 16  # inputs: a batch is not shared among threads in smaller parts
@@ -110,8 +108,7 @@ class Model(ABC):
         max_batch: int | None = None,
         classes: int | None = None,
     ) -> None:
-        if outputs not in OUTPUTS:
-            raise InvalidValue("outputs", outputs, one_of(OUTPUTS) + nearest(str(outputs), OUTPUTS))
+        check_choice("outputs", outputs, OUTPUTS)
         if max_batch is not None:
             check_count("max_batch", max_batch)
         if classes is not None or outputs == "labels":

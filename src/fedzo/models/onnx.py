@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.machine import cores
+from fedzo.core.types import Array
 from fedzo.errors import (
     InvalidValue,
     MissingExtra,
@@ -19,7 +20,7 @@ from fedzo.errors import (
     first_line,
     one_of,
 )
-from fedzo.models.base import Array, Common, Model
+from fedzo.models.base import Common, Model
 
 _TYPES: dict[str, type[np.floating[Any]]] = {
     "tensor(float)": np.float32,

@@ -8,8 +8,9 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedzo.core.types import Array
 from fedzo.errors import UsageError, first_line, one_of, require
-from fedzo.models.base import Array, Common, Model
+from fedzo.models.base import Common, Model
 
 _ANSWERS = {"probabilities": "predict_proba", "labels": "predict"}
 

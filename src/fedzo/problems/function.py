@@ -8,24 +8,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
+from fedzo.core.types import Array
 from fedzo.errors import (
     Halted,
     InvalidValue,
     NoAnswer,
     UsageError,
+    check_choice,
     check_count,
-    nearest,
-    one_of,
     require,
 )
 from fedzo.variables.bounds import Bounds, Box, LogScale
 
-Array = NDArray[Any]
 OnFailure = Literal["raise", "leave_out"]
 
 
@@ -108,12 +107,11 @@ class FunctionObjective(Objective):
         if max_queries is not None:
             check_count("max_queries", max_queries)
         require(isinstance(vectorized, bool), "vectorized", vectorized, "True or False")
-        check_on_failure(on_failure)
+        check_choice("on_failure", on_failure, get_args(OnFailure))
         require(isinstance(args, tuple), "args", args, "a tuple, such as (1.0,)")
         also = f", and {len(args)} more of args" if args else ""
-        allowed = (
-            f"a function of (x, device{', *args' if args else ''}), device in 0, ..., N-1{also}"
-        )
+        takes = "(x, device, *args)" if args else "(x, device)"
+        allowed = f"a function of {takes}, device in 0, ..., N-1{also}"
         check_takes("fun", fun, 2 + len(args), allowed)
         self.fun, self.dim, self.devices = fun, dim, devices
         self.vectorized, self.retries, self.on_failure = vectorized, retries, on_failure
@@ -223,13 +221,6 @@ def as_number(key: str, value: Any) -> float:
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{key} returned {reprlib.repr(value)}, not a number") from error
-
-
-def check_on_failure(on_failure: str) -> None:
-    """Raise unless ``on_failure`` is one of the known words."""
-    ways = get_args(OnFailure)
-    allowed = one_of(ways) + nearest(on_failure, ways)
-    require(on_failure in ways, "on_failure", on_failure, allowed)
 
 
 def check_takes(key: str, fun: Callable[..., Any], count: int, allowed: str) -> None:

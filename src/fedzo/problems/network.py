@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedzo.core.capabilities import Best
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
+from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.updates_torch import add_to
 from fedzo.errors import MissingExtra, UsageError, check_count, require
@@ -21,7 +22,6 @@ from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
 from fedzo.problems.network_points import BatchedModule, InPlaceModule
 
-Array = NDArray[Any]
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
 Loss = Callable[[Module, Any], Tensor]

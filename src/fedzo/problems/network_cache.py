@@ -146,7 +146,7 @@ def _watch(
         read = read or bool(parts & trained)
         uses.append((clock, parts))
 
-    def before(layer: Module) -> None:
+    def before(layer: Module, _: Any) -> None:
         nonlocal clock
         clock += 1
         begun.append(clock)

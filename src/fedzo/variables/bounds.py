@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedzo.errors import InvalidValue, nearest, one_of, require
+from fedzo.core.types import Array
+from fedzo.errors import InvalidValue, check_choice, require
 
-Array = NDArray[Any]
 SCALES = ("linear", "log")
 Pairs = Sequence[tuple[float | None, float | None]]
 
@@ -145,8 +145,7 @@ class LogScale:
     def __init__(self, scale: str | Sequence[str], dim: int) -> None:
         names = [scale] * dim if isinstance(scale, str) else list(scale)
         for name in names:
-            if name not in SCALES:
-                raise InvalidValue("scale", name, one_of(SCALES) + nearest(str(name), SCALES))
+            check_choice("scale", name, SCALES)
         allowed = f"one of {dim} words, or one for all"
         require(len(names) == dim, "scale", f"{len(names)} words", allowed)
         self.names = names

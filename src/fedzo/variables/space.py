@@ -12,12 +12,11 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_count, nearest, require
 from fedzo.variables.bounds import Box
 
-Array = NDArray[Any]
 Value = Any  # a number, or one of the options of a choice
 Condition = tuple[str, Any]  # the name of a choice, and one of its options
 
