@@ -66,9 +66,8 @@ class SklearnModel(Model):
         if features is not None:
             self.input_shape = self.input_shape or (int(features),)
             fits = math.prod(self.input_shape) == features
-            require(
-                fits, "input_shape", self.input_shape, f"of {features} numbers, as {name} takes"
-            )
+            allowed = f"of {features} numbers, as {name} takes"
+            require(fits, "input_shape", self.input_shape, allowed)
         self.estimator = estimator
 
     def predict(self, inputs: ArrayLike) -> Array:

@@ -104,8 +104,6 @@ class FunctionObjective(Objective):
     ) -> None:
         check_count("devices", devices)
         check_count("retries", retries, least=0)
-        if max_queries is not None:
-            check_count("max_queries", max_queries)
         require(isinstance(vectorized, bool), "vectorized", vectorized, "True or False")
         check_choice("on_failure", on_failure, get_args(OnFailure))
         require(isinstance(args, tuple), "args", args, "a tuple, such as (1.0,)")
@@ -144,8 +142,7 @@ class FunctionObjective(Objective):
             return np.full(self.dim, lengths)
         lengths = np.full(self.dim, np.nan) if self.box is None else self.box.lengths()
         if self.logarithm is not None:  # a decade, where there are no bounds
-            logarithmic = np.array([name == "log" for name in self.logarithm.names])
-            lengths = np.where(logarithmic & np.isnan(lengths), 1.0, lengths)
+            lengths = np.where(self.logarithm.chosen & np.isnan(lengths), 1.0, lengths)
         return None if np.isnan(lengths).all() else lengths
 
     def batch(self, device: int, size: int, draws: Draws) -> int:
@@ -176,9 +173,10 @@ class FunctionObjective(Objective):
             except Exception as error:
                 failure, reason = error, f"{type(error).__name__}: {error}"
             else:
-                failure, reason = None, f"the function returned {_worst(values)}"
-                if np.isfinite(values).all():
+                finite = np.isfinite(values)
+                if finite.all():
                     return values
+                failure, reason = None, f"the function returned {values[~finite][0]}"
         if self.on_failure == "leave_out":
             raise NoAnswer(reason) from failure
         if failure is not None:
@@ -198,14 +196,9 @@ class FunctionObjective(Objective):
             return np.array([as_number("fun", self.fun(points[0], device, *self.args))])
         values = np.asarray(self.fun(points, device, *self.args), np.float64)
         if values.shape != (len(points),):
-            raise UsageError(
-                f"fun returned the shape {values.shape}, not {(len(points),)}", code="values-shape"
-            )
+            message = f"fun returned the shape {values.shape}, not {(len(points),)}"
+            raise UsageError(message, code="values-shape")
         return values
-
-
-def _worst(values: Array) -> float:
-    return float(values[~np.isfinite(values)][:1].sum())
 
 
 def as_number(key: str, value: Any) -> float:

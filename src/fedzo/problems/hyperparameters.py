@@ -231,11 +231,9 @@ def _pickled(function: Callable[..., _Trained]) -> bytes:
     try:
         return pickle.dumps(function)
     except Exception as error:  # of pickle, or of the methods of an object
-        raise UsageError(
-            f"train_and_score cannot be sent to processes ({error}): define it at the top of a "
-            "module, or use parallel = 'threads'",
-            code="not-picklable",
-        ) from error
+        advice = "define it at the top of a module, or use parallel = 'threads'"
+        message = f"train_and_score cannot be sent to processes ({error}): {advice}"
+        raise UsageError(message, code="not-picklable") from error
 
 
 def _processes(workers: int | None, sent: bytes) -> ProcessPoolExecutor:

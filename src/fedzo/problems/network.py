@@ -305,10 +305,8 @@ def _complain(losses: Any, samples: int | None = None) -> None:
     found = f"a {type(losses).__name__}" if shape is None else f"the shape {tuple(shape)}"
     right = "a tensor of one loss for each sample"
     right += "" if samples is None else f" of a batch, ({samples},)"
-    raise UsageError(
-        f"loss returned {found}, not {right}; torch's losses need reduction='none'",
-        code="loss-shape",
-    )
+    message = f"loss returned {found}, not {right}; torch's losses need reduction='none'"
+    raise UsageError(message, code="loss-shape")
 
 
 def _sum(walked: DirectionSum | None, step: DirectionSum | None) -> DirectionSum | None:

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
-from fedzo.errors import InvalidValue, UsageError, first_line
+from fedzo.errors import UsageError, first_line, require
 from fedzo.problems.network_inputs import Piece, parts_of
 
 Module = Any
@@ -38,11 +38,9 @@ class InPlaceModule:
         self.memory = np.empty(pieces[-1].stop, dtype)
         for name, tensor, start, stop in pieces:
             own = torch.from_numpy(self.memory[start:stop]).view(tensor.shape)
-            if tensor.device.type != "cpu" or tensor.dtype != own.dtype:
-                found = f"{tensor.dtype} on {tensor.device}"
-                raise InvalidValue(
-                    "in_place", True, f"False: {name} is {found}, not {own.dtype} on cpu"
-                )
+            fits = tensor.device.type == "cpu" and tensor.dtype == own.dtype
+            found = f"{name} is {tensor.dtype} on {tensor.device}, not {own.dtype} on cpu"
+            require(fits, "in_place", True, f"False: {found}")
             own.copy_(tensor.detach())
             tensor.data = own
         self._step: DirectionSum | None = None
@@ -72,9 +70,8 @@ class InPlaceModule:
         read = {number for numbers in readers.values() for number in numbers}
         for number, piece in enumerate(self.pieces):
             if number not in read:
-                raise UsageError(
-                    f"trainable: the loss does not depend on {piece.name}", code="unused-parameter"
-                )
+                message = f"trainable: the loss does not depend on {piece.name}"
+                raise UsageError(message, code="unused-parameter")
         self._readers = readers
         largest = max(map(self._size, readers.values()))
         self._spare = torch.empty(largest, dtype=self.pieces[0].tensor.dtype)
@@ -233,10 +230,8 @@ class BatchedModule:
         try:
             return torch.func.vmap(at)(points)
         except (RuntimeError, ValueError) as error:
-            raise UsageError(
-                f"batched_memory: vmap cannot batch the module or its loss: {first_line(error)}",
-                code="not-batchable",
-            ) from error
+            message = f"vmap cannot batch the module or its loss: {first_line(error)}"
+            raise UsageError(f"batched_memory: {message}", code="not-batchable") from error
 
     def _bytes_per_point(self, base: Array, batch: Any) -> int:
         """Return the memory of a point: its parameters twice, and the outputs of all layers."""

@@ -139,8 +139,8 @@ def victim_of(
         return models.load(spec, kind, **options)
     except InvalidValue as error:
         keys = {"kind": "model_kind"} | {key: f"model_options.{key}" for key in options}
-        own = "max_queries" if max_queries is not None else "model_options.max_queries"
-        keys["max_queries"] = own
+        if max_queries is not None:
+            keys["max_queries"] = "max_queries"
         raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
 
 
