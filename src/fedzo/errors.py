@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -292,6 +292,17 @@ def is_number(value: Any) -> bool:
         return isinstance(value, Real) and math.isfinite(value)
     except OverflowError:
         return False
+
+
+def check_choice(key: str, value: Any, known: Collection[str]) -> None:
+    """Raise unless the value is one of the known words.
+
+    >>> check_choice("norm", "int", ["inf", "l2"])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: norm = 'int': must be one of 'inf', 'l2' (did you mean 'inf'?)
+    """
+    if value not in known:
+        raise InvalidValue(key, value, one_of(known) + nearest(str(value), known))
 
 
 def check_memory(key: str, value: object, needed: int) -> None:

@@ -84,6 +84,14 @@ def test_values_are_the_papers_loss_whatever_the_model_answers(outputs, margin):
     assert attack.model.queries == 3 * 8
 
 
+@pytest.mark.parametrize(("target", "margin"), [(None, 0.5), (0, 2.0)])
+def test_a_margin_is_the_lead_of_the_right_class_or_that_over_the_target(target, margin):
+    model = FunctionModel(logits, outputs="logits", input_shape=SHAPE)
+    attack = Attack(model, INPUTS[:1], [1], target=target)
+    scores = np.array([[1.0, 3.0, 2.5]])
+    np.testing.assert_array_equal(attack.margins(scores, np.array([1])), [margin])
+
+
 def test_losses_and_metrics_are_those_of_all_inputs_of_all_devices():
     attack = problem(c=0.3)
     x = RNG.normal(scale=0.6, size=48).astype(np.float32)

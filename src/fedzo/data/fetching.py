@@ -29,14 +29,7 @@ from typing import IO, Any, NamedTuple
 
 from fedzo.core.files import read_toml, write_atomic
 from fedzo.core.progress import LiveLine, show
-from fedzo.errors import (
-    CannotWrite,
-    DataUnavailable,
-    InvalidValue,
-    first_line,
-    nearest,
-    one_of,
-)
+from fedzo.errors import CannotWrite, DataUnavailable, check_choice, first_line
 
 _SHIPPED = Path(__file__).parent / "files"
 _TIMEOUT = 20.0  # seconds without a byte from a server
@@ -490,8 +483,7 @@ def decoded(source: Source, folder: str | os.PathLike[str] | None) -> tuple[Any,
 
 def select(name: str, known: Mapping[str, Source]) -> Source:
     """Return a data set by name, or raise with the known names."""
-    if name not in known:
-        raise InvalidValue("data", name, one_of(known) + nearest(name, known))
+    check_choice("data", name, known)
     return known[name]
 
 

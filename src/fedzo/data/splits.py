@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedzo.core.random import Draws, Stream
 from fedzo.data.images import Dataset
 from fedzo.data.registry import load
-from fedzo.errors import InvalidValue, nearest, one_of, require
+from fedzo.errors import check_choice, require
 
 KINDS = ("shards", "dirichlet", "iid", "sizes")
 
@@ -108,18 +108,16 @@ def partition(
     """
     labels = np.asarray(labels)
     count = len(labels)
-    if kind not in KINDS:
-        raise InvalidValue("partition", kind, one_of(KINDS) + nearest(kind, KINDS))
-    samples = f"{count:,}, the number of samples"
-    require(1 <= devices <= count, "devices", devices, f"a whole number from 1 to {samples}")
+    check_choice("partition", kind, KINDS)
+    samples = f"{count:,} samples"
+    allowed = f"a whole number from 1 to {count:,}, the number of samples"
+    require(1 <= devices <= count, "devices", devices, allowed)
 
     fresh = (Draws(seed, Stream.PARTITION, step=step) for step in itertools.count())
     match kind:
         case "shards":
             most = count // devices
-            allowed = (
-                f"a whole number from 1 to {most:,}: {devices:,} devices share {count:,} samples"
-            )
+            allowed = f"a whole number from 1 to {most:,}: {devices:,} devices share {samples}"
             fits = 1 <= shards_per_device <= most
             require(fits, "shards_per_device", shards_per_device, allowed)
             owners = _shards(labels, devices, shards_per_device, fresh)

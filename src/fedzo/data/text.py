@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.data.fetching import File, decoded, find, obtain, read_members, registered, select
-from fedzo.errors import InvalidValue, nearest, one_of
+from fedzo.errors import nearest, one_of, require
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,6 @@ def model_folder(name: str) -> Path:
         folder = find(MODELS[name])
         return folder if folder is not None else obtain(MODELS[name])[0]
     folder = Path(name).expanduser()
-    if not folder.is_dir():
-        allowed = f"{one_of(MODELS)} or a folder with a model{nearest(name, MODELS)}"
-        raise InvalidValue("model", name, allowed)
+    allowed = f"{one_of(MODELS)} or a folder with a model{nearest(name, MODELS)}"
+    require(folder.is_dir(), "model", name, allowed)
     return folder

@@ -13,21 +13,11 @@ from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
-from fedzo.errors import (
-    InvalidValue,
-    ModelError,
-    UsageError,
-    check_count,
-    first_line,
-    nearest,
-    one_of,
-    require,
-)
-
-Array = NDArray[Any]
+from fedzo.core.types import Array
+from fedzo.errors import ModelError, UsageError, check_choice, check_count, first_line, require
 
 OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
 _SMALLEST_PART = 16  # inputs: a batch is not shared among threads in smaller parts
@@ -110,8 +100,7 @@ class Model(ABC):
         max_batch: int | None = None,
         classes: int | None = None,
     ) -> None:
-        if outputs not in OUTPUTS:
-            raise InvalidValue("outputs", outputs, one_of(OUTPUTS) + nearest(str(outputs), OUTPUTS))
+        check_choice("outputs", outputs, OUTPUTS)
         if max_batch is not None:
             check_count("max_batch", max_batch)
         if classes is not None or outputs == "labels":
@@ -226,9 +215,10 @@ class Model(ABC):
         require(fits, "inputs", f"an array of shape {batch.shape}", wanted)
         kind, (low, high) = batch.dtype.kind, self.input_range
         require(kind in "fiu", "inputs", f"an array of {batch.dtype}", "of numbers")
-        if kind in "iu" and not (batch.min() >= low and batch.max() <= high):
+        if kind in "iu":
+            fits = bool(batch.min() >= low and batch.max() <= high)
             held = f"whole numbers from {batch.min()} to {batch.max()}"
-            raise InvalidValue("inputs", held, f"in the model's input_range, {low:g} to {high:g}")
+            require(fits, "inputs", held, f"in the model's input_range, {low:g} to {high:g}")
         return batch if shape is None else batch.reshape(-1, *shape)
 
     def _in_parts(self, batch: Array) -> list[Array]:
@@ -414,6 +404,6 @@ def _range(bounds: Any) -> tuple[float, float]:
     try:
         low, high = (float(bound) for bound in bounds)
     except (TypeError, ValueError):
-        raise InvalidValue("input_range", bounds, allowed) from None
+        low = high = math.nan
     require(-math.inf < low < high < math.inf, "input_range", bounds, allowed)
     return low, high

@@ -11,8 +11,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, ModelError, check_count, one_line, one_of, require
-from fedzo.models.base import Array, Common, Model
+from fedzo.models.base import Common, Model
 from fedzo.models.service import Reply, Request, Service, read_json
 
 _TYPES = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}

@@ -57,6 +57,11 @@ class UpperLayers:
     stores the keys and values of the untrained upper layers for the earlier tokens. Training then
     affects the last tokens only, as with activated adapters (Greenewald et al., "Activated LoRA",
     2025). If only the last of 30 tokens is read, an evaluation is 30 times cheaper.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        The decoder with the upper layers only, and the norm after them.
     """
 
     def __init__(self, folder: Path, layers: int, words: Sequence[str]) -> None:
@@ -72,16 +77,11 @@ class UpperLayers:
         for word, tokens in zip(words, ids, strict=True):
             require(len(tokens) == 1, "words", word, "a single token of the model")
         self.words = torch.tensor([tokens[0] for tokens in ids])
-        self.decoder, self.head = decoder, model.lm_head.weight[self.words].detach().clone()
+        self.module, self.head = decoder, model.lm_head.weight[self.words].detach().clone()
         self._lower = decoder.layers[: depth - layers]
         self._upper = decoder.layers[depth - layers :]
         self._embed, self._norm = decoder.embed_tokens, decoder.norm
         self._use(self._upper, self._norm)
-
-    @property
-    def module(self) -> Module:
-        """The upper layers, with the norm after them."""
-        return self.decoder
 
     def prepare(self, texts: Sequence[str], longest: int, read: int = 0) -> list[Prepared]:
         """Run the frozen part on the last ``longest`` tokens of each text.
@@ -138,7 +138,7 @@ class UpperLayers:
         return last @ self.head.T.to(last.dtype)
 
     def _run(self, batch: Batch, cache: Any = None) -> Tensor:
-        out = self.decoder(
+        out = self.module(
             inputs_embeds=batch.hidden,
             attention_mask=batch.mask,
             position_ids=batch.positions,
@@ -148,8 +148,8 @@ class UpperLayers:
         return out.last_hidden_state
 
     def _use(self, layers: Module, norm: Module) -> None:
-        self.decoder.layers, self.decoder.norm = layers, norm
-        self.decoder.config.num_hidden_layers = len(layers)
+        self.module.layers, self.module.norm = layers, norm
+        self.module.config.num_hidden_layers = len(layers)
         for number, layer in enumerate(layers):  # its index in a cache of keys
             layer.self_attn.layer_idx = number
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.core.importing import import_object
-from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
+from fedzo.errors import InvalidValue, UsageError, check_choice, nearest, one_of, require
 from fedzo.models.base import Common, Model
 
 KINDS = ("onnx", "http", "torch", "sklearn", "function", "own")
@@ -37,8 +37,7 @@ def card(name: str) -> dict[str, Any]:
         ...
     fedzo.errors.InvalidValue: model = 'resnet': must be ...
     """
-    known = shipped()
-    require(name in known, "model", name, one_of(known) + nearest(name, known))
+    check_choice("model", name, shipped())
     content: dict[str, Any] = json.loads((_FILES / f"{name}.json").read_text())
     return content
 

@@ -10,16 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.machine import cores
-from fedzo.errors import (
-    InvalidValue,
-    MissingExtra,
-    ModelError,
-    UsageError,
-    check_count,
-    first_line,
-    one_of,
-)
-from fedzo.models.base import Array, Common, Model
+from fedzo.core.types import Array
+from fedzo.errors import MissingExtra, UsageError, check_count, first_line, one_of, require
+from fedzo.models.base import Common, Model
 
 _TYPES: dict[str, type[np.floating[Any]]] = {
     "tensor(float)": np.float32,
@@ -80,7 +73,7 @@ class OnnxModel(Model):
         super().__init__(Path(path).name, outputs, **common)
         self.max_batch = self.max_batch or _QUICKEST
         self.in_flight = threads or cores()
-        self._session = _session(Path(path).expanduser())
+        self._session = self._opened(Path(path).expanduser())
         self._input, self._dtype = self._only_input()
         shape = [size if isinstance(size, int) and size > 0 else None for size in self._input.shape]
         self._declare(shape)
@@ -97,6 +90,22 @@ class OnnxModel(Model):
             raise self._error(first_line(error), "run-failed") from None
         return scores  # type: ignore[no-any-return]
 
+    def _opened(self, path: Path) -> Any:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingExtra("ONNX models need onnxruntime", "attack") from None
+        if not path.is_file():
+            raise UsageError(f"{path}: does not exist", code="no-file")
+        options = onnxruntime.SessionOptions()
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
+        options.log_severity_level = 4  # failures are raised, not printed
+        try:
+            return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the exceptions of ONNX Runtime have no common base
+            raise self._error(f"cannot be loaded: {first_line(error)}", "not-onnx") from None
+
     def _only_input(self) -> tuple[Any, type[np.floating[Any]]]:
         inputs = self._session.get_inputs()
         if len(inputs) != 1:
@@ -110,23 +119,5 @@ class OnnxModel(Model):
         outputs = {each.name: each for each in self._session.get_outputs()}
         if name is None and len(outputs) == 1:
             return next(iter(outputs.values()))
-        if name not in outputs:
-            raise InvalidValue("output_name", name, f"{one_of(outputs)} of {self.name}")
-        return outputs[name]
-
-
-def _session(path: Path) -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtra("ONNX models need onnxruntime", "attack") from None
-    if not path.is_file():
-        raise UsageError(f"{path}: does not exist", code="no-file")
-    options = onnxruntime.SessionOptions()
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
-    options.log_severity_level = 4  # failures are raised, not printed
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the exceptions of ONNX Runtime have no common base
-        raise ModelError(path.name, f"cannot be loaded: {first_line(error)}", "not-onnx") from None
+        require(name in outputs, "output_name", name, f"{one_of(outputs)} of {self.name}")
+        return outputs[str(name)]

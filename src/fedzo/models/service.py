@@ -315,8 +315,8 @@ def _checked_url(url: str) -> SplitResult:
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     checked = {}
     for name, given in headers.items():
-        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", str(name)):
-            raise InvalidValue("headers", name, "named by letters, digits and hyphens")
+        valid = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", str(name)) is not None
+        require(valid, "headers", name, "named by letters, digits and hyphens")
         value = re.sub(r"\$\{(\w+)\}", _variable, given) if isinstance(given, str) else ""
         right = value.isascii() and value.isprintable() and bool(value.strip())
         require(right, f"headers[{name!r}]", _SECRET, "one line of printable ASCII text")

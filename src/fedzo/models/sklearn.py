@@ -8,8 +8,9 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedzo.core.types import Array
 from fedzo.errors import UsageError, first_line, one_of, require
-from fedzo.models.base import Array, Common, Model
+from fedzo.models.base import Common, Model
 
 _ANSWERS = {"probabilities": "predict_proba", "labels": "predict"}
 
@@ -65,9 +66,8 @@ class SklearnModel(Model):
         if features is not None:
             self.input_shape = self.input_shape or (int(features),)
             fits = math.prod(self.input_shape) == features
-            require(
-                fits, "input_shape", self.input_shape, f"of {features} numbers, as {name} takes"
-            )
+            allowed = f"of {features} numbers, as {name} takes"
+            require(fits, "input_shape", self.input_shape, allowed)
         self.estimator = estimator
 
     def predict(self, inputs: ArrayLike) -> Array:

@@ -8,8 +8,9 @@ from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, MissingExtra, UsageError, first_line, require
-from fedzo.models.base import Array, Common, Model
+from fedzo.models.base import Common, Model
 
 
 class TorchModel(Model):

@@ -8,24 +8,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
+from fedzo.core.types import Array
 from fedzo.errors import (
     Halted,
     InvalidValue,
     NoAnswer,
     UsageError,
+    check_choice,
     check_count,
-    nearest,
-    one_of,
     require,
 )
 from fedzo.variables.bounds import Bounds, Box, LogScale
 
-Array = NDArray[Any]
 OnFailure = Literal["raise", "leave_out"]
 
 
@@ -105,15 +104,12 @@ class FunctionObjective(Objective):
     ) -> None:
         check_count("devices", devices)
         check_count("retries", retries, least=0)
-        if max_queries is not None:
-            check_count("max_queries", max_queries)
         require(isinstance(vectorized, bool), "vectorized", vectorized, "True or False")
-        check_on_failure(on_failure)
+        check_choice("on_failure", on_failure, get_args(OnFailure))
         require(isinstance(args, tuple), "args", args, "a tuple, such as (1.0,)")
         also = f", and {len(args)} more of args" if args else ""
-        allowed = (
-            f"a function of (x, device{', *args' if args else ''}), device in 0, ..., N-1{also}"
-        )
+        takes = "(x, device, *args)" if args else "(x, device)"
+        allowed = f"a function of {takes}, device in 0, ..., N-1{also}"
         check_takes("fun", fun, 2 + len(args), allowed)
         self.fun, self.dim, self.devices = fun, dim, devices
         self.vectorized, self.retries, self.on_failure = vectorized, retries, on_failure
@@ -146,8 +142,7 @@ class FunctionObjective(Objective):
             return np.full(self.dim, lengths)
         lengths = np.full(self.dim, np.nan) if self.box is None else self.box.lengths()
         if self.logarithm is not None:  # a decade, where there are no bounds
-            logarithmic = np.array([name == "log" for name in self.logarithm.names])
-            lengths = np.where(logarithmic & np.isnan(lengths), 1.0, lengths)
+            lengths = np.where(self.logarithm.chosen & np.isnan(lengths), 1.0, lengths)
         return None if np.isnan(lengths).all() else lengths
 
     def batch(self, device: int, size: int, draws: Draws) -> int:
@@ -178,9 +173,10 @@ class FunctionObjective(Objective):
             except Exception as error:
                 failure, reason = error, f"{type(error).__name__}: {error}"
             else:
-                failure, reason = None, f"the function returned {_worst(values)}"
-                if np.isfinite(values).all():
+                finite = np.isfinite(values)
+                if finite.all():
                     return values
+                failure, reason = None, f"the function returned {values[~finite][0]}"
         if self.on_failure == "leave_out":
             raise NoAnswer(reason) from failure
         if failure is not None:
@@ -200,14 +196,9 @@ class FunctionObjective(Objective):
             return np.array([as_number("fun", self.fun(points[0], device, *self.args))])
         values = np.asarray(self.fun(points, device, *self.args), np.float64)
         if values.shape != (len(points),):
-            raise UsageError(
-                f"fun returned the shape {values.shape}, not {(len(points),)}", code="values-shape"
-            )
+            message = f"fun returned the shape {values.shape}, not {(len(points),)}"
+            raise UsageError(message, code="values-shape")
         return values
-
-
-def _worst(values: Array) -> float:
-    return float(values[~np.isfinite(values)][:1].sum())
 
 
 def as_number(key: str, value: Any) -> float:
@@ -223,13 +214,6 @@ def as_number(key: str, value: Any) -> float:
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{key} returned {reprlib.repr(value)}, not a number") from error
-
-
-def check_on_failure(on_failure: str) -> None:
-    """Raise unless ``on_failure`` is one of the known words."""
-    ways = get_args(OnFailure)
-    allowed = one_of(ways) + nearest(on_failure, ways)
-    require(on_failure in ways, "on_failure", on_failure, allowed)
 
 
 def check_takes(key: str, fun: Callable[..., Any], count: int, allowed: str) -> None:

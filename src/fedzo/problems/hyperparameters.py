@@ -14,25 +14,24 @@ import multiprocessing
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.files import write_atomic
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
 from fedzo.data.splits import load_split
-from fedzo.errors import NoAnswer, UsageError, check_count, nearest, one_of, require
-from fedzo.problems.function import OnFailure, as_number, check_on_failure, check_takes
+from fedzo.errors import NoAnswer, UsageError, check_choice, check_count, is_number, require
+from fedzo.problems.function import OnFailure, as_number, check_takes
 from fedzo.variables.space import Float, Kind, Space, Value
 
-Array = NDArray[Any]
 TrainAndScore = Callable[[dict[str, Any], int, np.random.Generator], float]
 Parallel = Literal["threads", "processes"]
 
@@ -117,15 +116,13 @@ class Tuning(Objective):
         max_queries: int | None = None,
         seed: int = 0,
     ) -> None:
-        for key, count in (("devices", devices), ("evaluation_seeds", evaluation_seeds)):
-            check_count(key, count)
-        check_on_failure(on_failure)
+        check_count("devices", devices)
+        check_count("evaluation_seeds", evaluation_seeds)
+        check_choice("on_failure", on_failure, get_args(OnFailure))
+        check_choice("parallel", parallel, get_args(Parallel))
         allowed = "a function of (params, device, rng)"
         check_takes("train_and_score", train_and_score, 3, allowed)
-        if worst is not None:
-            require(_is_finite(worst), "worst", worst, "a finite number")
-        ways = get_args(Parallel)
-        require(parallel in ways, "parallel", parallel, one_of(ways) + nearest(parallel, ways))
+        require(worst is None or is_number(worst), "worst", worst, "a finite number")
         self.function, self.devices = train_and_score, devices
         self._train = partial(_train, train_and_score, on_failure == "leave_out")
         self.space = space if isinstance(space, Space) else Space(space)
@@ -227,10 +224,6 @@ def _train(
         return _Trained(np.nan, f"{type(error).__name__}: {error}")
 
 
-def _is_finite(number: Any) -> bool:
-    return isinstance(number, Real) and bool(np.isfinite(float(number)))
-
-
 # Processes: the function is sent once, and then only the tasks.
 
 
@@ -238,11 +231,9 @@ def _pickled(function: Callable[..., _Trained]) -> bytes:
     try:
         return pickle.dumps(function)
     except Exception as error:  # of pickle, or of the methods of an object
-        raise UsageError(
-            f"train_and_score cannot be sent to processes ({error}): define it at the top of a "
-            "module, or use parallel = 'threads'",
-            code="not-picklable",
-        ) from error
+        advice = "define it at the top of a module, or use parallel = 'threads'"
+        message = f"train_and_score cannot be sent to processes ({error}): {advice}"
+        raise UsageError(message, code="not-picklable") from error
 
 
 def _processes(workers: int | None, sent: bytes) -> ProcessPoolExecutor:
@@ -271,6 +262,7 @@ SPACE = {
 }
 
 
+@dataclass
 class Classifier:
     """Softmax regression by SGD on the images of a device, at a quarter of their resolution.
 
@@ -286,16 +278,11 @@ class Classifier:
         Those of a training.
     """
 
-    def __init__(
-        self,
-        images: list[Array],
-        labels: list[Array],
-        classes: int,
-        epochs: int = 2,
-        batch_size: int = 25,
-    ) -> None:
-        self.images, self.labels, self.classes = images, labels, classes
-        self.epochs, self.batch_size = epochs, batch_size
+    images: list[Array]
+    labels: list[Array]
+    classes: int
+    epochs: int = 2
+    batch_size: int = 25
 
     def __call__(self, params: dict[str, Any], device: int, rng: np.random.Generator) -> float:
         """Train on three quarters of the images of a device; return the loss on the last."""

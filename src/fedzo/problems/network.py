@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedzo.core.capabilities import Best
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
+from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.updates_torch import add_to
 from fedzo.errors import MissingExtra, UsageError, check_count, require
@@ -21,7 +22,6 @@ from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
 from fedzo.problems.network_points import BatchedModule, InPlaceModule
 
-Array = NDArray[Any]
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
 Loss = Callable[[Module, Any], Tensor]
@@ -305,10 +305,8 @@ def _complain(losses: Any, samples: int | None = None) -> None:
     found = f"a {type(losses).__name__}" if shape is None else f"the shape {tuple(shape)}"
     right = "a tensor of one loss for each sample"
     right += "" if samples is None else f" of a batch, ({samples},)"
-    raise UsageError(
-        f"loss returned {found}, not {right}; torch's losses need reduction='none'",
-        code="loss-shape",
-    )
+    message = f"loss returned {found}, not {right}; torch's losses need reduction='none'"
+    raise UsageError(message, code="loss-shape")
 
 
 def _sum(walked: DirectionSum | None, step: DirectionSum | None) -> DirectionSum | None:

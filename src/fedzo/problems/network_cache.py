@@ -97,11 +97,11 @@ class FrozenCache:
             (self.layers if ends else self.skipped).append(call.layer)
         self._watched = True
         if not self.layers:
-            raise UsageError(
+            message = (
                 "frozen_memory: no layer runs before the first trained parameter is read and has "
-                "one output per sample, so there is nothing to cache; use frozen_memory = 0",
-                code="nothing-frozen",
+                "one output per sample, so there is nothing to cache; use frozen_memory = 0"
             )
+            raise UsageError(message, code="nothing-frozen")
 
     def _answerer(
         self, number: int, forward: Callable[..., Tree], samples: Sequence[Any]
@@ -119,7 +119,7 @@ class FrozenCache:
                     made[names[i]] = _row(out, place)
                     self._keep(names[i], made[names[i]])
             parts = [made[n] if n in made else self._kept[n] for n in names]
-            return _stack(parts)
+            return _map(lambda *rows: torch.stack(rows), *parts)
 
         return answer
 
@@ -146,7 +146,7 @@ def _watch(
         read = read or bool(parts & trained)
         uses.append((clock, parts))
 
-    def before(layer: Module) -> None:
+    def before(layer: Module, _: Any) -> None:
         nonlocal clock
         clock += 1
         begun.append(clock)
@@ -191,29 +191,17 @@ def _row(tree: Tree, place: int) -> Tree:
     return _map(lambda part: part[place].clone(), tree)
 
 
-def _map(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    if isinstance(tree, tuple | list | dict):
-        return _like(tree, [_map(function, part) for part in _children(tree)])
-    return function(tree)
+def _map(function: Callable[..., Any], *trees: Tree) -> Tree:
+    """Return a tree of the same form: ``function`` of the leaves at each place.
 
-
-def _stack(trees: Sequence[Tree]) -> Tree:
-    import torch
-
-    first = trees[0]
-    if isinstance(first, tuple | list | dict):
-        each = zip(*(_children(tree) for tree in trees), strict=True)
-        return _like(first, [_stack(parts) for parts in each])
-    return torch.stack(list(trees))
-
-
-def _children(tree: Tree) -> list[Tree]:
-    return list(tree.values() if isinstance(tree, dict) else tree)
-
-
-def _like(tree: Tree, parts: list[Tree]) -> Tree:
-    """Return a container of the same type: plain, a named tuple, or an output of Hugging Face."""
-    if isinstance(tree, dict):
-        named = dict(zip(tree, parts, strict=True))
-        return type(tree)(**named) if type(tree) is not dict else named
-    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    Containers keep their type: plain, a named tuple, or an output of Hugging Face.
+    """
+    first, kind = trees[0], type(trees[0])
+    if not isinstance(first, tuple | list | dict):
+        return function(*trees)
+    children = [tree.values() if isinstance(tree, dict) else tree for tree in trees]
+    parts = [_map(function, *each) for each in zip(*children, strict=True)]
+    if isinstance(first, dict):
+        named = dict(zip(first, parts, strict=True))
+        return named if kind is dict else kind(**named)
+    return kind(*parts) if hasattr(first, "_fields") else kind(parts)

@@ -8,11 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, nearest, one_of, require
 
-Array = NDArray[Any]
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
 Named = Mapping[str, Tensor]

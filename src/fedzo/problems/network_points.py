@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
-from fedzo.errors import InvalidValue, UsageError, first_line
+from fedzo.errors import UsageError, first_line, require
 from fedzo.problems.network_inputs import Piece, parts_of
 
-Array = NDArray[Any]
 Module = Any
 Tensor = Any
 T = TypeVar("T")
@@ -38,11 +38,9 @@ class InPlaceModule:
         self.memory = np.empty(pieces[-1].stop, dtype)
         for name, tensor, start, stop in pieces:
             own = torch.from_numpy(self.memory[start:stop]).view(tensor.shape)
-            if tensor.device.type != "cpu" or tensor.dtype != own.dtype:
-                found = f"{tensor.dtype} on {tensor.device}"
-                raise InvalidValue(
-                    "in_place", True, f"False: {name} is {found}, not {own.dtype} on cpu"
-                )
+            fits = tensor.device.type == "cpu" and tensor.dtype == own.dtype
+            found = f"{name} is {tensor.dtype} on {tensor.device}, not {own.dtype} on cpu"
+            require(fits, "in_place", True, f"False: {found}")
             own.copy_(tensor.detach())
             tensor.data = own
         self._step: DirectionSum | None = None
@@ -72,15 +70,11 @@ class InPlaceModule:
         read = {number for numbers in readers.values() for number in numbers}
         for number, piece in enumerate(self.pieces):
             if number not in read:
-                raise UsageError(
-                    f"trainable: the loss does not depend on {piece.name}", code="unused-parameter"
-                )
+                message = f"trainable: the loss does not depend on {piece.name}"
+                raise UsageError(message, code="unused-parameter")
         self._readers = readers
-        sizes = [
-            sum(self.pieces[number].tensor.numel() for number in numbers)
-            for numbers in readers.values()
-        ]
-        self._spare = torch.empty(max(sizes), dtype=self.pieces[0].tensor.dtype)
+        largest = max(map(self._size, readers.values()))
+        self._spare = torch.empty(largest, dtype=self.pieces[0].tensor.dtype)
         for layer in readers:
             if layer is not None:
                 layer.register_forward_pre_hook(self._before)
@@ -103,8 +97,7 @@ class InPlaceModule:
         numbers = [i for i in self._readers.get(layer, []) if i not in self._swapped]
         spare, used = self._spare, 0
         if self._swapped:  # a layer inside another, which uses the spare memory
-            size = sum(self.pieces[i].tensor.numel() for i in numbers)
-            spare = torch.empty(size, dtype=spare.dtype)
+            spare = torch.empty(self._size(numbers), dtype=spare.dtype)
         for number in numbers:
             _, tensor, start, stop = self.pieces[number]
             part = spare[used : used + stop - start]
@@ -113,6 +106,9 @@ class InPlaceModule:
             tensor.data = part.view(tensor.shape)
             used += stop - start
         return numbers
+
+    def _size(self, numbers: Sequence[int]) -> int:
+        return sum(self.pieces[number].tensor.numel() for number in numbers)
 
     def _restore(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -135,20 +131,23 @@ def _readers(
                 if id(part) in numbers:
                     readers.setdefault(inside[-1], {})[numbers[id(part)]] = None  # in order
 
-    observe(run, called, inside.append, lambda *_: inside.pop())
+    def after(layer: Module, *_: Any) -> None:
+        inside.pop()
+
+    observe(run, called, lambda layer, _: inside.append(layer), after)
     return {layer: list(found) for layer, found in readers.items()}
 
 
 def observe(
     run: Callable[[], T],
     called: Callable[[Any, Any], object],
-    before: Callable[[Module], object],
-    after: Callable[[Module, Any, Any, Any], object],
+    before: Callable[[Module, Any], None],
+    after: Callable[[Module, Any, Any, Any], None],
 ) -> T:
     """Return ``run()``, and report every torch function and every layer that it runs.
 
-    ``called(arguments, result)`` is called after each function, ``before(layer)`` and
-    ``after(layer, args, kwargs, output)`` around each layer.
+    ``called(arguments, result)`` is called after each function, and
+    ``before(layer, args)`` and ``after(layer, args, kwargs, output)`` around each layer.
     """
     import torch
     from torch.nn.modules import module as hooks
@@ -161,14 +160,8 @@ def observe(
             called((args, kwargs or {}), result)
             return result
 
-    def entered(layer: Module, _: Any) -> None:
-        before(layer)
-
-    def left(layer: Module, args: Any, kwargs: Any, out: Any) -> None:
-        after(layer, args, kwargs, out)
-
-    first = hooks.register_module_forward_pre_hook(entered)
-    last = hooks.register_module_forward_hook(left, with_kwargs=True, always_call=True)
+    first = hooks.register_module_forward_pre_hook(before)
+    last = hooks.register_module_forward_hook(after, with_kwargs=True, always_call=True)
     try:
         with Observer():
             return run()
@@ -237,10 +230,8 @@ class BatchedModule:
         try:
             return torch.func.vmap(at)(points)
         except (RuntimeError, ValueError) as error:
-            raise UsageError(
-                f"batched_memory: vmap cannot batch the module or its loss: {first_line(error)}",
-                code="not-batchable",
-            ) from error
+            message = f"vmap cannot batch the module or its loss: {first_line(error)}"
+            raise UsageError(f"batched_memory: {message}", code="not-batchable") from error
 
     def _bytes_per_point(self, base: Array, batch: Any) -> int:
         """Return the memory of a point: its parameters twice, and the outputs of all layers."""
@@ -252,5 +243,5 @@ class BatchedModule:
             if not list(layer.children()):
                 sizes.extend(p.nbytes for p in parts_of(out) if isinstance(p, torch.Tensor))
 
-        observe(lambda: self._whole(batch), lambda *_: None, lambda _: None, left)
+        observe(lambda: self._whole(batch), lambda *_: None, lambda *_: None, left)
         return 2 * base.nbytes + sum(sizes)

@@ -16,16 +16,14 @@ paper's assumptions is known, not bounded:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
 from fedzo.errors import check_count, check_memory, require
-
-Array = NDArray[Any]
 
 
 class Batch(NamedTuple):
@@ -72,8 +70,8 @@ class Quadratic(Objective):
         dissimilarity: float = 1.0,
         seed: int = 0,
     ) -> None:
-        for key, value in (("dim", dim), ("devices", devices)):
-            check_count(key, value)
+        check_count("dim", dim)
+        check_count("devices", devices)
         value, key = max((dim, "dim"), (devices, "devices"))
         check_memory(key, value, 8 * dim * (devices + 4))
         require(0 < smoothness < np.inf, "smoothness", smoothness, "a number > 0")
@@ -105,10 +103,6 @@ class Quadratic(Objective):
 
     def _reflect(self, vectors: Array) -> Array:
         return np.asarray(vectors - 2 * np.multiply.outer(vectors @ self._mirror, self._mirror))
-
-    def initial(self) -> Array:
-        """Start at zero, a distance of about sqrt(d) from the optimum."""
-        return np.zeros(self.dim)
 
     def size(self, device: int) -> int:
         """Return 1: each device's distribution counts alike."""

@@ -6,24 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.objective import problem_factory
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
 from fedzo.data import load_texts, model_folder
 from fedzo.data import partition as split_samples
 from fedzo.errors import check_count, require
-from fedzo.models.language import (
-    Batch,
-    Prepared,
-    UpperLayers,
-    as_batch,
-    check_installed,
-    prepare,
-)
+from fedzo.models.language import Batch, Prepared, UpperLayers, as_batch, check_installed, prepare
 from fedzo.problems import TorchProblem
 
-Array = NDArray[Any]
 Tensor = Any
 Sample = tuple[Prepared, int]
 

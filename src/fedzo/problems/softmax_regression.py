@@ -18,19 +18,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import float64, int64, njit, types, uint64
-from numba.extending import intrinsic
-from numpy.typing import DTypeLike, NDArray
+from numba import float64, int64, njit, uint64
+from numpy.typing import DTypeLike
 
 from fedzo.core.directions import DirectionBuffer, advance_kernel
 from fedzo.core.estimator import scale_slopes
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, integers_kernel, normals_kernel, use_wide_vectors
+from fedzo.core.types import Array
 from fedzo.data import Dataset
 from fedzo.data.splits import load_split
-
-Array = NDArray[Any]
 
 
 class Batch(NamedTuple):
@@ -249,16 +246,6 @@ def _step(own: Any, addresses: Any, batch: Any, points: Any, moved: Any) -> None
     advance_kernel(moves, rows, delta, start, new_x)
 
 
-@intrinsic
-def _bits_double(_typing_context: Any, _bits: Any) -> Any:
-    """Return the float64 that has these 64 bits."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.uint64), codegen
-
-
 @njit(inline="always")
 def exp(x: Any) -> Any:
     """e^x for float64 x <= 0, relative error below 1e-15; below -700 the result is e^-700.
@@ -284,19 +271,12 @@ def exp(x: Any) -> Any:
     p = p * r + 0.5
     p = p * r + 1.0
     p = p * r + 1.0
-    return p * _bits_double(uint64(int64(k) + int64(1023)) << uint64(52))
+    return p * np.uint64(uint64(int64(k) + int64(1023)) << uint64(52)).view(np.float64)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def _cross_entropy(
-    x: Any,
-    directions: Any,
-    rows: Any,
-    steps: Any,
-    inputs: Any,
-    labels: Any,
-    classes: Any,
-    out: Any,
+    x: Any, directions: Any, rows: Any, steps: Any, inputs: Any, labels: Any, classes: Any, out: Any
 ) -> None:
     """out[k, m] = log sum_c exp z_c - z_label, z the logits at x + steps[k] directions[rows[k]].
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedzo.errors import InvalidValue, nearest, one_of, require
+from fedzo.core.types import Array
+from fedzo.errors import InvalidValue, check_choice, require
 
-Array = NDArray[Any]
 SCALES = ("linear", "log")
 Pairs = Sequence[tuple[float | None, float | None]]
 
@@ -133,6 +133,11 @@ class LogScale:
     dim : int
         The number of coordinates.
 
+    Attributes
+    ----------
+    chosen : array of bool
+        Which coordinates are on a logarithmic scale.
+
     Examples
     --------
     >>> scale = LogScale(["log", "linear"], dim=2)
@@ -145,24 +150,23 @@ class LogScale:
     def __init__(self, scale: str | Sequence[str], dim: int) -> None:
         names = [scale] * dim if isinstance(scale, str) else list(scale)
         for name in names:
-            if name not in SCALES:
-                raise InvalidValue("scale", name, one_of(SCALES) + nearest(str(name), SCALES))
+            check_choice("scale", name, SCALES)
         allowed = f"one of {dim} words, or one for all"
         require(len(names) == dim, "scale", f"{len(names)} words", allowed)
         self.names = names
-        self._log = np.array([name == "log" for name in names])
+        self.chosen = np.array([name == "log" for name in names])
 
     def decode(self, u: Array) -> Array:
         """Return x(u), for u of shape (..., dim)."""
-        exponents = np.where(self._log, u, 0.0)
+        exponents = np.where(self.chosen, u, 0.0)
         with np.errstate(over="ignore"):
-            return np.where(self._log, 10.0**exponents, u)
+            return np.where(self.chosen, 10.0**exponents, u)
 
     def encode(self, key: str, x: Array) -> Array:
         """Return the u of an x, in the precision of x; ``key`` names x in an error."""
-        for j in np.flatnonzero(self._log & ~(x > 0)):
+        for j in np.flatnonzero(self.chosen & ~(x > 0)):
             raise InvalidValue(f"{key}[{j}]", float(x[j]), "> 0 on a logarithmic scale")
-        return np.where(self._log, np.log10(np.where(self._log, x, 1.0)), x).astype(x.dtype)
+        return np.where(self.chosen, np.log10(np.where(self.chosen, x, 1.0)), x).astype(x.dtype)
 
     def bounds(self, pairs: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
         """Return the bounds of u for given bounds of x.
@@ -172,7 +176,7 @@ class LogScale:
         """
         return [
             _logarithms(*pair) if log else (pair[0], pair[1])
-            for log, pair in zip(self._log, pairs, strict=True)
+            for log, pair in zip(self.chosen, pairs, strict=True)
         ]
 
 

@@ -37,13 +37,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.core.files import write_atomic
+from fedzo.core.types import Array
 from fedzo.core.waves import is_image
-from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
-
-Array = NDArray[Any]
+from fedzo.errors import InvalidValue, UsageError, check_choice, require
 
 EDGE = 1 / 510
 NORMS = ("inf", "l2")
@@ -128,19 +127,15 @@ class Perturbation:
         if self.eps is not None:
             moved = (self._rows(inputs) + self.noise.reshape(1, -1)).clip(0, 1)
             return in_range(moved, self.input_range).reshape(np.shape(inputs))
-        angles = self._angles(inputs)
-        moved = np.empty_like(angles)
-        chosen, limits = np.arange(len(angles)), _limits(self.input_range)
-        _apply(angles, chosen, self._shift(), *limits, moved[None])
-        return moved.reshape(np.shape(inputs))
+        moved = _apply(self._angles(inputs), self._shift(), *_limits(self.input_range))
+        return np.asarray(moved.reshape(np.shape(inputs)))
 
     def distortion(self, inputs: ArrayLike) -> Distortion:
         """Return how far the inputs of a batch are moved."""
         require(np.size(inputs) > 0, "inputs", "an empty batch", "one input or more")
         if self.eps is not None:
             return distortion_of(*changes(self._rows(inputs), self.noise.reshape(-1)))
-        angles = self._angles(inputs)
-        return distortion_of(*movements(angles, np.arange(len(angles)), self._shift()))
+        return distortion_of(*movements(self._angles(inputs), self._shift()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the perturbation to a file in NumPy's npz format, whatever its name."""
@@ -183,8 +178,7 @@ def check_ball(eps: object, norm: object, shape: tuple[int, ...]) -> None:
     fedzo.errors.InvalidValue: eps = 8: must be a number in (0, 1], in units of the input's range,
     such as 8/255
     """
-    if norm not in NORMS:
-        raise InvalidValue("norm", norm, one_of(NORMS) + nearest(str(norm), NORMS))
+    check_choice("norm", norm, NORMS)
     number = isinstance(eps, int | float | np.number) and not isinstance(eps, bool)
     most, bounds = (1.0, "in (0, 1]") if norm == "inf" else (math.inf, "above 0")
     fits = number and 0 < float(eps) <= most and math.isfinite(float(eps))  # type: ignore[arg-type]
@@ -314,24 +308,19 @@ def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:
     return inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
 
 
-def perturbed(
-    angles: Array, chosen: Array, shifts: Array, input_range: Sequence[float]
-) -> tuple[Array, Array]:
-    """Return chosen inputs under each of k perturbations, and their squared L2 distances.
+def perturbed(angles: Array, shifts: Array, input_range: Sequence[float]) -> tuple[Array, Array]:
+    """Return inputs under each of k perturbations, and their squared L2 distances.
 
     ``angles`` is the result of :func:`scaled`; ``shifts``, (k, d), is tanh of the perturbations.
     The perturbed inputs, (k, b, d), are in their range; the squared distances are (k, b).
     """
-    count, dim = shifts.shape
-    inputs = np.empty((count, len(chosen), dim), np.float32)
-    _apply(angles, chosen, shifts, *_limits(input_range), inputs)
-    squares, _ = _moved(angles, chosen, shifts)
-    return inputs, squares
+    squares, _ = _moved(angles, shifts)
+    return _apply(angles, shifts, *_limits(input_range)), squares
 
 
-def movements(angles: Array, chosen: Array, shift: Array) -> tuple[Array, Array]:
-    """Return how far one perturbation moves chosen inputs: L2 and L∞, each of shape (b,)."""
-    squares, largest = _moved(angles, chosen, shift)
+def movements(angles: Array, shift: Array) -> tuple[Array, Array]:
+    """Return how far one perturbation moves inputs: L2 and L∞, each of shape (b,)."""
+    squares, largest = _moved(angles, shift)
     return np.sqrt(squares[0]), largest[0]
 
 
@@ -351,30 +340,30 @@ def _limits(input_range: Sequence[float]) -> tuple[Any, Any, Any, Any]:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _apply(
-    angles: Any, chosen: Any, shifts: Any, middle: Any, half: Any, bottom: Any, top: Any, out: Any
-) -> None:
-    """Set out[k, m] to input chosen[m] under shift k, in the range of the inputs."""
+def _apply(angles: Any, shifts: Any, middle: Any, half: Any, bottom: Any, top: Any) -> Any:
+    """Return each input under each shift, (k, b, d), in the range of the inputs."""
     one = np.float32(1)
+    out = np.empty((len(shifts), *angles.shape), np.float32)
     for k in range(shifts.shape[0]):
         w = shifts[k]
-        for m in range(chosen.size):
-            t, moved = angles[chosen[m]], out[k, m]
+        for m in range(len(angles)):
+            t, moved = angles[m], out[k, m]
             for j in range(w.size):
                 value = middle + half * ((t[j] + w[j]) / (one + t[j] * w[j]))
                 moved[j] = min(max(value, bottom), top)  # rounding may exceed the range
+    return out
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
-def _moved(angles: Any, chosen: Any, shifts: Any) -> Any:
+def _moved(angles: Any, shifts: Any) -> Any:
     """Return squared L2 and L∞ of 1/2 w (1 - t^2) / (1 + t w) for each shift and input."""
-    squares = np.empty((shifts.shape[0], chosen.size))
-    largest = np.empty((shifts.shape[0], chosen.size))
+    squares = np.empty((len(shifts), len(angles)))
+    largest = np.empty_like(squares)
     half, one = np.float32(0.5), np.float32(1)
     for k in range(shifts.shape[0]):
         w = shifts[k]
-        for m in range(chosen.size):
-            t = angles[chosen[m]]
+        for m in range(len(angles)):
+            t = angles[m]
             total, top = 0.0, np.float32(0)
             for j in range(w.size):
                 step = half * w[j] * (one - t[j] * t[j]) / (one + t[j] * w[j])

@@ -12,12 +12,11 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedzo.errors import InvalidValue, check_count, nearest, require
+from fedzo.core.types import Array
+from fedzo.errors import check_count, nearest, require
 from fedzo.variables.bounds import Box
 
-Array = NDArray[Any]
 Value = Any  # a number, or one of the options of a choice
 Condition = tuple[str, Any]  # the name of a choice, and one of its options
 
@@ -98,9 +97,8 @@ class Choice:
     def __post_init__(self) -> None:
         given = isinstance(self.options, list | tuple) and len(self.options) >= 2
         different = given and all(self.options.count(option) == 1 for option in self.options)
-        require(
-            different, "Choice(options)", self.options, "a list of two or more different options"
-        )
+        allowed = "a list of two or more different options"
+        require(different, "Choice(options)", self.options, allowed)
 
     def at(self, share: float) -> Any:
         """Return the option at a share of the way from the first to the last."""
@@ -229,10 +227,9 @@ def _check_ends(kind: Float | Int) -> None:
     require(fits, name, (kind.low, kind.high), "two finite numbers, low < high")
     require(isinstance(kind.log, bool), "log", kind.log, "True or False")
     least = 1 if isinstance(kind, Int) else 0
-    if kind.log and not (kind.low >= least and kind.low > 0 and kind.high / kind.low < math.inf):
-        raise InvalidValue(
-            "low", kind.low, "positive for a logarithmic scale, and high / low finite"
-        )
+    positive = kind.low >= least and kind.low > 0
+    fits = not kind.log or (positive and kind.high / kind.low < math.inf)
+    require(fits, "low", kind.low, "positive for a logarithmic scale, and high / low finite")
 
 
 def _between(low: float, high: float, log: bool, share: float) -> float:

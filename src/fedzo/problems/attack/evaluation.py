@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.core.batching import Answer, QueryBatcher
-from fedzo.errors import Halted, InvalidValue, ModelError, nearest, one_of, require
+from fedzo.core.types import Array
+from fedzo.errors import Halted, ModelError, check_choice, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns, rounding_step
 from fedzo.problems.attack.inputs import (
@@ -24,8 +25,6 @@ from fedzo.problems.attack.inputs import (
 )
 from fedzo.problems.attack.transforms import transform_of
 from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
-
-Array = NDArray[Any]
 
 MARGINS = ("logits", "confidences")
 _DEVICES_AT_ONCE = 32
@@ -132,8 +131,7 @@ class Evaluator:
         target: Any,
         margin: str,
     ) -> None:
-        if margin not in MARGINS:
-            raise InvalidValue("margin", margin, one_of(MARGINS) + nearest(str(margin), MARGINS))
+        check_choice("margin", margin, MARGINS)
         parts, names = listed("inputs", inputs), listed("labels", labels)
         every = f"a list with an entry for each of the {len(parts)} devices"
         require(len(parts) == len(names), "labels", f"a list of {len(names)}", every)
@@ -191,11 +189,24 @@ class Evaluator:
         return distortion_of(perturbed.l2, perturbed.linf)
 
     def margins(self, scores: Array, labels: Array) -> Array:
-        """Return the margin by which each input still resists, shape (n,)."""
-        # The paper's form uses all scores as they are.
-        return margins(
-            self.model, scores, labels, self.target, self.margin, may_be_rounded=self.within_budget
-        )
+        """Return the margin by which each input still resists, shape (n,).
+
+        This is the lead of the right class over any other, or of any other class over the target.
+        Within a budget, rounded probabilities are compared as confidences: logarithms would
+        exaggerate the step from 0 to 0.01. The paper's form uses all scores as they are.
+        """
+        model, target = self.model, self.target
+        labels = labels if target is None else np.full(len(labels), target)
+        check_columns(labels, scores.shape[1])  # unknown before the first answer of some models
+        may_be_rounded = self.within_budget and model.outputs == "probabilities"
+        rounded = may_be_rounded and rounding_step(scores) is not None
+        confidences = rounded or self.margin == "confidences"
+        scores = (model.probabilities_of if confidences else model.log_scores_of)(scores)
+        scores, rows = scores.astype(np.float64), np.arange(len(labels))
+        own = scores[rows, labels]
+        scores[rows, labels] = -np.inf
+        lead = np.asarray(own - scores.max(axis=1))
+        return lead if target is None else -lead
 
     def fooled(self, predictions: Array, labels: Array) -> Array:
         """Return which predictions are wrong, or are the target if there is one."""
@@ -250,39 +261,3 @@ class Evaluator:
 
 def _digest(x: Array) -> str:
     return hashlib.sha256(x.astype(np.float32).tobytes()).hexdigest()
-
-
-def margins(
-    model: Model,
-    scores: Array,
-    labels: Array,
-    target: int | None,
-    margin: str,
-    may_be_rounded: bool,
-) -> Array:
-    """Return the lead of the right class over any other, or of any other class over the target.
-
-    Rounded probabilities are compared as confidences if they may be rounded: logarithms would
-    exaggerate the step from 0 to 0.01.
-
-    >>> from fedzo.models import FunctionModel
-    >>> model = FunctionModel(len, outputs="logits")
-    >>> margins(model, np.array([[1.0, 3.0, 2.5]]), np.array([1]), None, "logits", False)
-    array([0.5])
-    >>> margins(model, np.array([[1.0, 3.0, 2.5]]), np.array([1]), 0, "logits", False)
-    array([2.])
-    """
-    if target is not None:
-        labels = np.full(len(labels), target)
-    check_columns(labels, scores.shape[1])  # unknown before the first answer of some models
-    rounded = (
-        may_be_rounded and model.outputs == "probabilities" and rounding_step(scores) is not None
-    )
-    confidences = rounded or margin == "confidences"
-    of = model.probabilities_of if confidences else model.log_scores_of
-    scores = of(scores).astype(np.float64)
-    rows = np.arange(len(labels))
-    own = scores[rows, labels]
-    scores[rows, labels] = -np.inf
-    lead = np.asarray(own - scores.max(axis=1))
-    return lead if target is None else -lead

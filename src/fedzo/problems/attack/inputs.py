@@ -7,17 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo import models
+from fedzo.core.types import Array
 from fedzo.core.waves import is_image
-from fedzo.errors import InvalidValue, nearest, one_of, require
+from fedzo.errors import InvalidValue, check_choice, require
 from fedzo.models import Model
 from fedzo.problems.attack.transforms import Transform
 from fedzo.variables.perturbation import batch_of
-
-Array = NDArray[Any]
-
 
 PIECE = 256  # the most inputs per model call
 
@@ -141,8 +139,8 @@ def victim_of(
         return models.load(spec, kind, **options)
     except InvalidValue as error:
         keys = {"kind": "model_kind"} | {key: f"model_options.{key}" for key in options}
-        own = "max_queries" if max_queries is not None else "model_options.max_queries"
-        keys["max_queries"] = own
+        if max_queries is not None:
+            keys["max_queries"] = "max_queries"
         raise InvalidValue(keys.get(error.key, error.key), error.value, error.allowed) from None
 
 
@@ -177,6 +175,5 @@ def columns_named(names: str | Sequence[str], classes: Sequence[str], key: str) 
         return list(range(len(classes)))
     require(len(wanted) > 0, key, wanted, "a class or several")
     for name in wanted:
-        if name not in classes:
-            raise InvalidValue(key, name, one_of(classes) + nearest(str(name), classes))
+        check_choice(key, name, classes)
     return sorted({list(classes).index(name) for name in wanted})

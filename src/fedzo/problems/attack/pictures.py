@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.files import write_atomic
+from fedzo.core.types import Array
 from fedzo.core.waves import is_image
 from fedzo.variables.perturbation import LEVELS, Perturbation
-
-Array = NDArray[Any]
 
 _ACROSS = 6  # images per row
 _COLUMNS = 12  # classes of a confusion matrix whose counts are written as numbers

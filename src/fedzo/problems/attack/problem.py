@@ -36,12 +36,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.core.capabilities import Best
 from fedzo.core.directions import DirectionBuffer
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
 from fedzo.data import load
 from fedzo.data import partition as split_samples
 from fedzo.errors import BudgetSpent, UsageError, require
@@ -51,8 +52,6 @@ from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import columns_named, gets_right, joined, other_of, victim_of
 from fedzo.problems.attack.report import budgets, write_run_files
 from fedzo.variables.perturbation import distortion_of
-
-Array = NDArray[Any]
 
 _CANDIDATES = 4  # inputs drawn for each one that is used, within a budget
 # The least root-mean-square move of x per round. In the middle of the range an input moves by half
@@ -170,11 +169,7 @@ class Attack(Evaluator, Objective):
         return batch[rows, first], at_x[rows, first]
 
     def _values(
-        self,
-        points: Array,
-        chosen: Array,
-        may_be_cut: bool = False,
-        at_x: Array | None = None,
+        self, points: Array, chosen: Array, may_be_cut: bool = False, at_x: Array | None = None
     ) -> Array:
         """Return ψ, (k, b). If the answers are cut short, fill in ψ at x, by default the first."""
         inputs, costs = self.transform.query_inputs(self.own.rows[chosen], points)
@@ -305,30 +300,22 @@ def attack(
     if label == "all":
         wanted = [column for column in wanted if column != aim]
     require(aim not in wanted, "target", target, f"another class than label = {label!r}")
-    of_it = [
-        (inputs[mask], labels[mask])
-        for inputs, labels in (
-            (images.train_inputs, images.train_labels),
-            (images.test_inputs, images.test_labels),
-        )
-        for mask in [np.isin(labels, wanted)]
-    ]
-    cost = sum(len(labels) for _, labels in of_it)
+    train, test = (np.isin(part, wanted) for part in (images.train_labels, images.test_labels))
+    cost = int(train.sum() + test.sum())
     enough = victim.max_queries is None or victim.max_queries >= cost
     allowed = f">= {cost:,}: one query per image, to find those that the model gets right"
     require(enough, "max_queries", victim.max_queries, allowed)
-    (train, labels), test = (gets_right(victim, *part) for part in of_it)
-    if not len(train):
-        raise UsageError(
-            f"{model} gets no training image of the class {label!r} of {data} right",
-            code="no-right-images",
-        )
+    inputs, labels = gets_right(victim, images.train_inputs[train], images.train_labels[train])
+    held_out = gets_right(victim, images.test_inputs[test], images.test_labels[test])
+    if not len(inputs):
+        message = f"{model} gets no training image of the class {label!r} of {data} right"
+        raise UsageError(message, code="no-right-images")
     parts = split_samples(labels, devices, partition, seed)
     problem = Attack(
         victim,
-        [train[part] for part in parts],
+        [inputs[part] for part in parts],
         [labels[part] for part in parts],
-        held_out=test,
+        held_out=held_out,
         c=c,
         eps=eps,
         norm=norm,

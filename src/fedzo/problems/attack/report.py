@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.files import write_atomic
+from fedzo.core.types import Array
 from fedzo.core.waves import is_image
 from fedzo.models import Model
 from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import Inputs, joined
 from fedzo.problems.attack.pictures import draw_images, draw_report
-from fedzo.variables.perturbation import LEVELS, Perturbation, distortion_of
-
-Array = NDArray[Any]
+from fedzo.variables.perturbation import LEVELS, Distortion, Perturbation, distortion_of
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of ε, at which success is measured
 LEVELS_TRIED = (2, 4, 8, 16)  # grey levels, if there is no ε
@@ -39,18 +37,10 @@ def write_run_files(
     """Write the perturbation x, its report and pictures into the folder of a run."""
     perturbation = attack.perturbation(x)
     perturbation.save(folder / "perturbation.npz")
-    inputs = _reported(attack, x)
     count = attack.model.classes or int(attack.own.labels.max()) + 1
-    report = content(
-        inputs,
-        perturbation,
-        [str(n) for n in range(count)] if classes is None else list(classes),
-        attack.target,
-        _success_by_eps(attack, inputs, perturbation),
-        history_in(folder),
-        None if transfer_to is None else transfer(transfer_to, inputs, attack.target),
-        attack.model,
-    )
+    names = [str(n) for n in range(count)] if classes is None else list(classes)
+    inputs, history = _reported(attack, x), _history_in(folder)
+    report = _content(attack, inputs, perturbation, names, history, transfer_to)
     write_atomic(folder / "attack.json", (json.dumps(report, indent=2) + "\n").encode())
     draw_report(report, perturbation, folder / "attack.png")
     if is_image(attack.shape):
@@ -67,8 +57,7 @@ class ReportedInputs(NamedTuple):
     before: Array | None  # predictions; None: not known
     after: Array | None
     perturbed: Array  # (n, ...)
-    l2: Array
-    linf: Array
+    distortion: Distortion
 
 
 def budgets(perturbation: Perturbation) -> list[float]:
@@ -84,25 +73,25 @@ def budgets(perturbation: Perturbation) -> list[float]:
     return [eps for eps in every if eps >= least * (1 - 1e-6)]
 
 
-def history_in(folder: Path) -> list[dict[str, Any]]:
+def _history_in(folder: Path) -> list[dict[str, Any]]:
     """Return the records of a run's history, if it has one."""
     path = folder / "history.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
-def content(
+def _content(
+    attack: Evaluator,
     inputs: ReportedInputs,
     perturbation: Perturbation,
-    classes: Sequence[str],
-    target: int | None,
-    success_by_eps: Sequence[tuple[float, float | None]],
+    classes: list[str],
     history: Sequence[Mapping[str, Any]],
-    transferred: Mapping[str, Any] | None,
-    model: Model,
+    transfer_to: Model | None,
 ) -> dict[str, Any]:
     """Return the content of ``attack.json``."""
-    low, high = model.input_range
+    model, labels, target = attack.model, inputs.labels, attack.target
+    fooled = None if inputs.after is None else attack.fooled(inputs.after, labels)
+    success_by_eps = _success_by_eps(attack, inputs, perturbation)  # first: it takes queries
     report: dict[str, Any] = {
         "model": model.name,
         "outputs": model.outputs,
@@ -110,8 +99,8 @@ def content(
         "eps": perturbation.eps,
         "norm": perturbation.norm if perturbation.eps is not None else None,
         "target": None if target is None else classes[target],
-        "inputs": {"whose": inputs.whose, "count": len(inputs.labels)},
-        "success": None if inputs.after is None else float(_fooled(inputs, target).mean()),
+        "inputs": {"whose": inputs.whose, "count": len(labels)},
+        "success": _mean(fooled),
         "success_by_queries": [
             {
                 "queries": record["queries"] + record["evaluation_queries"],
@@ -121,52 +110,43 @@ def content(
             for record in history
             if "attack_success" in record
         ],
-        "success_by_eps": [{"eps": eps, "success": rate} for eps, rate in success_by_eps],
-        "by_class": _by_class(inputs, classes, target),
-        "confusion": {
-            "classes": list(classes),
-            "before": _confusion(inputs.labels, inputs.before, len(classes)),
-            "after": _confusion(inputs.labels, inputs.after, len(classes)),
+        "success_by_eps": success_by_eps,
+        "by_class": {
+            classes[column]: {
+                "inputs": int(np.count_nonzero(labels == column)),
+                "success": _mean(None if fooled is None else fooled[labels == column]),
+            }
+            for column in np.unique(labels).tolist()
         },
-        "distortion": distortion_of(inputs.l2, inputs.linf)._asdict(),
-        "transfer": transferred,
+        "confusion": {
+            "classes": classes,
+            "before": _confusion(labels, inputs.before, len(classes)),
+            "after": _confusion(labels, inputs.after, len(classes)),
+        },
+        "distortion": inputs.distortion._asdict(),
+        "transfer": None if transfer_to is None else _transfer(attack, transfer_to, inputs),
     }
     if is_image(inputs.clean.shape[1:]):
-        images = ((part - low) / (high - low) for part in (inputs.clean, inputs.perturbed))
-        similar = ssim(*images)
-        extremes = {"ssim_mean": float(similar.mean()), "ssim_min": float(similar.min())}
-        report["distortion"] |= extremes
+        low, high = model.input_range
+        similar = ssim((inputs.clean - low) / (high - low), (inputs.perturbed - low) / (high - low))
+        report["distortion"] |= {"ssim_mean": _mean(similar), "ssim_min": float(similar.min())}
     report["summary"] = _summary(report)
     return report
 
 
-def transfer(model: Model, inputs: ReportedInputs, target: int | None) -> dict[str, Any]:
+def _transfer(attack: Evaluator, model: Model, inputs: ReportedInputs) -> dict[str, Any]:
     """Return the error rate of another model on inputs that it gets right without perturbation."""
     shape = model.input_shape or inputs.clean.shape[1:]
     right = model(inputs.clean.reshape(-1, *shape)).argmax(axis=1) == inputs.labels
     if not right.any():
         return {"model": model.name, "inputs": 0, "success": None}
     after = model(inputs.perturbed[right].reshape(-1, *shape)).argmax(axis=1)
-    fooled = after != inputs.labels[right] if target is None else after == target
-    return {
-        "model": model.name,
-        "inputs": int(right.sum()),
-        "success": float(fooled.mean()),
-    }
+    fooled = attack.fooled(after, inputs.labels[right])
+    return {"model": model.name, "inputs": int(right.sum()), "success": _mean(fooled)}
 
 
-def _fooled(inputs: ReportedInputs, target: int | None) -> Array:
-    assert inputs.after is not None
-    return np.asarray(inputs.after != inputs.labels if target is None else inputs.after == target)
-
-
-def _by_class(inputs: ReportedInputs, classes: Sequence[str], target: int | None) -> dict[str, Any]:
-    rows = {}
-    for column in np.unique(inputs.labels).tolist():
-        of_it = inputs.labels == column
-        rate = None if inputs.after is None else float(_fooled(inputs, target)[of_it].mean())
-        rows[classes[column]] = {"inputs": int(of_it.sum()), "success": rate}
-    return rows
+def _mean(numbers: Array | None) -> float | None:
+    return None if numbers is None else float(numbers.mean())
 
 
 def _confusion(labels: Array, predictions: Array | None, count: int) -> list[list[int]] | None:
@@ -212,22 +192,21 @@ def _reported(attack: Evaluator, x: Array) -> ReportedInputs:
         attack.predictions(start, which, clean.inputs),
         attack.predictions(x, which, perturbed.inputs),
         perturbed.inputs.reshape(-1, *attack.shape),
-        perturbed.l2,
-        perturbed.linf,
+        distortion_of(perturbed.l2, perturbed.linf),
     )
 
 
 def _success_by_eps(
     attack: Evaluator, reported: ReportedInputs, perturbation: Perturbation
-) -> list[tuple[float, float | None]]:
+) -> list[dict[str, float | None]]:
     """Return the success rate at smaller budgets, or None where there are not enough queries."""
-    rates: list[tuple[float, float | None]] = []
+    rates: list[dict[str, float | None]] = []
     for eps in budgets(perturbation):
         smaller = perturbation.project(eps, perturbation.norm)
         moved = smaller.apply(reported.clean).reshape(len(reported.labels), -1)
         after = reported.after if eps == perturbation.eps else attack.ask_predictions(moved)
-        rate = None if after is None else attack.fooled(after, reported.labels).mean()
-        rates.append((eps, None if rate is None else float(rate)))
+        fooled = None if after is None else attack.fooled(after, reported.labels)
+        rates.append({"eps": eps, "success": _mean(fooled)})
     return rates
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.core.waves import Waves
 from fedzo.errors import check_not_negative
 from fedzo.variables.perturbation import (
@@ -22,8 +22,6 @@ from fedzo.variables.perturbation import (
     unit_rows,
 )
 
-Array = NDArray[Any]
-
 
 class PerturbedInputs(NamedTuple):
     """Inputs under one perturbation."""
@@ -32,31 +30,6 @@ class PerturbedInputs(NamedTuple):
     costs: Array  # (b,), added to the loss for distortion
     l2: Array
     linf: Array
-
-
-class Transform(Protocol):
-    """How x changes inputs; ``rows`` are inputs that :meth:`rows` returned."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of an input."""
-        ...
-
-    def rows(self, batch: Array) -> Array:
-        """Return a batch of inputs in the units of the transform, shape (n, d)."""
-        ...
-
-    def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
-        """Return b inputs under each of k points, (k, b, d), and their costs, (k, b)."""
-        ...
-
-    def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
-        """Return inputs under x as they are reported: images within a budget are rounded."""
-        ...
-
-    def perturbation(self, x: Array) -> Perturbation:
-        """Return the perturbation x."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,21 +41,23 @@ class PaperTransform:
     c: float
 
     def rows(self, batch: Array) -> Array:
-        """Return 2z."""
+        """Return a batch of inputs as 2z, shape (n, d)."""
         return scaled(batch, self.input_range)
 
     def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
-        """Return the inputs and c times their squared distances."""
+        """Return b inputs under each of k points, (k, b, d), and their costs, (k, b).
+
+        The costs are c times the squared distances.
+        """
         shifts = np.tanh(points.astype(np.float32, copy=False))
-        inputs, squares = perturbed(rows, np.arange(len(rows)), shifts, self.input_range)
+        inputs, squares = perturbed(rows, shifts, self.input_range)
         return inputs, self.c * squares
 
     def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
-        """Return the inputs under one x."""
+        """Return the inputs under one x, as they are reported."""
         inputs, costs = self.query_inputs(rows, x[None])
         shift = np.tanh(x.astype(np.float32, copy=False))[None]
-        moves = movements(rows, np.arange(len(rows)), shift)
-        return PerturbedInputs(inputs[0], costs[0], *moves)
+        return PerturbedInputs(inputs[0], costs[0], *movements(rows, shift))
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return x in the shape of an input."""
@@ -109,18 +84,21 @@ class BudgetTransform:
     norm: str
 
     def rows(self, batch: Array) -> Array:
-        """Return z in [0, 1]."""
+        """Return a batch of inputs as z in [0, 1], shape (n, d)."""
         return unit_rows(batch, self.input_range, self.shape)
 
     def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
-        """Return the inputs, not rounded: differences below one grey level must show."""
+        """Return b inputs under each of k points, (k, b, d), and their costs, (k, b): zero.
+
+        The inputs are not rounded: differences below one grey level must show.
+        """
         deltas = self._deltas(points)
         moved = rows + deltas[:, None]
         np.clip(moved, 0, 1, out=moved)
         return in_range(moved, self.input_range), np.zeros(moved.shape[:2])
 
     def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
-        """Return the inputs, images in 8 bits."""
+        """Return the inputs under one x, as they are reported: images in 8 bits."""
         delta = self.perturbation(x).noise.reshape(-1)
         inputs = in_range((rows + delta).clip(0, 1), self.input_range)
         return PerturbedInputs(inputs, np.zeros(len(rows)), *changes(rows, delta))
@@ -134,12 +112,11 @@ class BudgetTransform:
         return inside(Waves(self.shape).images(points), self.eps, self.norm)
 
 
+Transform = PaperTransform | BudgetTransform
+
+
 def transform_of(
-    shape: tuple[int, ...],
-    input_range: tuple[float, float],
-    c: float,
-    eps: float | None,
-    norm: str,
+    shape: tuple[int, ...], input_range: tuple[float, float], c: float, eps: float | None, norm: str
 ) -> Transform:
     """Return the transform: the paper's, unless there is a budget.
 
