@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO, FourierSign
 from fedzo.algorithms.server import halving
+from fedzo.core.types import Array
 from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
 from fedzo.models import Model
@@ -27,7 +28,6 @@ from fedzo.runs.options import RunKeywords
 from fedzo.runs.result import Callbacks, Result
 from fedzo.variables.perturbation import Distortion, Perturbation
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 # As `fedzo run attack`, except for the learning rate, which has the units of the model's scores.

@@ -13,10 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo import data
@@ -26,12 +24,11 @@ from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Losses, Replies
+from fedzo.core.types import Array
 from fedzo.problems import Softmax, softmax
 from fedzo.problems.attack import attack
 from fedzo.uplinks import AirComp, Ideal, Seeds
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 PAPER = FedZO(
     learning_rate=0.001,

@@ -27,11 +27,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.plots.interval import CONFIDENCE, Interval, chance, interval
 
-Array = NDArray[Any]
 History = Sequence[Mapping[str, Any]]
 Runs = Mapping[str, Sequence[History]]  # the history of each seed, by curve
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -33,7 +34,7 @@ _claim = partial(Claim, by="fedzo")
 # `tools/train_victim.py carlini` trains it. A query takes five times as long as one of the shipped
 # network.
 
-_CARLINI = {"problem": {"model": "cifar10-carlini"}}
+_CARLINI = {"problem": {"devices": 10, "model": "cifar10-carlini"}}
 
 VICTIM = Figure(
     name="victim",
@@ -44,10 +45,7 @@ VICTIM = Figure(
     claims=tuple(
         replace(claim, by="fedzo") for claim in (*fig1a.FIGURE.claims, *fig2.FIGURE.claims)
     ),
-    scales={
-        "quick": fig1a.quick(10, rounds=12, changes=_CARLINI),
-        "paper": fig1a.paper(10, _CARLINI),
-    },
+    scales=fig1a.scales(_CARLINI, rounds=12),
 )
 
 # The attack with the step size of each algorithm from a small grid.
@@ -126,8 +124,16 @@ BASELINES = Figure(
 # Softmax regression at larger η, where the noise of estimates shows.
 
 _SMALL, _LARGER = 0.001, (0.01, 0.05)
-_NAMES = ("FedZO", "FedAvg")
-_ETA = {name: {rate: f"{name}, η = {rate}" for rate in (_SMALL, *_LARGER)} for name in _NAMES}
+
+
+def _eta(name: str, rate: float) -> str:
+    return f"{name}, η = {rate}"
+
+
+def _lag(runs: Runs, rate: float, low: float = 1.0, high: float = math.inf) -> Comparison:
+    """Compare FedAvg with FedZO, which must be slower, at a learning rate."""
+    return speed(runs, _eta("FedAvg", rate), _eta("FedZO", rate), low, high)
+
 
 RATES = Figure(
     name="rates",
@@ -135,35 +141,25 @@ RATES = Figure(
     about=f"{SETTING}. The least η is the paper's.",
     curves=tuple(
         Curve(
-            label,
+            _eta(name, rate),
             {"algorithm": {"name": name.lower(), "learning_rate": rate}},
             colour=i,
             dashed=name == "FedAvg",
         )
-        for name, labels in _ETA.items()
-        for i, (rate, label) in enumerate(labels.items())
+        for name in ("FedZO", "FedAvg")
+        for i, rate in enumerate((_SMALL, *_LARGER))
     ),
     panels=(Panel("train_loss"), Panel("test_accuracy")),
     claims=(
         _claim(
             "coincide",
             "At the printed η FedZO and FedAvg coincide.",
-            lambda runs: [
-                speed(
-                    runs,
-                    _ETA["FedAvg"][_SMALL],
-                    _ETA["FedZO"][_SMALL],
-                    1 / (1 + COINCIDE),
-                    1 / (1 - COINCIDE),
-                )
-            ],
+            lambda runs: [_lag(runs, _SMALL, 1 / (1 + COINCIDE), 1 / (1 - COINCIDE))],
         ),
         _claim(
             "trails",
             "At larger η FedZO is slower than FedAvg, as the paper says of the printed one.",
-            lambda runs: [
-                speed(runs, _ETA["FedAvg"][rate], _ETA["FedZO"][rate]) for rate in _LARGER
-            ],
+            lambda runs: [_lag(runs, rate) for rate in _LARGER],
         ),
     ),
     scales=SCALES,

@@ -26,6 +26,7 @@ SCALES = {
     "quick": Scale("softmax", rounds=60, seeds=5, points=20),
     "paper": Scale("softmax", 300, seeds=5, changes={"problem": {"data": "fashion-mnist"}}),
 }
+PANELS = (Panel("train_loss", title="(a)"), Panel("test_accuracy", title="(b)"))
 
 STEPS = (5, 10, 20, 50)
 FEDZO = {h: f"FedZO, H = {h}" for h in STEPS}
@@ -56,11 +57,7 @@ FIGURE = Figure(
         for name, labels in (("fedzo", FEDZO), ("fedavg", FEDAVG))
         for i, h in enumerate(STEPS)
     ),
-    panels=(
-        Panel("train_loss", title="(a)"),
-        Panel("test_accuracy", title="(b)"),
-        Panel("train_loss", x="queries", log_x=True, curves=tuple(FEDZO.values())),
-    ),
+    panels=(*PANELS, Panel("train_loss", x="queries", log_x=True, curves=tuple(FEDZO.values()))),
     claims=(
         Claim(
             "slightly slower",

@@ -18,6 +18,15 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def rounded(self) -> dict[str, float | None]:
+        """Return the numbers by name, to six digits, for JSON: None if they are not finite."""
+        return {key: rounded(value) for key, value in self._asdict().items()}
+
+
+def rounded(number: float) -> float | None:
+    """Return a number to six digits, for JSON: None if it is not finite."""
+    return float(f"{number:.6g}") if math.isfinite(number) else None
+
 
 def interval(values: ArrayLike) -> Interval:
     """Return the mean of independent values and its 95 % confidence interval, Student's t.

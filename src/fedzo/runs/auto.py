@@ -32,7 +32,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.algorithms.base import Algorithm
@@ -42,13 +41,12 @@ from fedzo.core.capabilities import AutoHints
 from fedzo.core.objective import Objective, meter_of
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, LocalSteps, Replies, Task
+from fedzo.core.types import Array
 from fedzo.core.updates import UpdateMean
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
 from fedzo.theory.advice import corollary
 from fedzo.theory.bounds import Setting
 from fedzo.uplinks.base import RunSetting, sample_uniformly
-
-Array = NDArray[Any]
 
 _LINE, _NOISE, _ESTIMATES = 32, 33, 34  # indices of the tasks: the estimates' are from there on
 _MOST_ESTIMATES = 16  # of a device; those of a round with more local steps are much alike

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.compose import compose, current
@@ -22,6 +21,7 @@ from fedzo.core.engine import Engine, drive
 from fedzo.core.files import Config, as_toml
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
+from fedzo.core.types import Array
 from fedzo.errors import BudgetSpent, FedzoWarning, Halted, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
 from fedzo.runs.options import RunOptions
@@ -30,7 +30,6 @@ from fedzo.runs.store import Checkpoint, RunFolder, differences, flatten, unflat
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
 
-Array = NDArray[Any]
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
 

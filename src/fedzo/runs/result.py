@@ -8,14 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import Best, HasStateDict
 from fedzo.core.objective import Objective
+from fedzo.core.types import Array
 from fedzo.errors import UsageError
-
-Array = NDArray[Any]
 
 
 class Status(enum.IntEnum):
