@@ -36,13 +36,7 @@ PENALISED = FedZO(
 )
 # Within a budget: a forward difference on one image costs about one query per direction, and signs
 # need no measured rate. η only scales the update, whose signs are used.
-WITHIN = FedZO(
-    learning_rate=0.001,
-    smoothing="auto",
-    batch_size=1,
-    directions=20,
-    local_steps=1,
-)
+WITHIN = FedZO(learning_rate=0.001, smoothing="auto", batch_size=1, directions=20, local_steps=1)
 SIGNS = FourierSign(learning_rate=0.1, last_learning_rate=0.01, beta=0.9)
 # Images begin with successive halving over plane waves, with at most half of the queries that
 # evaluations leave. The winner is a better start.
@@ -143,11 +137,7 @@ class UniversalAttack:
         self.c, self.eps, self.norm, self.target, self.margin = c, eps, norm, target, margin
         self.transfer_to = None if transfer_to is None else _model(transfer_to)
         self._algorithm, self._given = algorithm, options
-        self._options: dict[str, Any] = {
-            "callback": callback,
-            "run_dir": run_dir,
-            "resume": resume,
-        }
+        self._options: dict[str, Any] = {"callback": callback, "run_dir": run_dir, "resume": resume}
         self._perturbation: Perturbation | None = None
         self._distortion: Distortion | None = None
         self._result: Result | None = None

@@ -8,22 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from fedzo.paper import fig1a, fig2, fig3
-from fedzo.paper.claims import (
-    COINCIDE,
-    COMPARABLE_LOSS,
-    FEWER_USES,
-    OVERHEAD,
-    SAME_ACCURACY,
-    SAME_LOSS,
-    Claim,
-    Comparison,
-    Runs,
-    ahead,
-    gap,
-    last,
-    speed,
-)
+from fedzo.paper import claims, fig1a, fig2, fig3
+from fedzo.paper.claims import Claim, Comparison, Runs, ahead, gap, last, speed
 from fedzo.paper.fig1a import DZOPA, ZONE_S
 from fedzo.paper.fig3 import SCALES, SETTING, comparable
 from fedzo.paper.figure import Curve, Figure, Panel, Points
@@ -154,7 +140,7 @@ RATES = Figure(
         _claim(
             "coincide",
             "At the printed η FedZO and FedAvg coincide.",
-            lambda runs: [_lag(runs, _SMALL, 1 / (1 + COINCIDE), 1 / (1 - COINCIDE))],
+            lambda runs: [_lag(runs, _SMALL, 1 / (1 + claims.COINCIDE), 1 / (1 - claims.COINCIDE))],
         ),
         _claim(
             "trails",
@@ -202,7 +188,7 @@ QUERIES = Figure(
             lambda runs: [
                 each
                 for h in fig3.STEPS[1:]
-                for each in comparable(runs, _steps(h), _steps(5), SAME_ACCURACY)
+                for each in comparable(runs, _steps(h), _steps(5), claims.SAME_ACCURACY)
             ],
             reason="Devices with a few labels each drift apart before they meet, if the next claim "
             "holds: what is saved in rounds is not for free.",
@@ -210,7 +196,7 @@ QUERIES = Figure(
         _claim(
             "same accuracy where devices are alike",
             "Where the devices are alike H = 50 does reach the accuracy of H = 5.",
-            lambda runs: comparable(runs, _steps(50, True), _steps(5, True), SAME_ACCURACY),
+            lambda runs: comparable(runs, _steps(50, True), _steps(5, True), claims.SAME_ACCURACY),
         ),
     ),
     scales=SCALES,
@@ -230,8 +216,10 @@ def _same_for_fewer_bytes(runs: Runs) -> list[Comparison]:
     ]
     ratio = last(runs, _IDEAL, "uplink_bytes") / last(runs, _SEEDS, "uplink_bytes")
     return [
-        Comparison("largest difference of two losses", np.array(differences), high=SAME_LOSS),
-        Comparison("bytes up, ideal over seeds", ratio, low=OVERHEAD * _FEWER),
+        Comparison(
+            "largest difference of two losses", np.array(differences), high=claims.SAME_LOSS
+        ),
+        Comparison("bytes up, ideal over seeds", ratio, low=claims.OVERHEAD * _FEWER),
     ]
 
 
@@ -264,7 +252,7 @@ BYTES = Figure(
             "channel uses",
             "Over the air at 0 dB the same loss takes many times fewer channel uses than one "
             "device after another.",
-            lambda runs: [speed(runs, _AIR, _IDEAL, low=FEWER_USES, cost="channel_uses")],
+            lambda runs: [speed(runs, _AIR, _IDEAL, low=claims.FEWER_USES, cost="channel_uses")],
         ),
     ),
     scales=SCALES,
@@ -296,7 +284,7 @@ DIRECTIONS = Figure(
             "With η in proportion to b2 it does not matter to the queries whether they go into "
             "directions or rounds: the last training loss is comparable to that at b2 = 20.",
             lambda runs: [
-                gap(runs, label, _DIRECTIONS[20], COMPARABLE_LOSS)
+                gap(runs, label, _DIRECTIONS[20], claims.COMPARABLE_LOSS)
                 for b2, label in _DIRECTIONS.items()
                 if b2 != 20
             ],

@@ -6,18 +6,8 @@ comparable.
 
 from __future__ import annotations
 
-from fedzo.paper.claims import (
-    COMPARABLE_ACCURACY,
-    COMPARABLE_LOSS,
-    SLIGHTLY,
-    Claim,
-    Comparison,
-    Runs,
-    ahead,
-    gap,
-    growing_speed,
-    speed,
-)
+from fedzo.paper import claims
+from fedzo.paper.claims import Claim, Comparison, Runs, ahead, gap, growing_speed, speed
 from fedzo.paper.figure import Curve, Figure, Panel, Scale
 
 SETTING = "Softmax regression on Fashion-MNIST; each device has a few labels only"
@@ -34,11 +24,11 @@ FEDAVG = {h: f"FedAvg, H = {h}" for h in STEPS}
 
 
 def comparable(
-    runs: Runs, one: str, other: str, accuracy: float = COMPARABLE_ACCURACY
+    runs: Runs, one: str, other: str, accuracy: float = claims.COMPARABLE_ACCURACY
 ) -> list[Comparison]:
     """Compare the last losses and test accuracies of two curves, which must be close."""
     return [
-        gap(runs, one, other, COMPARABLE_LOSS),
+        gap(runs, one, other, claims.COMPARABLE_LOSS),
         ahead(runs, one, other, "test_accuracy", -accuracy, accuracy),
     ]
 
@@ -62,7 +52,7 @@ FIGURE = Figure(
         Claim(
             "slightly slower",
             "At equal H FedZO converges slightly slower than FedAvg.",
-            lambda runs: [speed(runs, FEDAVG[h], FEDZO[h], 1.0, SLIGHTLY) for h in STEPS],
+            lambda runs: [speed(runs, FEDAVG[h], FEDZO[h], 1.0, claims.SLIGHTLY) for h in STEPS],
             reason="At the printed η the two coincide; the figure 'rates' measures larger ones.",
         ),
         Claim(
@@ -78,7 +68,7 @@ FIGURE = Figure(
             "accuracy not below it by what is comparable.",
             lambda runs: [
                 speed(runs, FEDZO[20], FEDAVG[5]),
-                ahead(runs, FEDZO[20], FEDAVG[5], "test_accuracy", low=-COMPARABLE_ACCURACY),
+                ahead(runs, FEDZO[20], FEDAVG[5], "test_accuracy", low=-claims.COMPARABLE_ACCURACY),
             ],
             by="fedzo",
         ),

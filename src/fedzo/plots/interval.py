@@ -76,12 +76,9 @@ def chance(values: ArrayLike, low: float, high: float) -> float:
     outside = mean <= low or (mean >= high and high < math.inf)
     if len(numbers) < 2 or not outside:
         return 1.0
-    if math.isinf(mean):
+    if math.isinf(mean) or not (error := _error(numbers)):
         return 0.0
-    error = _error(numbers)
     distance = low - mean if mean <= low else mean - high
-    if not error:
-        return 0.0
     return float(2 * stdtr(len(numbers) - 1, -distance / error))
 
 
