@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.algorithms import Adaptive, Algorithm
 from fedzo.core.engine import LocalEngine
 from fedzo.core.files import write_atomic
 from fedzo.core.tasks import Evaluation, Losses, Replies, Task
+from fedzo.core.types import Array
 from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
 from fedzo.problems import FunctionObjective
 from fedzo.runs.auto import stand_in
@@ -37,7 +38,6 @@ from fedzo.uplinks import Ideal, Uplink
 from fedzo.uplinks.base import RunSetting
 from fedzo.variables.bounds import Bounds, Box
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 

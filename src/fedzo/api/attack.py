@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO
 from fedzo.algorithms.server import FourierSign, halving
+from fedzo.core.types import Array
 from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
 from fedzo.models import Model
@@ -27,7 +28,6 @@ from fedzo.runs.options import RunKeywords
 from fedzo.runs.result import Callbacks, Result
 from fedzo.variables.perturbation import Distortion, Perturbation
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 # As `fedzo run attack`, except for the learning rate, which has the units of the model's scores.
@@ -36,13 +36,7 @@ PENALISED = FedZO(
 )
 # Within a budget: a forward difference on one image costs about one query per direction, and signs
 # need no measured rate. η only scales the update, whose signs are used.
-WITHIN = FedZO(
-    learning_rate=0.001,
-    smoothing="auto",
-    batch_size=1,
-    directions=20,
-    local_steps=1,
-)
+WITHIN = FedZO(learning_rate=0.001, smoothing="auto", batch_size=1, directions=20, local_steps=1)
 SIGNS = FourierSign(learning_rate=0.1, last_learning_rate=0.01, beta=0.9)
 # Images begin with successive halving over plane waves, with at most half of the queries that
 # evaluations leave. The winner is a better start.
@@ -143,11 +137,7 @@ class UniversalAttack:
         self.c, self.eps, self.norm, self.target, self.margin = c, eps, norm, target, margin
         self.transfer_to = None if transfer_to is None else _model(transfer_to)
         self._algorithm, self._given = algorithm, options
-        self._options: dict[str, Any] = {
-            "callback": callback,
-            "run_dir": run_dir,
-            "resume": resume,
-        }
+        self._options: dict[str, Any] = {"callback": callback, "run_dir": run_dir, "resume": resume}
         self._perturbation: Perturbation | None = None
         self._distortion: Distortion | None = None
         self._result: Result | None = None

@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.errors import require
 from fedzo.runs.callbacks import ProgressLine
 from fedzo.runs.minimize import minimize
 from fedzo.runs.result import Callback, Progress, as_watchers
-
-Array = NDArray[Any]
 
 _OURS = {"maxiter": "rounds", "maxfev": "max_queries"}  # options of SciPy's own methods
 

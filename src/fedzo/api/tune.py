@@ -41,7 +41,6 @@ TUNER = FedZO(
     difference="central",
 )
 
-
 Method = Literal["auto", "tpe", "cma", "fedzo"]
 
 
@@ -66,11 +65,8 @@ class Tuned:
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the score of every trial against each parameter."""
-        draw_trials(
-            [trial["params"] for trial in self.trials],
-            [trial["score"] for trial in self.trials],
-            path,
-        )
+        params, scores = ([trial[key] for trial in self.trials] for key in ("params", "score"))
+        draw_trials(params, scores, path)
 
 
 def tune(
@@ -181,9 +177,8 @@ def tune(
     }
     tables = {**describe_job(algorithm, job.uplink, run, table), "space": described}
     result = perform(replace(job, options=run, tables=tables), problem, problem.initial())
-    best, trials = result.best, _trials(problem.trainings)
-    found, start_at = space.params(best.x), space.params(problem.initial())
-    improved = found != start_at
+    best, found = result.best, space.params(result.best.x)
+    improved = found != space.params(problem.initial())
     message = result.message if improved else f"nothing better than the start: {result.message}"
     return Tuned(
         params=found,
@@ -192,7 +187,7 @@ def tune(
         improved=improved,
         message=message,
         history=result.history,
-        trials=trials,
+        trials=_trials(problem.trainings),
         result=result,
     )
 
@@ -214,15 +209,12 @@ def _algorithm(method: str, space: Space, trials: int) -> FedZO | Search:
 
 def _trials(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     """Return the tried parameters, in order, with their mean scores."""
-    scores: dict[str, list[float]] = {}
-    params: dict[str, dict[str, Value]] = {}
+    found: dict[str, tuple[dict[str, Value], list[float]]] = {}
     for training in trainings:
-        key = repr(training.params)
-        params[key] = training.params
-        scores.setdefault(key, []).append(training.score)
+        found.setdefault(repr(training.params), (training.params, []))[1].append(training.score)
     return [
-        {"params": params[key], "score": float(np.mean(told)), "trainings": len(told)}
-        for key, told in scores.items()
+        {"params": params, "score": float(np.mean(scores)), "trainings": len(scores)}
+        for params, scores in found.values()
     ]
 
 
@@ -251,7 +243,8 @@ def _rounds(
     rounds, evaluation = 0, problem.evaluation_cost
 
     def needed(rounds: int) -> int:
-        return _evaluations(rounds, run) * evaluation + rounds * cost + int(rounds * looks)
+        evaluations = sum(map(run.evaluates, range(rounds))) + 1  # one at the end
+        return evaluations * evaluation + rounds * cost + int(rounds * looks)
 
     while probed + needed(rounds + 1) <= budget:
         rounds += 1
@@ -260,8 +253,3 @@ def _rounds(
         allowed = f"at least {least}, for a round between two evaluations"
         raise InvalidValue("max_queries", budget, allowed)
     return rounds
-
-
-def _evaluations(rounds: int, run: RunOptions) -> int:
-    """Return the number of evaluations in this many rounds, including one at the end."""
-    return sum(map(run.evaluates, range(rounds))) + 1

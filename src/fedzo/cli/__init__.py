@@ -49,20 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _explain(error: BaseException) -> Exit:
     """Print an error in one line, or the traceback of the user's code; raise all other errors."""
     if isinstance(error, FedzoError):
-        code = _code_of(error)
-    elif isinstance(error, MemoryError):
+        return _complain(str(error), _code_of(error))
+    if isinstance(error, MemoryError):
         return _complain(f"not enough memory: {error}", Exit.NO_SPACE)
-    elif isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt):
         return _complain("interrupted", Exit.INTERRUPTED)
-    elif _show_own_error(error):
-        code = Exit.OWN_CODE
-    elif isinstance(error, OSError):
+    if _show_own_error(error):
+        return Exit.OWN_CODE
+    if isinstance(error, OSError):
         code = Exit.NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else Exit.NOTHING_RUN
         where = "" if error.filename is None else f"{error.filename}: "
         return _complain(f"{where}{error.strerror or error}", code)
-    else:
-        raise error
-    return code if code == Exit.OWN_CODE else _complain(str(error), code)
+    raise error
 
 
 def _complain(message: str, code: Exit) -> Exit:

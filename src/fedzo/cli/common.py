@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
+from fedzo.core.progress import LiveLine, duration
 from fedzo.errors import CannotWrite, UsageError, shown
 
 if TYPE_CHECKING:
@@ -31,38 +32,33 @@ class Exit(enum.IntEnum):
     INTERRUPTED = 130  # it can be resumed
 
 
-class BatchProgress:
+class BatchProgress(LiveLine):
     """Shows the progress of many runs in one line: runs done, share of the work, time left.
 
     Without a terminal, it writes a plain line after each twentieth of the work.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        from fedzo.core.progress import LiveLine
-
-        self._line = LiveLine(sys.stderr if stream is None else stream)
-        self._began = time.monotonic()
-        self._twentieth = 0
+        super().__init__(sys.stderr if stream is None else stream)
+        self._began, self._twentieth = time.monotonic(), 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._line.close()
+        self.close()
 
     def __call__(self, share: float, done: int, runs: int) -> None:
         """Show the share of the work done, and the number of runs done."""
-        from fedzo.core.progress import duration
-
         seconds = time.monotonic() - self._began
         text = f"{done}/{runs} runs  {share:.0%}"
         if share > 0.01:
             text += f"  {duration(seconds * (1 - share) / share)} left"
-        if self._line.live:
-            self._line.rewrite(text)
+        if self.live:
+            self.rewrite(text)
         elif int(20 * share) > self._twentieth or done == runs:
             self._twentieth = int(20 * share)
-            self._line.write(text + "\n")
+            self.write(text + "\n")
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

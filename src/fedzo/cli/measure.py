@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from fedzo import data
@@ -26,12 +25,11 @@ from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Losses, Replies
+from fedzo.core.types import Array
 from fedzo.problems import Softmax, softmax
 from fedzo.problems.attack import attack
 from fedzo.uplinks import AirComp, Ideal, Seeds
 from fedzo.uplinks.base import RunSetting
-
-Array = NDArray[Any]
 
 PAPER = FedZO(
     learning_rate=0.001,
@@ -156,15 +154,14 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
         burst=5,
     )
     numbers = count * dim
-    ns, numpy_ns = times["directions"] / numbers * 1e9, times["numpy"] / numbers * 1e9
     print(f"one device step, one thread (b1={PAPER.batch_size}, b2={count}, d={dim})")
-    print(
-        f"  directions with their norms     {times['directions'] * 1e6:8.1f} us  {ns:.2f} ns each"
-    )
-    print(
-        f"  NumPy's standard_normal float32 {times['numpy'] * 1e6:8.1f} us  {numpy_ns:.2f} ns each"
-    )
-    print(f"  directions against NumPy        {numpy_ns / ns:8.1f} x")
+    for key, name in (
+        ("directions", "directions with their norms"),
+        ("numpy", "NumPy's standard_normal float32"),
+    ):
+        each = times[key] / numbers * 1e9
+        print(f"  {name:<31} {times[key] * 1e6:8.1f} us  {each:.2f} ns each")
+    print(f"  directions against NumPy        {times['numpy'] / times['directions']:8.1f} x")
     for name in ("batch", "product", "update", "whole step"):
         print(f"  {name:<31} {times[name] * 1e6:8.1f} us")
     rate = 2 * 1024**3 / times["large product"]
@@ -237,22 +234,20 @@ def _attack(repeats: int) -> None:
 def _growth(repeats: int) -> None:
     """Print how a round's time grows: the slope of log time against log of each parameter."""
     print("\nhow a round's time grows: one parameter varies from d=2000, M=10, H=5, b2=20")
-    rows: dict[str, tuple[Sequence[int], Callable[[int], tuple[Objective, dict[str, int]]]]] = {
-        "devices N": ((100, 1000, 10_000, 100_000), lambda v: (Synthetic(2000, v), {})),
-        "participants M": (
-            (10, 20, 40, 80),
-            lambda v: (Synthetic(2000, 1000), {"participants": v}),
-        ),
-        "local steps H": ((5, 10, 20, 40), lambda v: (Synthetic(2000, 1000), {"local_steps": v})),
-        "directions b2": ((20, 40, 80, 160), lambda v: (Synthetic(2000, 1000), {"directions": v})),
-        "dimension d": ((2000, 8000, 32_000, 128_000), lambda v: (Synthetic(v, 1000), {})),
+    rows = {
+        "devices N": ("devices", (100, 1000, 10_000, 100_000)),
+        "participants M": ("participants", (10, 20, 40, 80)),
+        "local steps H": ("local_steps", (5, 10, 20, 40)),
+        "directions b2": ("directions", (20, 40, 80, 160)),
+        "dimension d": ("dim", (2000, 8000, 32_000, 128_000)),
     }
-    for name, (values, make) in rows.items():
+    for name, (key, values) in rows.items():
         seconds = []
         for value in values:
-            objective, changes = make(value)
-            algorithm = FedZO(**{"participants": 10, "local_steps": 5, "directions": 20, **changes})  # type: ignore[arg-type]
-            engine, action = one_round(objective, algorithm, None)
+            sizes: dict[str, Any] = {"participants": 10, "local_steps": 5, "directions": 20}
+            sizes |= {"dim": 2000, "devices": 1000, key: value}
+            objective = Synthetic(sizes.pop("dim"), sizes.pop("devices"))
+            engine, action = one_round(objective, FedZO(**sizes), None)
             with engine:
                 seconds.append(medians({"round": action}, repeats)["round"])
         slope = np.polyfit(np.log(values), np.log(seconds), 1)[0]

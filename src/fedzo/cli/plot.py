@@ -61,10 +61,8 @@ def plot(arguments: argparse.Namespace) -> int:
 
 def _labels(given: list[str], runs: int) -> list[str]:
     """Return the labels; raise unless they differ, and there is one per run."""
-    if len(set(given)) != len(given):
-        words = f"--label {' '.join(given)}: two runs have the same name"
-        raise UsageError(words, code="bad-labels")
-    if len(given) != runs:
-        words = f"--label {' '.join(given)}: {len(given)} names for {runs} runs"
-        raise UsageError(words, code="bad-labels")
+    twice = len(set(given)) != len(given)
+    if twice or len(given) != runs:
+        reason = "two runs have the same name" if twice else f"{len(given)} names for {runs} runs"
+        raise UsageError(f"--label {' '.join(given)}: {reason}", code="bad-labels")
     return given

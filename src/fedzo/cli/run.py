@@ -156,6 +156,7 @@ def _draw_seeds(folders: list[Path], codes: Mapping[str, Exit], out: Path) -> No
 def _summary(result: Result, out: Path) -> str:
     from fedzo.core.progress import duration
     from fedzo.runs.callbacks import headline
+    from fedzo.runs.result import listed
 
     record = result.history[-1] if result.history else {}
     rows = [("result", result.message)]
@@ -170,9 +171,8 @@ def _summary(result: Result, out: Path) -> str:
         ("time", f"{result.seconds:.1f} s" if result.seconds < 60 else duration(result.seconds)),
         ("files", f"{out}/: {' '.join(_files(out))}"),
     ]
-    if dropped := [one for record in result.history for one in record.get("dropped", ())]:
-        devices = sorted({one["device"] for one in dropped})
-        named = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
+    if dropped := result.dropped:
+        named = listed(sorted({one["device"] for one in dropped}))
         words = f"{len(dropped)} times, device {named}: see history.jsonl for the reasons"
         rows.insert(1, ("dropped", words))
     width = max(len(name) for name, _ in rows) + 2

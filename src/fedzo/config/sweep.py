@@ -23,19 +23,9 @@ from fedzo.config.jobs import Report, Run, do
 from fedzo.core.files import as_toml, read_toml, typed, write_atomic
 from fedzo.core.machine import cores
 from fedzo.errors import UsageError
+from fedzo.plots import series
 from fedzo.plots.figures import draw
-from fedzo.plots.series import (
-    COLOURS,
-    METRICS,
-    Runs,
-    axes_of_runs,
-    axis_label,
-    finals,
-    labelled_axes,
-    logarithmic,
-    metrics,
-    series_of,
-)
+from fedzo.plots.series import Runs
 from fedzo.runs.store import RunFolder
 
 MOST = 100_000  # runs; each has a folder
@@ -190,9 +180,9 @@ def _check_folders(settings: Sequence[Setting]) -> None:
 
 def _rows(settings: Sequence[Setting], best: Setting, histories: Runs) -> list[list[str]]:
     """Return a table of the values of each setting and what its runs ended at."""
-    there = metrics(histories)
-    keys = [key for key in (*METRICS, "queries") if key in there]
-    ends = finals(histories)
+    there = series.metrics(histories)
+    keys = [key for key in (*series.METRICS, "queries") if key in there]
+    ends = series.finals(histories)
     rows = [[*settings[0].values, *keys, ""]]
     for setting in settings:
         cells = [_cell(ends[setting.label].get(key)) for key in keys]
@@ -212,12 +202,12 @@ def _draw(settings: Sequence[Setting], histories: Runs, out: Path) -> None:
     ordered = sorted(histories, key=lambda label: min(_ends(histories[label], "train_loss")))
     shown = {label: s for label, s in histories.items() if label in ordered[:SHOWN]}
     # If the minimum is known, the distance from it shows more than the loss does.
-    key = "optimality_gap" if "optimality_gap" in metrics(shown) else "train_loss"
-    axes = [_axes_of_ends(settings, histories, key), *axes_of_runs(shown, y=[key])]
+    key = "optimality_gap" if "optimality_gap" in series.metrics(shown) else "train_loss"
+    axes = [_axes_of_ends(settings, histories, key), *series.axes_of_runs(shown, y=[key])]
     asked = [seeds[0][-1].get("queries", 0) for seeds in shown.values()]
     if max(asked) > min(asked):  # the order by rounds may differ from the order by queries
         log_x = min(q for q in asked if q) * 10 <= max(asked)
-        axes += axes_of_runs(shown, x="queries", y=[key], log_x=log_x)
+        axes += series.axes_of_runs(shown, x="queries", y=[key], log_x=log_x)
     draw(axes, out, title="Final loss by setting")
 
 
@@ -241,12 +231,14 @@ def _axes_of_ends(settings: Sequence[Setting], histories: Runs, shown: str) -> d
     for i, (line, points) in enumerate(lines.items()):
         points.sort(key=lambda point: point[0])
         where, values = (np.array(each) for each in zip(*points, strict=True))
-        drawn.append(series_of(line, where, values.T, i % len(COLOURS), False))
+        drawn.append(series.series_of(line, where, values.T, i % len(series.COLOURS), False))
     every = [x for curve in drawn for x in curve["x"]]
     numbers = key is not None and bool(every) and min(every) > 0
-    log_x, log_y = numbers and max(every) >= 10 * min(every), logarithmic(shown, drawn)
+    log_x, log_y = numbers and max(every) >= 10 * min(every), series.logarithmic(shown, drawn)
     label = ", ".join(map(_short, swept)) if key is None else _short(key)
-    axes = labelled_axes(label, f"last {axis_label(shown)}", drawn, log_x=log_x, log_y=log_y)
+    axes = series.labelled_axes(
+        label, f"last {series.axis_label(shown)}", drawn, log_x=log_x, log_y=log_y
+    )
     names = ["\n".join(map(str, setting.values.values())) for setting in settings]
     return axes | ({"names": names} if key is None else {})
 

@@ -27,11 +27,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.plots.interval import CONFIDENCE, Interval, chance, interval
 
-Array = NDArray[Any]
 History = Sequence[Mapping[str, Any]]
 Runs = Mapping[str, Sequence[History]]  # the history of each seed, by curve
 
@@ -172,12 +171,12 @@ def explain(comparisons: Sequence[Comparison]) -> str:
     ''
     """
     each = list(zip(comparisons, verdicts(comparisons), strict=True))
-    outside = [c.what for c, verdict in each if verdict == Verdict.FAILS]
-    across = [c.what for c, verdict in each if verdict == Verdict.UNKNOWN]
-    if outside:
-        return f"Not as claimed: {'; '.join(outside)}."
-    if across:
-        return f"More seeds could decide: {'; '.join(across)}."
+    for kind, meaning in (
+        (Verdict.FAILS, "Not as claimed"),
+        (Verdict.UNKNOWN, "More seeds could decide"),
+    ):
+        if named := [c.what for c, verdict in each if verdict == kind]:
+            return f"{meaning}: {'; '.join(named)}."
     return ""
 
 
@@ -187,11 +186,6 @@ def explain(comparisons: Sequence[Comparison]) -> str:
 def last(runs: Runs, label: str, key: str = "train_loss") -> Array:
     """Return the last value of each seed."""
     return np.array([history[-1][key] for history in runs[label]])
-
-
-def first(runs: Runs, label: str, key: str = "train_loss") -> Array:
-    """Return the first value of each seed."""
-    return np.array([history[0][key] for history in runs[label]])
 
 
 def average(runs: Runs, label: str, key: str) -> Array:
@@ -225,7 +219,7 @@ def reached(history: History, loss: float, cost: str = "round") -> float:
 
 def falls(runs: Runs, label: str, least: float = 0.0) -> Comparison:
     """Compare the last loss of a curve with its first."""
-    share = 1 - last(runs, label) / first(runs, label)
+    share = 1 - last(runs, label) / np.array([h[0]["train_loss"] for h in runs[label]])
     return Comparison(f"{label}: share of the first loss gone at the end", share, low=least)
 
 

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from fedzo.paper import fig1a, fig2, fig3
-from fedzo.paper.claims import (
-    COINCIDE,
-    COMPARABLE_LOSS,
-    FEWER_USES,
-    OVERHEAD,
-    SAME_ACCURACY,
-    SAME_LOSS,
-    Claim,
-    Comparison,
-    Runs,
-    ahead,
-    gap,
-    last,
-    speed,
-)
+from fedzo.paper import claims, fig1a, fig2, fig3
+from fedzo.paper.claims import Claim, Comparison, Runs, ahead, gap, last, speed
 from fedzo.paper.fig1a import DZOPA, ZONE_S
 from fedzo.paper.fig3 import SCALES, SETTING, comparable
 from fedzo.paper.figure import Curve, Figure, Panel, Points
@@ -33,7 +20,7 @@ _claim = partial(Claim, by="fedzo")
 # `tools/train_victim.py carlini` trains it. A query takes five times as long as one of the shipped
 # network.
 
-_CARLINI = {"problem": {"model": "cifar10-carlini"}}
+_CARLINI = {"problem": {"devices": 10, "model": "cifar10-carlini"}}
 
 VICTIM = Figure(
     name="victim",
@@ -44,10 +31,7 @@ VICTIM = Figure(
     claims=tuple(
         replace(claim, by="fedzo") for claim in (*fig1a.FIGURE.claims, *fig2.FIGURE.claims)
     ),
-    scales={
-        "quick": fig1a.quick(10, rounds=12, changes=_CARLINI),
-        "paper": fig1a.paper(10, _CARLINI),
-    },
+    scales=fig1a.scales(_CARLINI, rounds=12),
 )
 
 # The attack with the step size of each algorithm from a small grid.
@@ -126,8 +110,16 @@ BASELINES = Figure(
 # Softmax regression at larger η, where the noise of estimates shows.
 
 _SMALL, _LARGER = 0.001, (0.01, 0.05)
-_NAMES = ("FedZO", "FedAvg")
-_ETA = {name: {rate: f"{name}, η = {rate}" for rate in (_SMALL, *_LARGER)} for name in _NAMES}
+
+
+def _eta(name: str, rate: float) -> str:
+    return f"{name}, η = {rate}"
+
+
+def _lag(runs: Runs, rate: float, low: float = 1.0, high: float = math.inf) -> Comparison:
+    """Compare FedAvg with FedZO, which must be slower, at a learning rate."""
+    return speed(runs, _eta("FedAvg", rate), _eta("FedZO", rate), low, high)
+
 
 RATES = Figure(
     name="rates",
@@ -135,35 +127,25 @@ RATES = Figure(
     about=f"{SETTING}. The least η is the paper's.",
     curves=tuple(
         Curve(
-            label,
+            _eta(name, rate),
             {"algorithm": {"name": name.lower(), "learning_rate": rate}},
             colour=i,
             dashed=name == "FedAvg",
         )
-        for name, labels in _ETA.items()
-        for i, (rate, label) in enumerate(labels.items())
+        for name in ("FedZO", "FedAvg")
+        for i, rate in enumerate((_SMALL, *_LARGER))
     ),
     panels=(Panel("train_loss"), Panel("test_accuracy")),
     claims=(
         _claim(
             "coincide",
             "At the printed η FedZO and FedAvg coincide.",
-            lambda runs: [
-                speed(
-                    runs,
-                    _ETA["FedAvg"][_SMALL],
-                    _ETA["FedZO"][_SMALL],
-                    1 / (1 + COINCIDE),
-                    1 / (1 - COINCIDE),
-                )
-            ],
+            lambda runs: [_lag(runs, _SMALL, 1 / (1 + claims.COINCIDE), 1 / (1 - claims.COINCIDE))],
         ),
         _claim(
             "trails",
             "At larger η FedZO is slower than FedAvg, as the paper says of the printed one.",
-            lambda runs: [
-                speed(runs, _ETA["FedAvg"][rate], _ETA["FedZO"][rate]) for rate in _LARGER
-            ],
+            lambda runs: [_lag(runs, rate) for rate in _LARGER],
         ),
     ),
     scales=SCALES,
@@ -206,7 +188,7 @@ QUERIES = Figure(
             lambda runs: [
                 each
                 for h in fig3.STEPS[1:]
-                for each in comparable(runs, _steps(h), _steps(5), SAME_ACCURACY)
+                for each in comparable(runs, _steps(h), _steps(5), claims.SAME_ACCURACY)
             ],
             reason="Devices with a few labels each drift apart before they meet, if the next claim "
             "holds: what is saved in rounds is not for free.",
@@ -214,7 +196,7 @@ QUERIES = Figure(
         _claim(
             "same accuracy where devices are alike",
             "Where the devices are alike H = 50 does reach the accuracy of H = 5.",
-            lambda runs: comparable(runs, _steps(50, True), _steps(5, True), SAME_ACCURACY),
+            lambda runs: comparable(runs, _steps(50, True), _steps(5, True), claims.SAME_ACCURACY),
         ),
     ),
     scales=SCALES,
@@ -234,8 +216,10 @@ def _same_for_fewer_bytes(runs: Runs) -> list[Comparison]:
     ]
     ratio = last(runs, _IDEAL, "uplink_bytes") / last(runs, _SEEDS, "uplink_bytes")
     return [
-        Comparison("largest difference of two losses", np.array(differences), high=SAME_LOSS),
-        Comparison("bytes up, ideal over seeds", ratio, low=OVERHEAD * _FEWER),
+        Comparison(
+            "largest difference of two losses", np.array(differences), high=claims.SAME_LOSS
+        ),
+        Comparison("bytes up, ideal over seeds", ratio, low=claims.OVERHEAD * _FEWER),
     ]
 
 
@@ -268,7 +252,7 @@ BYTES = Figure(
             "channel uses",
             "Over the air at 0 dB the same loss takes many times fewer channel uses than one "
             "device after another.",
-            lambda runs: [speed(runs, _AIR, _IDEAL, low=FEWER_USES, cost="channel_uses")],
+            lambda runs: [speed(runs, _AIR, _IDEAL, low=claims.FEWER_USES, cost="channel_uses")],
         ),
     ),
     scales=SCALES,
@@ -300,7 +284,7 @@ DIRECTIONS = Figure(
             "With η in proportion to b2 it does not matter to the queries whether they go into "
             "directions or rounds: the last training loss is comparable to that at b2 = 20.",
             lambda runs: [
-                gap(runs, label, _DIRECTIONS[20], COMPARABLE_LOSS)
+                gap(runs, label, _DIRECTIONS[20], claims.COMPARABLE_LOSS)
                 for b2, label in _DIRECTIONS.items()
                 if b2 != 20
             ],

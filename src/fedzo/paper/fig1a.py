@@ -24,28 +24,14 @@ READING = (
 )
 
 
-def quick(devices: int, rounds: int, changes: Changes | None = None) -> Scale:
-    """Return a scale of minutes: fewer samples and directions per estimate, fewer rounds."""
-    return _scale("attack", devices, rounds, 2, 8, changes, points=12)
-
-
-def paper(devices: int, changes: Changes | None = None) -> Scale:
-    """Return the scale of the paper."""
-    return _scale("attack-cifar10", devices, 100, 25, 20, changes)
-
-
-def _scale(
-    config: str,
-    devices: int,
-    rounds: int,
-    batch_size: int,
-    directions: int,
-    changes: Changes | None,
-    points: int = 30,
-) -> Scale:
-    sizes = {"batch_size": batch_size, "directions": directions}
-    own = {"problem": {"devices": devices}, "algorithm": sizes}
-    return Scale(config, rounds, 5, merge_changes(own, changes or {}), points)
+def scales(changes: Changes, rounds: int, batch_size: int = 2) -> dict[str, Scale]:
+    """Return the paper's scale, and one of minutes: fewer samples, directions and rounds."""
+    quick = {"algorithm": {"batch_size": batch_size, "directions": 8}}
+    paper = {"algorithm": {"batch_size": 25, "directions": 20}}
+    return {
+        "quick": Scale("attack", rounds, 5, merge_changes(quick, changes), points=12),
+        "paper": Scale("attack-cifar10", 100, 5, merge_changes(paper, changes)),
+    }
 
 
 def zone_s(label: str, normalisation: str, colour: int, penalty: float = 500) -> Curve:
@@ -71,7 +57,7 @@ CURVES = (
     zone_s(ZONE_S_MEAN, "mean", 6),
 )
 # Quick: a round of all four H is 85 steps x 10 devices x 5 ms, with five seeds 23 s of one core.
-SCALES = {"quick": quick(10, rounds=30), "paper": paper(10)}
+SCALES = scales({"problem": {"devices": 10}}, rounds=30)
 
 FIGURE = Figure(
     name="fig1a",

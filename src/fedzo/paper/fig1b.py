@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from fedzo.paper.claims import Claim, falls, growing_speed
-from fedzo.paper.fig1a import RATE, SETTING, paper, quick
+from fedzo.paper.fig1a import RATE, SETTING, scales
 from fedzo.paper.figure import Curve, Figure, Panel
 
 LABELS = {m: f"M = {m}" for m in (5, 10, 25, 50)}
 # Quick: a round of all four M is 90 devices x 20 steps x 2.7 ms, with five seeds 24 s. In the first
 # hundred steps the loss hardly falls at this η, so rounds keep all of the paper's H.
-SCALES = {
-    "quick": quick(50, 12, {"algorithm": {"local_steps": 20, "batch_size": 1}}),
-    "paper": paper(50, {"algorithm": {"local_steps": 20}}),
-}
+_CHANGES = {"problem": {"devices": 50}, "algorithm": {"local_steps": 20}}
+SCALES = scales(_CHANGES, rounds=12, batch_size=1)
 
 FIGURE = Figure(
     name="fig1b",

@@ -6,18 +6,8 @@ comparable.
 
 from __future__ import annotations
 
-from fedzo.paper.claims import (
-    COMPARABLE_ACCURACY,
-    COMPARABLE_LOSS,
-    SLIGHTLY,
-    Claim,
-    Comparison,
-    Runs,
-    ahead,
-    gap,
-    growing_speed,
-    speed,
-)
+from fedzo.paper import claims
+from fedzo.paper.claims import Claim, Comparison, Runs, ahead, gap, growing_speed, speed
 from fedzo.paper.figure import Curve, Figure, Panel, Scale
 
 SETTING = "Softmax regression on Fashion-MNIST; each device has a few labels only"
@@ -26,6 +16,7 @@ SCALES = {
     "quick": Scale("softmax", rounds=60, seeds=5, points=20),
     "paper": Scale("softmax", 300, seeds=5, changes={"problem": {"data": "fashion-mnist"}}),
 }
+PANELS = (Panel("train_loss", title="(a)"), Panel("test_accuracy", title="(b)"))
 
 STEPS = (5, 10, 20, 50)
 FEDZO = {h: f"FedZO, H = {h}" for h in STEPS}
@@ -33,11 +24,11 @@ FEDAVG = {h: f"FedAvg, H = {h}" for h in STEPS}
 
 
 def comparable(
-    runs: Runs, one: str, other: str, accuracy: float = COMPARABLE_ACCURACY
+    runs: Runs, one: str, other: str, accuracy: float = claims.COMPARABLE_ACCURACY
 ) -> list[Comparison]:
     """Compare the last losses and test accuracies of two curves, which must be close."""
     return [
-        gap(runs, one, other, COMPARABLE_LOSS),
+        gap(runs, one, other, claims.COMPARABLE_LOSS),
         ahead(runs, one, other, "test_accuracy", -accuracy, accuracy),
     ]
 
@@ -56,16 +47,12 @@ FIGURE = Figure(
         for name, labels in (("fedzo", FEDZO), ("fedavg", FEDAVG))
         for i, h in enumerate(STEPS)
     ),
-    panels=(
-        Panel("train_loss", title="(a)"),
-        Panel("test_accuracy", title="(b)"),
-        Panel("train_loss", x="queries", log_x=True, curves=tuple(FEDZO.values())),
-    ),
+    panels=(*PANELS, Panel("train_loss", x="queries", log_x=True, curves=tuple(FEDZO.values()))),
     claims=(
         Claim(
             "slightly slower",
             "At equal H FedZO converges slightly slower than FedAvg.",
-            lambda runs: [speed(runs, FEDAVG[h], FEDZO[h], 1.0, SLIGHTLY) for h in STEPS],
+            lambda runs: [speed(runs, FEDAVG[h], FEDZO[h], 1.0, claims.SLIGHTLY) for h in STEPS],
             reason="At the printed η the two coincide; the figure 'rates' measures larger ones.",
         ),
         Claim(
@@ -81,7 +68,7 @@ FIGURE = Figure(
             "accuracy not below it by what is comparable.",
             lambda runs: [
                 speed(runs, FEDZO[20], FEDAVG[5]),
-                ahead(runs, FEDZO[20], FEDAVG[5], "test_accuracy", low=-COMPARABLE_ACCURACY),
+                ahead(runs, FEDZO[20], FEDAVG[5], "test_accuracy", low=-claims.COMPARABLE_ACCURACY),
             ],
             by="fedzo",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from fedzo.paper.claims import Claim, Comparison, Runs, average, growing_speed
-from fedzo.paper.fig3 import SCALES, SETTING, comparable
+from fedzo.paper.fig3 import PANELS, SCALES, SETTING, comparable
 from fedzo.paper.figure import Curve, Figure, Panel
 
 FEDZO = {m: f"FedZO, M = {m}" for m in (5, 10, 25, 50)}
@@ -35,11 +35,7 @@ FIGURE = Figure(
         ),
         Curve(FEDAVG, {"algorithm": {"name": "fedavg", "participants": 50}}, colour=3, dashed=True),
     ),
-    panels=(
-        Panel("train_loss", title="(a)"),
-        Panel("test_accuracy", title="(b)"),
-        Panel("train_loss", x="queries", log_x=True, curves=tuple(FEDZO.values())),
-    ),
+    panels=(*PANELS, Panel("train_loss", x="queries", log_x=True, curves=tuple(FEDZO.values()))),
     claims=(
         Claim(
             "speed-up in loss",

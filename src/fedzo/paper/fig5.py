@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedzo.paper.claims import CONVERGED, Claim, falls, growing_speed
 from fedzo.paper.fig1c import FREE, NOISY, air_curves
-from fedzo.paper.fig3 import SCALES, SETTING, comparable
+from fedzo.paper.fig3 import PANELS, SCALES, SETTING, comparable
 from fedzo.paper.figure import Figure, Panel
 
 FIGURE = Figure(
@@ -13,11 +13,7 @@ FIGURE = Figure(
     about=f"{SETTING}. AirComp over Rayleigh fading: the devices with a good channel take part. On "
     "the right the norm of the receiver's noise over the norm of the update.",
     curves=air_curves({}),
-    panels=(
-        Panel("train_loss", title="(a)"),
-        Panel("test_accuracy", title="(b)"),
-        Panel("noise_to_update", curves=NOISY),
-    ),
+    panels=(*PANELS, Panel("noise_to_update", curves=NOISY)),
     claims=(
         Claim(
             "converges",

@@ -92,7 +92,6 @@ class Points:
     y: str
     x: str
     at: Mapping[str, Mapping[str, float]]
-    title: str = ""
     log_y: bool = True
     lines: Lines = field(default_factory=dict)
 
@@ -146,7 +145,7 @@ def _points(panel: Points, runs: Runs) -> dict[str, Any]:
         x = np.array([at[label] for label in shown])[finite]
         drawn.append(series_of(line, x, seeds[finite].T, i, False))
     drawn += _lines(panel, len(drawn))
-    return labelled_axes(panel.x, axis_label(panel.y), drawn, panel.title, True, panel.log_y)
+    return labelled_axes(panel.x, axis_label(panel.y), drawn, log_x=True, log_y=panel.log_y)
 
 
 def _lines(panel: Panel | Points, first: int) -> list[dict[str, Any]]:
@@ -277,12 +276,8 @@ def _short(value: Any) -> str:
 
 def _shared(each: Mapping[str, Settings]) -> Settings:
     """Return the settings that have one value in all curves that have them."""
-    shared: Settings = {}
-    for symbol in SYMBOLS:
-        values = [s[symbol] for s in each.values() if symbol in s]
-        if values and all(value == values[0] for value in values):
-            shared[symbol] = values[0]
-    return shared
+    having = {symbol: [s[symbol] for s in each.values() if symbol in s] for symbol in SYMBOLS}
+    return {s: v[0] for s, v in having.items() if v and all(value == v[0] for value in v)}
 
 
 def _by_curve(values: Mapping[str, Any], names: Mapping[str, str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from fedzo.paper import FIGURES
 from fedzo.paper.claims import Claim, Comparison, Verdict, explain, judge, verdicts
 from fedzo.paper.figure import Figure, axes_of, differences_of, settings_of, title_of
 from fedzo.plots.figures import draw
+from fedzo.plots.interval import rounded
 from fedzo.plots.series import columns, finals
 from fedzo.runs.store import RunFolder
 
@@ -178,16 +178,10 @@ class Plan:
 def _measured(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
     return {
         "what": comparison.what,
-        "mean": _finite(comparison.interval.mean),
-        "low": _finite(comparison.interval.low),
-        "high": _finite(comparison.interval.high),
-        "claimed": [_finite(comparison.low), _finite(comparison.high)],
+        **comparison.interval.rounded(),
+        "claimed": [rounded(comparison.low), rounded(comparison.high)],
         "verdict": verdict.value,
     }
-
-
-def _finite(number: float) -> float | None:
-    return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
 def environment() -> dict[str, str]:

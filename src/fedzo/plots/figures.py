@@ -5,7 +5,6 @@ Curves differ in colour, marker and stroke.
 
 from __future__ import annotations
 
-import io
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.files import write_atomic
+from fedzo.core.files import writing
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of
 from fedzo.plots.series import COLOURS, Runs, axes_of_runs, covered, metrics
 
@@ -150,11 +149,12 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
     size = (5.2 * columns, 3.6 * rows + (1.0 if title or caption else 0.0))
     picture = Figure(figsize=size, dpi=150, layout="constrained")
     heading = textwrap.fill(title, 50 * columns)
-    shared = all(_labels(panel) == _labels(axes[0]) for panel in axes)
+    labels = [[curve["label"] for curve in panel["series"]] for panel in axes]
+    shared = all(each == labels[0] for each in labels)
     spots = list(picture.subplots(rows, columns, squeeze=False).flat)
     for empty in spots[len(axes) :]:
         empty.remove()
-    for spot, panel, after in zip(spots, axes, [*axes[1:], None], strict=False):
+    for spot, panel, names, after in zip(spots, axes, labels, [*labels[1:], None], strict=False):
         for i, (curve, under) in enumerate(zip(panel["series"], covered(panel), strict=True)):
             _draw_curve(spot, curve, i, under)
         if "names" in panel:
@@ -167,7 +167,7 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         spot.grid(color="0.9")
         spot.set_axisbelow(True)  # grid lines over bands would look like gaps
         spot.spines[["top", "right"]].set_visible(False)
-        if not shared and any(_labels(panel)) and not _same_labels(panel, after):
+        if not shared and any(names) and names != after:
             aside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
             spot.legend(**LEGEND, **(aside if len(panel["series"]) > MANY else {}))
     if shared and (title or _need_legend(axes[0])):  # one legend for all panels, outside them
@@ -182,9 +182,8 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
     narrow = textwrap.fill(caption, 75 * columns)
     picture.supxlabel(narrow, fontsize=8, color="0.35")
     for path in out:
-        content = io.BytesIO()
-        picture.savefig(content, format=path.suffix[1:] or "png")
-        write_atomic(path, content.getvalue())
+        with writing(path) as file:
+            picture.savefig(file, format=path.suffix[1:] or "png")
 
 
 def _name_points(spot: Any, names: Sequence[str]) -> None:
@@ -193,14 +192,6 @@ def _name_points(spot: Any, names: Sequence[str]) -> None:
         line.set_linestyle("none")
     spot.set_xticks(range(len(names)), names, fontsize=8)
     spot.margins(x=0.1)
-
-
-def _labels(panel: Mapping[str, Any]) -> list[str]:
-    return [curve["label"] for curve in panel["series"]]
-
-
-def _same_labels(panel: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
-    return other is not None and _labels(panel) == _labels(other)
 
 
 def _need_legend(panel: Mapping[str, Any]) -> bool:

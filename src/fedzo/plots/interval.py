@@ -18,6 +18,15 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def rounded(self) -> dict[str, float | None]:
+        """Return the numbers by name, to six digits, for JSON: None if they are not finite."""
+        return {key: rounded(value) for key, value in self._asdict().items()}
+
+
+def rounded(number: float) -> float | None:
+    """Return a number to six digits, for JSON: None if it is not finite."""
+    return float(f"{number:.6g}") if math.isfinite(number) else None
+
 
 def interval(values: ArrayLike) -> Interval:
     """Return the mean of independent values and its 95 % confidence interval, Student's t.
@@ -67,12 +76,9 @@ def chance(values: ArrayLike, low: float, high: float) -> float:
     outside = mean <= low or (mean >= high and high < math.inf)
     if len(numbers) < 2 or not outside:
         return 1.0
-    if math.isinf(mean):
+    if math.isinf(mean) or not (error := _error(numbers)):
         return 0.0
-    error = _error(numbers)
     distance = low - mean if mean <= low else mean - high
-    if not error:
-        return 0.0
     return float(2 * stdtr(len(numbers) - 1, -distance / error))
 
 

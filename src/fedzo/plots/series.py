@@ -5,17 +5,15 @@ The picture for print and the interactive page draw the same numbers on the same
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.errors import is_number
 from fedzo.plots.interval import interval
 
-Array = NDArray[Any]
 History = Sequence[Mapping[str, Any]]
 Runs = Mapping[str, Sequence[History]]  # the history of each seed, by label
 
@@ -155,10 +153,8 @@ def columns(runs: Runs) -> dict[str, dict[str, dict[str, list[float]]]]:
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for label, seeds in runs.items():
         drawn = {key: series(label, seeds, "round", key, 0) for key in metrics({label: seeds})}
-        found[label] = {
-            key: {"round": s["x"], "mean": s["mean"], "low": s["low"], "high": s["high"]}
-            for key, s in drawn.items()
-        }
+        names = {"round": "x", "mean": "mean", "low": "low", "high": "high"}
+        found[label] = {key: {n: s[k] for n, k in names.items()} for key, s in drawn.items()}
     return found
 
 
@@ -175,13 +171,7 @@ def finals(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
     for label, seeds in runs.items():
         ends = [history[-1] for history in seeds]
         keys = [key for key in metrics({label: seeds}) if all(_finite(e.get(key)) for e in ends)]
-        found[label] = {
-            key: {
-                part: float(f"{value:.6g}") if math.isfinite(value) else None
-                for part, value in interval([e[key] for e in ends])._asdict().items()
-            }
-            for key in keys
-        }
+        found[label] = {key: interval([e[key] for e in ends]).rounded() for key in keys}
     return found
 
 

@@ -32,7 +32,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.algorithms.base import Algorithm
@@ -42,13 +41,12 @@ from fedzo.core.capabilities import AutoHints
 from fedzo.core.objective import Objective, meter_of
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, LocalSteps, Replies, Task
+from fedzo.core.types import Array
 from fedzo.core.updates import UpdateMean
 from fedzo.errors import BudgetSpent, NonFinite, UsageError
 from fedzo.theory.advice import corollary
 from fedzo.theory.bounds import Setting
 from fedzo.uplinks.base import RunSetting, sample_uniformly
-
-Array = NDArray[Any]
 
 _LINE, _NOISE, _ESTIMATES = 32, 33, 34  # indices of the tasks: the estimates' are from there on
 _MOST_ESTIMATES = 16  # of a device; those of a round with more local steps are much alike
@@ -75,17 +73,17 @@ class Chosen(NamedTuple):
     queries: int
 
 
-def stand_in(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm with any numbers in place of "auto", until those are known.
+def stand_in(algorithm: Algorithm, learning_rate: float = 1.0, smoothing: float = 1.0) -> Algorithm:
+    """Return the algorithm with these numbers in place of "auto", until others are known.
 
     >>> stand_in(FedZO(learning_rate="auto", smoothing=0.1)).learning_rate
     1.0
     """
     if not isinstance(algorithm, FedZO):
         return algorithm
-    rate = 1.0 if algorithm.learning_rate == "auto" else algorithm.learning_rate
-    smoothing = 1.0 if algorithm.smoothing == "auto" else algorithm.smoothing
-    return replace(algorithm, learning_rate=rate, smoothing=smoothing)
+    if algorithm.learning_rate == "auto":
+        algorithm = replace(algorithm, learning_rate=learning_rate)
+    return replace(algorithm, smoothing=smoothing) if algorithm.smoothing == "auto" else algorithm
 
 
 def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> AdaptiveRate:
@@ -149,13 +147,8 @@ def choose(
         return chosen._replace(queries=asked)
     except BudgetSpent:
         # The run finds it spent as well, before its first step, and ends in order.
-        numbers: dict[str, Any] = {
-            "smoothing": in_theory.smoothing,
-            "learning_rate": in_theory.learning_rate,
-        }
-        given = {k: v for k, v in numbers.items() if getattr(algorithm, k) == "auto"}
-        algorithm = replace(algorithm, **given)
-        return Chosen(algorithm, meter.queries - before)
+        numbers = in_theory.learning_rate, in_theory.smoothing
+        return Chosen(stand_in(algorithm, *numbers), meter.queries - before)
     except NonFinite as error:
         raise UsageError("learning_rate = 'auto': the loss is not finite near x0") from error
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.compose import compose, current
@@ -22,6 +21,7 @@ from fedzo.core.engine import Engine, drive
 from fedzo.core.files import Config, as_toml
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
+from fedzo.core.types import Array
 from fedzo.errors import BudgetSpent, FedzoWarning, Halted, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
 from fedzo.runs.options import RunOptions
@@ -30,7 +30,6 @@ from fedzo.runs.store import Checkpoint, RunFolder, differences, flatten, unflat
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
 
-Array = NDArray[Any]
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
 
@@ -122,7 +121,7 @@ class Loop:
     def __init__(
         self, job: Job, engine: Engine, x0: Array, problem: Objective | None = None
     ) -> None:
-        self.job, self.engine = job, engine
+        self.job, self.engine, self.options = job, engine, job.options
         problem = problem or Objective()
         self.user_view, self.in_place = problem.capability(HasUserView), problem.capability(InPlace)
         chosen = problem.capability(HasBestMetric)
@@ -142,11 +141,6 @@ class Loop:
         self.silent: set[int] | None = None  # devices that replied to no evaluation
         self.metered_before = 0  # the meter's count before the run, if there is a meter
         self.began = time.perf_counter()
-
-    @property
-    def options(self) -> RunOptions:
-        """The number of rounds, and when to evaluate and to save."""
-        return self.job.options
 
     @property
     def x(self) -> Array:
@@ -332,8 +326,7 @@ class Loop:
 
     def _note_dropped(self, t: int) -> None:
         """Note the devices dropped in round t, for the next record of the history."""
-        for absent in sorted(self.engine.dropped):
-            self.dropped.append({"round": t, **absent._asdict()})
+        self.dropped += [{"round": t, **one._asdict()} for one in sorted(self.engine.dropped)]
         self.engine.dropped.clear()
 
     # ---------------------------------------------------------------------------- evaluation

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedzo.algorithms import Adaptive, Algorithm, FedZO
 from fedzo.core.capabilities import Closable, InPlace, LoadsBest, WritesFiles
 from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective, check_objective, name_of
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
 from fedzo.problems.function import FunctionObjective, FunctionOptions
 from fedzo.runs.loop import Job, run_job, tasks
@@ -27,7 +28,6 @@ from fedzo.runs.registry import check_part, describe_job, describe_problem
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal, Uplink
 
-Array = NDArray[Any]
 Drive = Callable[[Engine], Result]
 # Makes the engine of a job, and calls Drive with it.
 Backend = Callable[[Job, Objective, Drive], Result]

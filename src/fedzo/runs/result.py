@@ -8,14 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import Best, HasStateDict
 from fedzo.core.objective import Objective
+from fedzo.core.types import Array
 from fedzo.errors import UsageError
-
-Array = NDArray[Any]
 
 
 class Status(enum.IntEnum):
@@ -208,9 +205,9 @@ def diagnose(
     flat = "μ or the step is below the precision of x, or the loss is flat around it"
     reasons = (
         (not queries, Status.HALTED, ", in which no device took part"),
-        (silent, Status.HALTED, f", but device {_listed(silent)} never replied"),
+        (silent, Status.HALTED, f", but device {listed(silent)} never replied"),
         (2 * idle > rounds, Status.STALLED, f", but in {idle} of {rounds} no device took part"),
-        (dropped, Status.HALTED, f", but device {_listed(dropped)} was dropped in every round"),
+        (dropped, Status.HALTED, f", but device {listed(dropped)} was dropped in every round"),
         (
             last - first > 0.01 * abs(first),  # less than one per cent is noise around a good start
             Status.DIVERGED,
@@ -249,5 +246,6 @@ def always_dropped(
     return sorted(device for device, missed in absent.items() if every <= missed)
 
 
-def _listed(devices: Sequence[int]) -> str:
+def listed(devices: Sequence[int]) -> str:
+    """Return the first devices of a list, for a message."""
     return ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")

@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core.capabilities import Best
 from fedzo.core.files import Config, sync_file, toml_text, unfinished, write_atomic
+from fedzo.core.types import Array
 from fedzo.errors import CannotWrite, UsageError
 from fedzo.runs.history import HISTORY, HistoryDigest, Record, as_line, read_history
 from fedzo.runs.options import FlowerSettings, RunOptions
-
-Array = NDArray[Any]
 
 FORMAT = 3  # of checkpoints; changes with their content
 
