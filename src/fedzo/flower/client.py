@@ -26,11 +26,11 @@ from fedzo.core.tasks import LocalSteps, Task
 from fedzo.errors import UsageError, require
 from fedzo.flower import policy, protocol
 from fedzo.flower.allowlist import check_enforced
-from fedzo.flower.course import Course
 from fedzo.flower.errors import ErrorCode, Rejected, log, log_error
-from fedzo.flower.following import Behind, Following, Reached, behind, reach
 from fedzo.flower.policy import Cost, NodeConfig, Problems, RequestGuard
 from fedzo.flower.privacy import Private, check_proven
+from fedzo.flower.replay import RunSpec
+from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, out_of_sync
 from fedzo.problems import FunctionObjective
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ class _App(ClientApp):
         kind = message.metadata.message_type
         try:
             return super().__call__(message, context)
-        except Behind as error:
-            content = behind(error.where)
+        except OutOfSync as error:
+            content = out_of_sync(error.position)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too, whose text may be private
@@ -241,9 +241,9 @@ class _Host:
         if isinstance(task, Task):
             node.limits.check_task(task)
         objective = self._problem(node, context)
-        if isinstance(task, Following):
-            reached = self._catch_up(task, node, objective)
-            task = reached.course.task(task.round, reached.state)
+        if isinstance(task, SyncMessage):
+            synced = self._catch_up(task, node, objective)
+            task = synced.spec.task(task.round, synced.state)
         node.limits.check_dimension(policy.points_of(task), objective)
         steps, _, batch = policy.request_size(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
@@ -264,7 +264,7 @@ class _Host:
         node = self._node(context)
         node.limits.check_devices(devices)
         objective = self._problem(node, context)
-        if isinstance(x, Following):
+        if isinstance(x, SyncMessage):
             x = self._catch_up(x, node, objective).x
         node.limits.check_dimension(x, objective)
         held = set(policy.held_devices(node.plain, objective.devices))
@@ -285,18 +285,20 @@ class _Host:
         failures = {i: self.error(error) for i, error in found.failures.items()}
         return protocol.losses(losses, failures, metrics if first in losses else {})
 
-    def _catch_up(self, following: Following, node: NodeConfig, objective: Objective) -> Reached:
+    def _catch_up(
+        self, message: SyncMessage, node: NodeConfig, objective: Objective
+    ) -> SyncedState:
         """Replay the run from the cached state and the message, and cache the new state."""
 
-        def check(course: Course, x: Array) -> None:
+        def check(spec: RunSpec, x: Array) -> None:
             node.limits.check_dimension(x, objective)
-            node.limits.check_task(LocalSteps(course.algorithm, x))
+            node.limits.check_task(LocalSteps(spec.algorithm, x))
 
-        cached = node.states.get(following.run)
-        reached = reach(following, cached, objective.initial, self.algorithms, check)
-        if reached.moved:
-            node.states.put(following.run, reached.round, reached.text, reached.state)
-        return reached
+        cached = node.states.get(message.run)
+        synced = catch_up(message, cached, objective.initial, self.algorithms, check)
+        if synced.moved:
+            node.states.put(message.run, synced.round, synced.text, synced.state)
+        return synced
 
     def error(self, error: BaseException) -> str:
         """Return the text to send for an error: a code; in a simulation, the exception's text."""

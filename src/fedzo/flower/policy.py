@@ -37,7 +37,7 @@ from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, requir
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.privacy import Privacy, Private
 from fedzo.flower.protocol import settings_digest
-from fedzo.flower.state_cache import StateCache
+from fedzo.flower.replay import StateCache
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import make, maker
 

@@ -227,7 +227,7 @@ class Private(ObjectiveWrapper):
     def _released(self, columns: Array, bound: float, device: int, size: int) -> Array:
         """Return the noised sum over different columns, a record each, over their number.
 
-        The noise is the system's, not of an address: whoever knows the run's seed must not know it.
+        The noise comes from the operating system, because the server knows the run's seed.
         """
         self._pay(device)
         random, deviation = secrets.SystemRandom(), self.deviation(device, size, bound)

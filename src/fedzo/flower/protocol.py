@@ -35,7 +35,7 @@ from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Slopes, Task, Upd
 from fedzo.errors import FedzoError
 from fedzo.flower import schema
 from fedzo.flower.errors import ErrorCode, Malformed, Rejected
-from fedzo.flower.following import Following
+from fedzo.flower.sync import SyncMessage
 from fedzo.runs.registry import describe_parts, make_parts
 from fedzo.uplinks import Ideal
 
@@ -232,7 +232,7 @@ def describe_algorithm(algorithm: Algorithm) -> str:
     return json.dumps(as_toml({"algorithm": fields})["algorithm"])
 
 
-def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -> RecordDict:
+def task(work: Packed | SyncMessage, devices: Sequence[int], coefficients: bool) -> RecordDict:
     """Return a message that gives these devices a task.
 
     All plain values are in one record, because Flower sends every object in its own request.
@@ -252,16 +252,15 @@ def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -
 
 def read_task(
     content: RecordDict, known: Mapping[str, Any]
-) -> tuple[Task | Following, list[int], bool]:
+) -> tuple[Task | SyncMessage, list[int], bool]:
     """Return the task, the devices that are to do it, and whether to reply with coefficients.
 
     ``known`` maps names to the algorithms that this node allows.
     """
     plain, devices, coefficients = _read_addressed(content, "coefficients")
-    following = Following.read(plain, content.array_records.get("arrays"))
-    if following is not None:
-        schema.require_empty(plain)
-        return following, devices, coefficients
+    message = SyncMessage.read(plain, content.array_records.get("arrays"))
+    if message is not None:
+        return message, devices, coefficients
     arrays = dict(schema.array_record(content))
     if "algorithm" in plain:
         read: Task = _local_steps(plain, arrays, devices, known)
@@ -329,18 +328,20 @@ def _sampling(fields: _EvaluateFields) -> dict[str, Any]:
     return {"batch_size": size, "weighting": fields.weighting}
 
 
-def model(x: Array | Following, devices: Sequence[int], metrics: bool = False) -> RecordDict:
+def model(x: Array | SyncMessage, devices: Sequence[int], metrics: bool = False) -> RecordDict:
     """Return a message that asks for f_i(x), and for the problem's metrics at x."""
-    sent = x if isinstance(x, Following) else Packed({}, vector(x))
+    sent = x if isinstance(x, SyncMessage) else Packed({}, vector(x))
     return _addressed(sent, devices, metrics=metrics)
 
 
-def read_model(content: RecordDict) -> tuple[Array | Following, list[int], bool]:
+def read_model(content: RecordDict) -> tuple[Array | SyncMessage, list[int], bool]:
     """Return x, the devices to evaluate, and whether metrics are requested."""
     plain, devices, metrics = _read_addressed(content, "metrics")
-    following = Following.read(plain, content.array_records.get("arrays"))
+    message = SyncMessage.read(plain, content.array_records.get("arrays"))
+    if message is not None:
+        return message, devices, metrics
     schema.require_empty(plain)
-    return read_vector(content) if following is None else following, devices, metrics
+    return read_vector(content), devices, metrics
 
 
 def vector(x: Array) -> ArrayRecord:
@@ -358,14 +359,11 @@ def read_vector(content: RecordDict, dim: int | None = None) -> Array:
     return x
 
 
-def _addressed(sent: Packed | Following, devices: Sequence[int], **wanted: bool) -> RecordDict:
+def _addressed(sent: Packed | SyncMessage, devices: Sequence[int], **wanted: bool) -> RecordDict:
     """Return a message about a model to devices; ``wanted`` is one more field."""
-    plain: dict[str, Any] = {"devices": [int(i) for i in devices], **wanted}
-    if isinstance(sent, Following):
-        plain, arrays = plain | sent.plain(), sent.arrays()
-    else:
-        plain, arrays = plain | dict(sent.plain), sent.arrays
+    plain: dict[str, Any] = {"devices": [int(i) for i in devices], **wanted, **sent.plain}
     records = RecordDict({"task": ConfigRecord(plain)})
+    arrays = sent.arrays
     if arrays is not None:
         records["arrays"] = arrays
     return records

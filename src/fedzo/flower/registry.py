@@ -19,11 +19,10 @@ from fedzo._version import __version__
 from fedzo.core.engine import DroppedDevice
 from fedzo.errors import FedzoError, Halted
 from fedzo.flower import protocol
-from fedzo.flower.downlink import Downlink
 from fedzo.flower.errors import Malformed, explain, log, short_line
-from fedzo.flower.following import read_behind
 from fedzo.flower.policy import read_bindings
 from fedzo.flower.protocol import Hello, directions_checksum
+from fedzo.flower.sync import Downlink, read_out_of_sync
 from fedzo.runs.options import FlowerSettings
 
 # Results by device; a string is the error of a device that failed.
@@ -377,13 +376,14 @@ class Requests:
             refusal = protocol.read_refusal(reply.content)
             if refusal is not None:
                 return dict.fromkeys(asked, refusal)
-            where = read_behind(reply.content)
-            if where is not None:
-                again = self.downlink is not None and self.downlink.behind(node, where)
+            position = read_out_of_sync(reply.content)
+            if position is not None:
+                downlink = self.downlink
+                again = downlink is not None and downlink.mark_out_of_sync(node, position)
                 return {} if again else dict.fromkeys(asked, "the node cannot replay the run")
             results = read(reply.content, asked)
             if self.downlink is not None:
-                self.downlink.reached(node)
+                self.downlink.mark_synced(node)
         except Exception as error:  # a decoder can raise anything on another machine's bytes
             return dict.fromkeys(asked, f"the node's reply is malformed: {error}")
         return {i: results.get(i, "the node did not reply for it") for i in asked}
