@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
 
 from fedzo._version import __version__
 from fedzo.algorithms import ALGORITHMS, Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.tasks import LocalSteps, Task
+from fedzo.core.types import Array
 from fedzo.errors import UsageError, require
 from fedzo.flower import policy, protocol
 from fedzo.flower.allowlist import check_enforced
 from fedzo.flower.errors import ErrorCode, Rejected, log, log_error
-from fedzo.flower.policy import Cost, NodeConfig, Problems, RequestGuard
+from fedzo.flower.policy import NodeConfig, Problems, RequestGuard
 from fedzo.flower.privacy import Private, check_proven
 from fedzo.flower.replay import RunSpec
 from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, out_of_sync
@@ -36,7 +36,6 @@ from fedzo.problems import FunctionObjective
 if TYPE_CHECKING:
     from fedzo.problems.network import Loss
 
-Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
 
 REPORTED = (HasGradient, HasSizes, Streamed)  # the capabilities that a server asks about
@@ -248,14 +247,11 @@ class _Host:
         steps, _, batch = policy.request_size(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
             node.limits.check_records(batch, "a batch")
-        held = set(policy.held_devices(node.plain, objective.devices))
-        costs = {
-            i: Cost(policy.queries_of(task, objective, i), steps) for i in devices if i in held
-        }
+        queries = policy.queries_of(task, objective)
         guard = RequestGuard(node, str(context.run_id), self.guarded)
-        found = guard.answer(objective, devices, costs, task.reply)
+        found = guard.answer(objective, devices, lambda device: queries, steps, task.reply)
         failures = {i: self.error(error) for i, error in found.failures.items()}
-        updates = tuple(found.answers[i] for i in devices if i in found.answers)
+        updates = tuple(found.answers.values())
         return protocol.answer(protocol.Answer(task.round, updates, failures), coefficients)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
@@ -268,8 +264,7 @@ class _Host:
             x = self._catch_up(x, node, objective).x
         node.limits.check_dimension(x, objective)
         held = set(policy.held_devices(node.plain, objective.devices))
-        costs = {i: Cost(policy.evaluation_queries(objective, i), 1) for i in devices if i in held}
-        first = next(iter(costs), None)
+        first = next((device for device in devices if device in held), None)
         metrics: Mapping[str, float] = {}
 
         def ask(objective: Objective, device: int) -> float:
@@ -280,10 +275,10 @@ class _Host:
             return loss
 
         guard = RequestGuard(node, str(context.run_id), self.guarded)
-        found = guard.answer(objective, devices, costs, ask)
-        losses = {i: found.answers[i] for i in devices if i in found.answers}
+        queries = functools.partial(policy.evaluation_queries, objective)
+        found = guard.answer(objective, devices, queries, 1, ask)
         failures = {i: self.error(error) for i, error in found.failures.items()}
-        return protocol.losses(losses, failures, metrics if first in losses else {})
+        return protocol.losses(found.answers, failures, metrics if first in found.answers else {})
 
     def _catch_up(
         self, message: SyncMessage, node: NodeConfig, objective: Objective

@@ -91,7 +91,6 @@ class FlowerEngine:
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
-        self._downlink: Downlink | None = None
         self._nodes = Requests(grid, self.settings, problem or {}, warn)
         self.dropped, self._registry = self._nodes.dropped, self._nodes.registry
         introduction = self._nodes.gather()
@@ -134,8 +133,8 @@ class FlowerEngine:
         most = None if job.algorithm.fixed_directions is None else 1
         before = job.folder.load() if job.folder is not None and job.resume else None
         first = 0 if before is None else before.round
-        self._downlink = Downlink(spec, x0, Log(file, bool(job.resume), most), first)
-        self._nodes.downlink = self._downlink
+        log_file = Log(file, bool(job.resume), most)
+        self._nodes.downlink = Downlink(spec, x0, log_file, first)
 
     def provides(self, kind: type[Any]) -> bool:
         """Return whether the problem of most nodes has a capability."""
@@ -172,8 +171,8 @@ class FlowerEngine:
                 self._metrics = metrics
             return {**failures, **found}
 
-        if self._downlink is not None:
-            self._downlink.set_target(x)
+        if self._nodes.downlink is not None:
+            self._nodes.downlink.set_target(x)
         found = self._nodes.ask(
             protocol.EVALUATE,
             range(self.devices),
@@ -196,21 +195,10 @@ class FlowerEngine:
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the last evaluation, by the first device's node, and bytes.
 
-        Bytes are those of the last round. ``message_up_bytes`` and ``message_down_bytes`` are its
-        messages as Flower serialises them. ``transport_up_bytes`` and ``transport_down_bytes`` are
-        an estimate of the requests that carry them, with HTTP headers.
+        The bytes are those of the last round, see :func:`~fedzo.flower.protocol.traffic`.
         """
         own = {k: v for k, v in self._metrics.items() if k not in RESERVED}
-        sent, received = self._nodes.sent, self._nodes.received
-        messages = protocol.serialised(sent, received)
-        carried = protocol.transported(sent, received)
-        return {
-            **own,
-            "message_up_bytes": messages.up,
-            "message_down_bytes": messages.down,
-            "transport_up_bytes": carried.up,
-            "transport_down_bytes": carried.down,
-        }
+        return {**own, **protocol.traffic(self._nodes.sent, self._nodes.received)}
 
     def _first(self) -> int:
         homes = self._registry.homes(self._registry.sizes)
@@ -223,7 +211,7 @@ class FlowerEngine:
         steps = task if isinstance(task, LocalSteps) else None
         if self.coefficients and steps and steps.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
-        downlink = self._downlink if steps is not None and task.index == 0 else None
+        downlink = self._nodes.downlink if steps is not None and task.index == 0 else None
         if downlink is not None and steps is not None:
             downlink.set_target(steps.x, steps)
         packed = cache(lambda: protocol.pack(task))  # once for all nodes, if any needs it
@@ -255,9 +243,9 @@ class FlowerEngine:
 
     def _sync_message(self, node: int) -> SyncMessage | None:
         """Return the message by which a node reaches the model, if it replays the run."""
-        if self._downlink is None or self._registry.unlike(node):
+        if self._nodes.downlink is None or self._registry.unlike(node):
             return None
-        return self._downlink.message_to(node)
+        return self._nodes.downlink.message_to(node)
 
 
 def _read_updates(content: RecordDict, asked: list[int], task: Task) -> Found:

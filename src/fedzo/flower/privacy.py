@@ -36,17 +36,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core import capabilities as can
 from fedzo.core.capabilities import LazySum
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
 from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive, require
 from fedzo.flower.errors import ErrorCode, Rejected
-
-Array = NDArray[Any]
 
 # Problems with a test that measures, on neighbouring data sets, how far one record moves a reply.
 # Exact classes, because a subclass can compute other values. No problem has such a test yet.
@@ -149,10 +147,7 @@ class Private(ObjectiveWrapper):
     hides = (can.HasGradient, can.FusedStep, can.NamesRecords, *can.HINTS, *can.RESULTS)
 
     def __init__(
-        self,
-        objective: Objective,
-        privacy: Privacy,
-        answers: Mapping[int, int] | None = None,
+        self, objective: Objective, privacy: Privacy, answers: Mapping[int, int] | None = None
     ) -> None:
         super().__init__(objective)
         self.privacy = privacy
@@ -176,11 +171,7 @@ class Private(ObjectiveWrapper):
         return self._differences(values, bool(steps[0] == 0), device, size)
 
     def values_streamed(
-        self,
-        x: Array,
-        walked: LazySum | None,
-        steps: Sequence[LazySum | None],
-        batch: Any,
+        self, x: Array, walked: LazySum | None, steps: Sequence[LazySum | None], batch: Any
     ) -> Array:
         """Return the same of a model whose directions are never held."""
         device, size, inner = batch

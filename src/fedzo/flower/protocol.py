@@ -8,6 +8,7 @@ looks the name up among the algorithms that it allows, and checks every field ag
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -24,7 +25,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     no_object_id_recompute,
 )
-from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.estimator import Estimator
@@ -32,14 +32,13 @@ from fedzo.core.files import as_toml
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Slopes, Task, Update
+from fedzo.core.types import Array
 from fedzo.errors import FedzoError
 from fedzo.flower import schema
 from fedzo.flower.errors import ErrorCode, Malformed, Rejected
 from fedzo.flower.sync import SyncMessage
 from fedzo.runs.registry import describe_parts, make_parts
 from fedzo.uplinks import Ideal
-
-Array = NDArray[Any]
 
 # The types of messages, by Flower's scheme "category.action".
 MESSAGE_TYPES = ("query.hello", "query.initial", "train", "evaluate")
@@ -204,26 +203,20 @@ class _SlopesFields(_EvaluateFields):
 
 def pack(task: Task) -> Packed:
     """Return a task with its model, ready to be sent."""
-    common: dict[str, Any] = {"round": task.round, "seed": str(task.seed), "index": task.index}
+    plain: dict[str, Any] = {"seed": str(task.seed)}
     if isinstance(task, LocalSteps):
-        text = describe_algorithm(task.algorithm)
-        fields: _TaskFields = _StepsFields(
-            algorithm=text, learning_rate=task.learning_rate, **common
-        )
+        kind: type[_TaskFields] = _StepsFields
+        plain["algorithm"] = describe_algorithm(task.algorithm)
         arrays = {"x": task.x, **{f"row {name}": rows for name, rows in task.rows.items()}}
         if task.direction_scale is not None:
             arrays["direction_scale"] = task.direction_scale
-        return Packed(schema.write_fields(fields), schema.write_arrays(arrays))
-    assert isinstance(task, Evaluate | Slopes)
-    common |= {"batch_size": task.batch_size, "weighting": task.weighting}
-    if isinstance(task, Evaluate):
-        fields, arrays = _EvaluateFields(**common), {"points": task.points}
+    elif isinstance(task, Evaluate):
+        kind, arrays = _EvaluateFields, {"points": task.points}
     else:
-        fields = _SlopesFields(
-            everyone=task.everyone, central=task.central, turn=task.turn, **common
-        )
-        arrays = {"x": task.x, "steps": task.steps}
-    return Packed(schema.write_fields(fields), schema.write_arrays(arrays))
+        assert isinstance(task, Slopes)
+        kind, arrays = _SlopesFields, {"x": task.x, "steps": task.steps}
+    own = {f.name: getattr(task, f.name) for f in dataclasses.fields(kind) if f.name not in plain}
+    return Packed(schema.write_fields(kind(**plain, **own)), schema.write_arrays(arrays))
 
 
 def describe_algorithm(algorithm: Algorithm) -> str:
@@ -571,39 +564,27 @@ def _numbers(name: str, content: bytes, dtype: str, rows: int) -> Array:
 _REQUEST, _RESPONSE, _NAME, _FIELDS = 830, 157, 97, 230
 
 
-class Traffic(NamedTuple):
-    """Bytes to the server, and to the nodes."""
-
-    up: int
-    down: int
-
-
 def object_sizes(message: Any) -> list[int]:
     """Return the bytes of each object that Flower sends for a message."""
     with no_object_id_recompute():
         return [len(one.deflate()) for one in get_all_nested_objects(message).values()]
 
 
-def serialised(sent: Iterable[Message], received: Iterable[Message]) -> Traffic:
-    """Return the bytes of messages as Flower serialises them."""
-    up, down = (sum(sum(object_sizes(m)) for m in messages) for messages in (received, sent))
-    return Traffic(up, down)
+def traffic(sent: Iterable[Message], received: Iterable[Message]) -> dict[str, int]:
+    """Return the bytes of messages to nodes (down) and of their replies (up).
 
-
-def transported(sent: Iterable[Message], received: Iterable[Message]) -> Traffic:
-    """Estimate the bytes of the requests that carry messages, with HTTP headers.
-
-    A node fetches a message by a request for the message, one for each of its objects and a
-    receipt. It sends its reply by a request for the message and one for each object. TLS and the
-    polling of an idle node are not included.
+    ``message_*`` are the bytes as Flower serialises them. ``transport_*`` estimate the requests
+    that carry them, with HTTP headers. A node fetches a message by a request for the message, one
+    for each of its objects and a receipt. It sends its reply by a request for the message and one
+    for each object. TLS and the polling of an idle node are not included.
     """
-    up = down = 0
-    for objects in map(object_sizes, sent):
-        count = len(objects)
-        up += (count + 2) * _REQUEST + (count + 1) * _NAME
-        down += (count + 2) * _RESPONSE + _FIELDS + count * _NAME + sum(objects)
-    for objects in map(object_sizes, received):
-        count = len(objects)
-        up += (count + 1) * _REQUEST + _FIELDS + 2 * count * _NAME + sum(objects)
-        down += (count + 1) * _RESPONSE + count * _NAME
-    return Traffic(up, down)
+    down, up = ([object_sizes(m) for m in messages] for messages in (sent, received))
+    found = {"message_up_bytes": sum(map(sum, up)), "message_down_bytes": sum(map(sum, down))}
+    carried_up, carried_down = found.values()
+    for count in map(len, down):
+        carried_up += (count + 2) * _REQUEST + (count + 1) * _NAME
+        carried_down += (count + 2) * _RESPONSE + _FIELDS + count * _NAME
+    for count in map(len, up):
+        carried_up += (count + 1) * _REQUEST + _FIELDS + 2 * count * _NAME
+        carried_down += (count + 1) * _RESPONSE + count * _NAME
+    return {**found, "transport_up_bytes": carried_up, "transport_down_bytes": carried_down}

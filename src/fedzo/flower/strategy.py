@@ -14,9 +14,9 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO
+from fedzo.core.types import Array
 from fedzo.errors import Halted, InvalidValue, nearest, require
 from fedzo.flower.engine import FlowerEngine
 from fedzo.flower.errors import log
@@ -29,7 +29,6 @@ from fedzo.runs.registry import describe_job
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
 
-Array = NDArray[Any]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -207,11 +206,7 @@ class FedzoStrategy:
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
         )
-        problem = {
-            "dim": engine.dim,
-            "devices": engine.devices,
-            "python_only": HELD_BY_NODES,
-        }
+        problem = {"dim": engine.dim, "devices": engine.devices, "python_only": HELD_BY_NODES}
         tables = describe_job(algorithm, self.uplink, options, problem)
         job = Job(
             algorithm=algorithm,
