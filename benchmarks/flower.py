@@ -20,7 +20,7 @@ from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import LocalSteps, Update
-from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
+from fedzo.flower import FlowerEngine, InProcessGrid, make_client_app
 from fedzo.problems import Quadratic, softmax
 from fedzo.runs import Job, RunOptions, run_job
 from fedzo.uplinks import UpdateMean, Uplink
@@ -47,10 +47,8 @@ def rounds(engine: Engine, problem: Objective, algorithm: fedzo.FedZO) -> float:
     return statistics.median(times)
 
 
-def on_flower(problem: Objective, nodes: int, uplink: Uplink) -> FlowerFederation:
-    return FlowerFederation(
-        InProcessGrid(make_client_app(lambda context: problem), nodes), 0, uplink
-    )
+def on_flower(problem: Objective, nodes: int, uplink: Uplink) -> FlowerEngine:
+    return FlowerEngine(InProcessGrid(make_client_app(lambda context: problem), nodes), 0, uplink)
 
 
 def messages() -> None:
@@ -68,10 +66,10 @@ def count_bytes() -> None:
     print("the second round of the paper's softmax setting, M = 20, d = 7850: bytes up, bytes down")
     for nodes in (3, 50):
         for uplink in (fedzo.Ideal(), fedzo.Seeds()):
-            federation, x0 = on_flower(problem, nodes, uplink), problem.initial()
+            engine, x0 = on_flower(problem, nodes, uplink), problem.initial()
             job = Job(algorithm, uplink, RunOptions(rounds=2, evaluate_every=2), tables={})
-            federation.follow(job, x0)
-            last = run_job(job, federation, x0).history[-1]
+            engine.enable_replay(job, x0)
+            last = run_job(job, engine, x0).history[-1]
             columns = [
                 f"{kind} {last[f'{kind}_up_bytes']:>11,.0f} {last[f'{kind}_down_bytes']:>11,.0f}"
                 for kind in ("message", "transport")

@@ -32,7 +32,7 @@ import fedzo
 from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Task, Update
-from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, protocol
+from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
 from fedzo.flower.policy import held_devices
 from fedzo.problems import Softmax, softmax
 from fedzo.runs import Job, Result, RunOptions, run_job
@@ -127,9 +127,9 @@ def run(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) -> Resu
     uplink, settings, shared = RULES[rule]
     weighting = "size" if attack == "false count" else "uniform"
     algorithm = fedzo.FedZO(learning_rate=0.003, weighting=weighting, shared_directions=shared)
-    federation = FlowerFederation(BadNodes(problem, attack, bad), 0, uplink, settings)
+    engine = FlowerEngine(BadNodes(problem, attack, bad), 0, uplink, settings)
     job = Job(algorithm, uplink, RunOptions(rounds=rounds, evaluate_every=rounds), tables={})
-    return run_job(job, federation, problem.initial())
+    return run_job(job, engine, problem.initial())
 
 
 def accuracy(problem: Softmax, rule: str, attack: str, bad: int, rounds: int) -> float:

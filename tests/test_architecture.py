@@ -51,7 +51,6 @@ BY_NAME = {
     "fedzo.runs.result": "callbacks, which may have a close()",
     "fedzo.variables.bounds": "scipy.optimize.Bounds",
     # To be removed: parts of fedzo that are asked for members which only some of them have.
-    "fedzo.flower.downlink": "",
     "fedzo.uplinks.robust": "",
     "fedzo.uplinks.seeds": "",
 }

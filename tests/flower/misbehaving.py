@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 import fedzo
 from driving import steps_of
 from fedzo.core.engine import LocalEngine
-from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, protocol
+from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
 from fedzo.problems import Quadratic
 from fedzo.runs import Job, RunOptions, run_job
 from fedzo.runs.result import as_watchers
@@ -47,7 +47,7 @@ def run(
     **options,
 ):
     uplink = uplink or fedzo.Ideal()
-    federation = FlowerFederation(grid, 5, uplink, settings)
+    engine = FlowerEngine(grid, 5, uplink, settings)
     job = Job(
         algorithm=algorithm,
         uplink=uplink,
@@ -57,7 +57,7 @@ def run(
         resume=resume,
         watchers=as_watchers(callback),
     )
-    return run_job(job, federation, federation.initial())
+    return run_job(job, engine, engine.initial())
 
 
 def edit(change, devices=frozenset({3}), kind=protocol.TRAIN):
@@ -120,18 +120,18 @@ def introduced(node, **changes):
 def expected(rounds, left_out):
     """Return the model of FedZO where these (round, device) have no say, computed by hand."""
     x, uplink = PROBLEM.initial(), fedzo.Ideal()
-    with LocalEngine(PROBLEM, 5, workers=1) as federation:
+    with LocalEngine(PROBLEM, 5, workers=1) as engine:
         for t in range(rounds):
             work = steps_of(ALGORITHM, x, t, seed=5)
-            devices = uplink.participants(t, 4, federation)
+            devices = uplink.participants(t, 4, engine)
             deltas = [work.reply(PROBLEM, i).delta for i in devices if (t + 1, i) not in left_out]
             x = x + np.mean(deltas, axis=0) if deltas else x
     return x
 
 
 def everyone_of(device, rounds=6):
-    with LocalEngine(PROBLEM, 5, workers=1) as federation:
-        there = [fedzo.Ideal().participants(t, 4, federation) for t in range(rounds)]
+    with LocalEngine(PROBLEM, 5, workers=1) as engine:
+        there = [fedzo.Ideal().participants(t, 4, engine) for t in range(rounds)]
     return {(t + 1, device) for t in range(rounds) if device in there[t]}
 
 

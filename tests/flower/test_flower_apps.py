@@ -17,7 +17,7 @@ from fedzo.config.experiment import Experiment
 from fedzo.errors import FedzoError, Halted, UsageError
 from fedzo.flower import (
     FedzoStrategy,
-    FlowerFederation,
+    FlowerEngine,
     FlowerSettings,
     InProcessGrid,
     make_client_app,
@@ -282,7 +282,7 @@ def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
     app = make_client_app(factory, guarded=False)
     grid = _Watched(InProcessGrid(app, 2), threading.Event())
     with fails("cannot-begin") as caught:
-        FlowerFederation(grid, 0, fedzo.Ideal(), FlowerSettings(quorum=1.0, patience=1e6))
+        FlowerEngine(grid, 0, fedzo.Ideal(), FlowerSettings(quorum=1.0, patience=1e6))
     assert "OSError: no such folder" in str(caught.value)  # node and server are one process
 
 

@@ -16,7 +16,7 @@ from fedzo.config.experiment import Experiment
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import Halted
-from fedzo.flower import FlowerFederation, FlowerSettings, privacy, protocol
+from fedzo.flower import FlowerEngine, FlowerSettings, privacy, protocol
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.policy import Ledger
 from fedzo.flower.privacy import Privacy, Private
@@ -104,7 +104,7 @@ def test_node_with_privacy_rejects_every_problem(make, kind, caplog):
 def test_run_says_why_nodes_with_privacy_do_not_join():
     settings = FlowerSettings(grace=0.02, patience=0.1)
     with fails("no-quorum", Halted) as caught:
-        FlowerFederation(node(dotted=DOTTED), 0, fedzo.Ideal(), settings)
+        FlowerEngine(node(dotted=DOTTED), 0, fedzo.Ideal(), settings)
     assert ErrorCode.NOT_PROVEN.words in str(caught.value)
 
 

@@ -11,7 +11,7 @@ import fedzo
 from fedzo.config.experiment import Experiment
 from fedzo.core.capabilities import HasGradient, Streamed
 from fedzo.errors import FedzoError, Halted, UsageError
-from fedzo.flower import FlowerFederation, FlowerSettings, make_client_app, protocol
+from fedzo.flower import FlowerEngine, FlowerSettings, make_client_app, protocol
 from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs import Status
 from raising import fails, rejects
@@ -38,17 +38,17 @@ def test_late_and_repeated_replies_are_passed_over():
 
 def test_silent_node_costs_its_updates_and_one_grace():
     grid = Nodes()
-    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    x = federation.initial()
+    engine = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
+    x = engine.initial()
     grid.silent.add(2)
     grid.asked.clear()
-    federation.losses(x)
-    assert {o.device for o in federation.dropped} == {2, 3}
-    assert {"grace period" in o.reason for o in federation.dropped} == {True}
-    federation.dropped.clear()
-    federation.losses(x)  # it is not asked again, and not waited for
+    engine.losses(x)
+    assert {o.device for o in engine.dropped} == {2, 3}
+    assert {"grace period" in o.reason for o in engine.dropped} == {True}
+    engine.dropped.clear()
+    engine.losses(x)  # it is not asked again, and not waited for
     assert [kind for node, kind in grid.asked if node == 2] == [protocol.EVALUATE, protocol.HELLO]
-    assert {o.reason for o in federation.dropped} == {"not on any connected node"}
+    assert {o.reason for o in engine.dropped} == {"not on any connected node"}
 
 
 def test_node_that_comes_back_takes_part_again():
@@ -85,20 +85,20 @@ def test_another_node_takes_over_a_device():
     grid = Nodes(nodes=4)
     for node, devices in ((1, "0-3"), (2, "2-5"), (3, "4"), (4, "5")):
         grid.contexts[node].node_config = {"devices": devices}
-    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    assert federation._registry.homes(range(6)) == {1: [0, 1, 2, 3], 2: [4, 5]}
+    engine = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
+    assert engine._registry.homes(range(6)) == {1: [0, 1, 2, 3], 2: [4, 5]}
     grid.away.add(1)
-    federation._registry.look()
-    assert federation._registry.homes(range(6)) == {2: [2, 3, 4, 5]}
+    engine._registry.look()
+    assert engine._registry.homes(range(6)) == {2: [2, 3, 4, 5]}
 
 
 def test_node_with_another_problem_is_not_taken():
     other = Quadratic(dim=9, devices=6)
     grid = Nodes()
     grid.client_app = make_client_app(lambda c: other if c.node_id == 3 else PROBLEM)
-    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    assert federation.dim == 8
-    assert federation._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+    engine = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
+    assert engine.dim == 8
+    assert engine._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
 
 
 @pytest.mark.parametrize("node", [1, 2, 3])
@@ -118,15 +118,15 @@ def test_sizes_of_devices_are_told_by_their_own_node():
 
     grid = introduced(3, held=list(range(6)), sizes=[1000] * 6)
     grid.client_app = make_client_app(lambda c: Sized(dim=8, devices=6))
-    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    assert federation._registry.sizes == {0: 1, 1: 2, 2: 3, 3: 4, 4: 1000, 5: 1000}
-    assert federation.evaluation_cost == 2010
+    engine = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
+    assert engine._registry.sizes == {0: 1, 1: 2, 2: 3, 3: 4, 4: 1000, 5: 1000}
+    assert engine.evaluation_cost == 2010
 
 
 def test_one_node_does_not_say_what_can_be_asked():
-    federation = FlowerFederation(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK)
-    assert federation.provides(HasGradient)
-    assert not federation.provides(Streamed)
+    engine = FlowerEngine(introduced(1, offers=[]), 5, fedzo.Ideal(), QUICK)
+    assert engine.provides(HasGradient)
+    assert not engine.provides(Streamed)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_start_is_what_most_nodes_say(told):
         if (m.metadata.message_type, m.metadata.dst_node_id) == (protocol.INITIAL, 1)
         else reply
     )
-    x0 = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK).initial()
+    x0 = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK).initial()
     assert np.array_equal(x0, PROBLEM.initial())
     assert x0.flags.writeable
 
@@ -159,14 +159,14 @@ def test_nobody_tells_a_start():
         else reply
     )
     with pytest.raises(Halted):
-        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK).initial()
+        FlowerEngine(grid, 5, fedzo.Ideal(), QUICK).initial()
 
 
 def test_too_few_at_the_start():
     grid = Nodes()
     grid.away |= {2, 3}
     with fails("no-quorum", Halted):
-        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+        FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
 
 
 def test_quorum_lost_halts_with_a_checkpoint_that_resumes(tmp_path):
@@ -215,8 +215,8 @@ def test_unknown_setting():
 
 
 def test_node_of_another_version_is_not_taken(caplog):
-    federation = FlowerFederation(introduced(2, version="0.0.1"), 5, fedzo.Ideal(), QUICK)
-    assert federation._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
+    engine = FlowerEngine(introduced(2, version="0.0.1"), 5, fedzo.Ideal(), QUICK)
+    assert engine._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
     assert f"it has fedzo 0.0.1, not {fedzo.__version__}" in caplog.text
 
 
@@ -230,8 +230,8 @@ def test_node_with_another_function_of_the_same_shape_is_not_taken(caplog):
     made = {f: FunctionObjective(f, 8, devices=6) for f in (ours, theirs)}
     grid = Nodes()
     grid.client_app = make_client_app(lambda c: made[theirs if c.node_id == 2 else ours])
-    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
-    assert federation._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
+    engine = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
+    assert engine._registry.homes(range(6)) == {1: [0, 1], 3: [4, 5]}
     assert "node 2 is rejected: it has another problem" in caplog.text
 
 
@@ -241,8 +241,8 @@ def test_setting_that_is_each_nodes_own():
         grid = Nodes()
         grid.client_app = make_client_app(lambda c: made[c.node_id], own=own)
         settings = dataclasses.replace(QUICK, quorum=0.3)
-        federation = FlowerFederation(grid, 5, fedzo.Ideal(), settings)
-        assert len(federation._registry.homes(range(6))) == taken
+        engine = FlowerEngine(grid, 5, fedzo.Ideal(), settings)
+        assert len(engine._registry.homes(range(6))) == taken
 
 
 def test_node_that_draws_other_directions_sends_updates(caplog):
@@ -263,11 +263,11 @@ def test_devices_are_bound_to_nodes(tmp_path, caplog):
     settings = dataclasses.replace(QUICK, bindings=str(file))
     grid = introduced(1, held=list(range(6)), sizes=[1] * 6)  # it claims all
     with fails("no-quorum", Halted):
-        FlowerFederation(grid, 5, fedzo.Ideal(), settings)
+        FlowerEngine(grid, 5, fedzo.Ideal(), settings)
     assert "node 1 is rejected: devices 2-5 are not bound to it" in caplog.text
     assert "node 3 is rejected: no devices are bound to it" in caplog.text
-    federation = FlowerFederation(Nodes(), 5, fedzo.Ideal(), settings)
-    assert federation._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
+    engine = FlowerEngine(Nodes(), 5, fedzo.Ideal(), settings)
+    assert engine._registry.homes(range(6)) == {1: [0, 1], 2: [2, 3]}
 
 
 @pytest.mark.parametrize("content", ["x = 3", '1 = "a"', "["])
@@ -296,8 +296,8 @@ def test_node_without_a_binding_has_no_vote(tmp_path, caplog):
 
     grid.spoil = spoil
     for settings in (QUICK, dataclasses.replace(QUICK, bindings=str(file))):
-        assert FlowerFederation(grid, 5, fedzo.Ideal(), settings).dim == 8
+        assert FlowerEngine(grid, 5, fedzo.Ideal(), settings).dim == 8
     assert "node 2 is rejected: no devices are bound to it" in caplog.text
     grid.away = {1}
     with pytest.raises(Halted):
-        FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+        FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)

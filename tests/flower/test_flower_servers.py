@@ -7,7 +7,7 @@ import fedzo
 from driving import steps_of
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.core.engine import LocalEngine
-from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, protocol
+from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
 from fedzo.flower.errors import Malformed
 from fedzo.problems import Quadratic
 from fedzo.runs import Job, RunOptions, run_job
@@ -30,8 +30,8 @@ def test_same_run_as_in_one_process(name, kind):
     uplink, options = UPLINKS[kind](), RunOptions(seed=5, rounds=4)
     grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
     settings = FlowerSettings(clip=False)
-    federation = FlowerFederation(grid, 5, uplink, settings)
-    remote = run_job(Job(algorithm, uplink, options, {}), federation, federation.initial())
+    engine = FlowerEngine(grid, 5, uplink, settings)
+    remote = run_job(Job(algorithm, uplink, options, {}), engine, engine.initial())
     here = fedzo.minimize(PROBLEM, algorithm=algorithm, uplink=uplink, rounds=4, seed=5)
     assert np.array_equal(remote.last, here.last)
 
@@ -42,8 +42,8 @@ def test_auto_adapts_over_flower_as_it_does_here(kind):
     chosen = fedzo.FedZO(learning_rate=0.001, directions=4, local_steps=2, participants=4)
     algorithm = AdaptiveRate(fedzo=chosen)
     grid = InProcessGrid(make_client_app(lambda context: PROBLEM), nodes=3)
-    federation = FlowerFederation(grid, 5, uplink, FlowerSettings(clip=False))
-    remote = run_job(Job(algorithm, uplink, options, {}), federation, federation.initial())
+    engine = FlowerEngine(grid, 5, uplink, FlowerSettings(clip=False))
+    remote = run_job(Job(algorithm, uplink, options, {}), engine, engine.initial())
     here = run_job(Job(algorithm, uplink, options, {}), LocalEngine(PROBLEM, 5), np.zeros(8))
     assert np.array_equal(remote.last, here.last)
     assert here.algorithm.learning_rate > chosen.learning_rate

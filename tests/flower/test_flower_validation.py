@@ -24,7 +24,7 @@ from misbehaving import (
 import fedzo
 from driving import steps_of
 from fedzo.core.tasks import Evaluate, Slopes
-from fedzo.flower import FlowerFederation, protocol
+from fedzo.flower import FlowerEngine, protocol
 from fedzo.flower.validation import UpdateValidator, clipped_losses
 from fedzo.problems import Quadratic
 from fedzo.runs import Status
@@ -135,13 +135,13 @@ def test_device_that_raises_costs_nobody_else():
 def test_client_app_that_raises():
     grid = Nodes()
     error = Error(2, "ValueError: SMITH")
-    federation = FlowerFederation(grid, 5, fedzo.Ideal(), QUICK)
+    engine = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
     grid.spoil = lambda message, reply: (
         Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else reply
     )
-    losses = federation.losses(np.zeros(8))
-    assert {o.device for o in federation.dropped} == {2, 3}
-    assert all("error 2" in o.reason and "SMITH" not in o.reason for o in federation.dropped)
+    losses = engine.losses(np.zeros(8))
+    assert {o.device for o in engine.dropped} == {2, 3}
+    assert all("error 2" in o.reason and "SMITH" not in o.reason for o in engine.dropped)
     assert np.array_equal(losses[[0, 1, 4, 5]], PROBLEM.losses(np.zeros(8), [0, 1, 4, 5]))
 
 

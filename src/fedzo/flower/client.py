@@ -16,28 +16,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
 
 from fedzo._version import __version__
 from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.tasks import LocalSteps, Task
+from fedzo.core.types import Array
 from fedzo.errors import UsageError, require
 from fedzo.flower import policy, protocol
 from fedzo.flower.allowlist import check_enforced
-from fedzo.flower.course import Course
 from fedzo.flower.errors import ErrorCode, Rejected, log, log_error
-from fedzo.flower.following import Behind, Following, Reached, behind, reach
-from fedzo.flower.policy import Cost, NodeConfig, Problems, RequestGuard
+from fedzo.flower.policy import NodeConfig, Problems, RequestGuard
 from fedzo.flower.privacy import Private, check_proven
+from fedzo.flower.replay import RunSpec
+from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, out_of_sync
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS
 
 if TYPE_CHECKING:
     from fedzo.problems.network import Loss
 
-Array = NDArray[Any]
 Factory = Callable[[Context], Objective]
 
 REPORTED = (HasGradient, HasSizes, Streamed)  # the capabilities that a server asks about
@@ -179,8 +178,8 @@ class _App(ClientApp):
         kind = message.metadata.message_type
         try:
             return super().__call__(message, context)
-        except Behind as error:
-            content = behind(error.where)
+        except OutOfSync as error:
+            content = out_of_sync(error.position)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too, whose text may be private
@@ -242,21 +241,18 @@ class _Host:
         if isinstance(task, Task):
             node.limits.check_task(task)
         objective = self._problem(node, context)
-        if isinstance(task, Following):
-            reached = self._catch_up(task, node, objective)
-            task = reached.course.task(task.round, reached.state)
+        if isinstance(task, SyncMessage):
+            synced = self._catch_up(task, node, objective)
+            task = synced.spec.task(task.round, synced.state)
         node.limits.check_dimension(policy.points_of(task), objective)
         steps, _, batch = policy.request_size(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
             node.limits.check_records(batch, "a batch")
-        held = set(policy.held_devices(node.plain, objective.devices))
-        costs = {
-            i: Cost(policy.queries_of(task, objective, i), steps) for i in devices if i in held
-        }
+        queries = policy.queries_of(task, objective)
         guard = RequestGuard(node, str(context.run_id), self.guarded)
-        found = guard.answer(objective, devices, costs, task.reply)
+        found = guard.answer(objective, devices, lambda device: queries, steps, task.reply)
         failures = {i: self.error(error) for i, error in found.failures.items()}
-        updates = tuple(found.answers[i] for i in devices if i in found.answers)
+        updates = tuple(found.answers.values())
         return protocol.answer(protocol.Answer(task.round, updates, failures), coefficients)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
@@ -265,12 +261,11 @@ class _Host:
         node = self._node(context)
         node.limits.check_devices(devices)
         objective = self._problem(node, context)
-        if isinstance(x, Following):
+        if isinstance(x, SyncMessage):
             x = self._catch_up(x, node, objective).x
         node.limits.check_dimension(x, objective)
         held = set(policy.held_devices(node.plain, objective.devices))
-        costs = {i: Cost(policy.evaluation_queries(objective, i), 1) for i in devices if i in held}
-        first = next(iter(costs), None)
+        first = next((device for device in devices if device in held), None)
         metrics: Mapping[str, float] = {}
 
         def ask(objective: Objective, device: int) -> float:
@@ -281,23 +276,25 @@ class _Host:
             return loss
 
         guard = RequestGuard(node, str(context.run_id), self.guarded)
-        found = guard.answer(objective, devices, costs, ask)
-        losses = {i: found.answers[i] for i in devices if i in found.answers}
+        queries = functools.partial(policy.evaluation_queries, objective)
+        found = guard.answer(objective, devices, queries, 1, ask)
         failures = {i: self.error(error) for i, error in found.failures.items()}
-        return protocol.losses(losses, failures, metrics if first in losses else {})
+        return protocol.losses(found.answers, failures, metrics if first in found.answers else {})
 
-    def _catch_up(self, following: Following, node: NodeConfig, objective: Objective) -> Reached:
+    def _catch_up(
+        self, message: SyncMessage, node: NodeConfig, objective: Objective
+    ) -> SyncedState:
         """Replay the run from the cached state and the message, and cache the new state."""
 
-        def check(course: Course, x: Array) -> None:
+        def check(spec: RunSpec, x: Array) -> None:
             node.limits.check_dimension(x, objective)
-            node.limits.check_task(LocalSteps(course.algorithm, x))
+            node.limits.check_task(LocalSteps(spec.algorithm, x))
 
-        cached = node.states.get(following.run)
-        reached = reach(following, cached, objective.initial, self.algorithms, check)
-        if reached.moved:
-            node.states.put(following.run, reached.round, reached.text, reached.state)
-        return reached
+        cached = node.states.get(message.run)
+        synced = catch_up(message, cached, objective.initial, self.algorithms, check)
+        if synced.moved:
+            node.states.put(message.run, synced.round, synced.text, synced.state)
+        return synced
 
     def error(self, error: BaseException) -> str:
         """Return the text to send for an error: a code; in a simulation, the exception's text."""

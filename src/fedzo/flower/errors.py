@@ -88,10 +88,9 @@ def code_of(error: BaseException) -> ErrorCode:
     >>> code_of(OSError("database of ward 7 is offline"))
     <ErrorCode.RAISED: 'raised'>
     """
-    if isinstance(error, Rejected):
+    if isinstance(error, Rejected | Malformed):
         return error.code
     for kind, code in (
-        (Malformed, ErrorCode.MALFORMED),
         (NonFinite, ErrorCode.NOT_FINITE),
         (BudgetSpent, ErrorCode.QUERIES),
         (MemoryError, ErrorCode.MEMORY),

@@ -37,12 +37,13 @@ from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, requir
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.privacy import Privacy, Private
 from fedzo.flower.protocol import settings_digest
-from fedzo.flower.state_cache import StateCache
+from fedzo.flower.replay import StateCache
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import make, maker
 
 Problems = Mapping[str, Mapping[str, Any]]
 Ask = Callable[[Objective, int], Any]
+Count = Callable[[int], int]
 
 MOST_DEVICES = 10**7
 OVERHEAD = 2**28  # bytes for Python and its threads, besides the message's own
@@ -367,13 +368,13 @@ def request_size(task: Task) -> tuple[int, int, int]:
     return task.algorithm.local_steps, task.algorithm.directions, task.algorithm.batch_size
 
 
-def queries_of(task: Task, objective: Objective, device: int) -> int:
+def queries_of(task: Task, objective: Objective) -> int:
     """Return the largest number of values that a device needs for a task.
 
     >>> from fedzo import FedZO
     >>> from fedzo.problems import Quadratic
     >>> task = LocalSteps(FedZO(), np.zeros(3))
-    >>> queries_of(task, Quadratic(dim=3, devices=2), 0)  # 5 steps x (20 + 1) points x 25 samples
+    >>> queries_of(task, Quadratic(dim=3, devices=2))  # 5 steps x (20 + 1) points x 25 samples
     2625
     """
     steps, points, batch = request_size(task)
@@ -521,17 +522,6 @@ def _made(name: str, settings: str) -> Objective:
 # --------------------------------------------------------------------------------------- guard
 
 
-class Cost(NamedTuple):
-    """The largest cost of a message for a device.
-
-    ``queries`` are values F_i(x, ξ). ``answers`` are the releases that differential privacy counts:
-    steps and evaluated losses.
-    """
-
-    queries: int
-    answers: int
-
-
 @dataclass(frozen=True)
 class RequestGuard:
     """Charges and limits the work of one message.
@@ -554,14 +544,16 @@ class RequestGuard:
     guarded: bool = True
 
     def answer(
-        self, objective: Objective, devices: Sequence[int], costs: Mapping[int, Cost], ask: Ask
+        self, objective: Objective, devices: Sequence[int], queries: Count, releases: int, ask: Ask
     ) -> Outcomes:
         """Call ``ask(objective, device)`` for each device; return the results and the errors.
 
-        ``costs`` has the devices on this node. The others are rejected, and so are devices with too
-        few records.
+        ``queries(device)`` is the largest number of values F_i(x, ξ) that it needs. ``releases`` is
+        the number that differential privacy counts, of steps and evaluated losses. Devices that are
+        not on this node are rejected, and so are devices with too few records.
         """
-        limits = self.node.limits
+        limits, held = self.node.limits, set(held_devices(self.node.plain, objective.devices))
+        costs = {device: queries(device) for device in devices if device in held}
 
         def checked(objective: Objective, device: int) -> Any:
             if device not in costs:
@@ -570,7 +562,7 @@ class RequestGuard:
             return ask(objective, device)
 
         if self.node.privacy is not None:
-            answers = {device: cost.answers for device, cost in costs.items()}
+            answers = dict.fromkeys(costs, releases)
             self.node.ledger.reserve_answers(answers, self.node.privacy)
             objective = Private(objective, self.node.privacy, answers)
         outcomes = Outcomes()
@@ -584,7 +576,7 @@ class RequestGuard:
 
     @contextmanager
     def _charged(
-        self, objective: Objective, costs: Mapping[int, Cost], outcomes: Outcomes
+        self, objective: Objective, costs: Mapping[int, int], outcomes: Outcomes
     ) -> Iterator[None]:
         """Charge queries before they are evaluated, and settle the difference afterwards.
 
@@ -594,13 +586,13 @@ class RequestGuard:
         if not self.guarded:
             yield
             return
-        most = sum(cost.queries for cost in costs.values())
+        most = sum(costs.values())
         self.node.ledger.reserve(self.run, most, self.node.limits.of_queries(objective))
         meter = meter_of(objective)
         before = 0 if meter is None else meter.queries
         yield  # if it raises, or the process is killed, the whole reservation stays charged
         if meter is None:
-            asked = sum(outcomes.queries(i, cost.queries) for i, cost in costs.items())
+            asked = sum(outcomes.queries(i, cost) for i, cost in costs.items())
         else:
             asked = meter.queries - before
             if outcomes.late:  # a thread may still be evaluating
@@ -672,7 +664,8 @@ class Outcomes:
             left = deadline - time.monotonic()
             thread.join(None if seconds is None else max(left, 0.0))
         # Results that arrive later, while the reply is written, do not count.
-        self.answers, self.failures = dict(answers), dict(failures)
+        self.answers = {i: answers[i] for i in devices if i in answers}
+        self.failures = dict(failures)
         for device in devices:
             if device not in self.answers and device not in self.failures:
                 self.late = True

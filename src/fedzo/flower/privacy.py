@@ -36,17 +36,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
+from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive, require
 from fedzo.flower.errors import ErrorCode, Rejected
-
-Array = NDArray[Any]
 
 # Problems with a test that measures, on neighbouring data sets, how far one record moves a reply.
 # Exact classes, because a subclass can compute other values. No problem has such a test yet.
@@ -149,10 +147,7 @@ class Private(ObjectiveWrapper):
     hides = (can.HasGradient, can.FusedStep, can.NamesRecords, *can.HINTS, *can.RESULTS)
 
     def __init__(
-        self,
-        objective: Objective,
-        privacy: Privacy,
-        answers: Mapping[int, int] | None = None,
+        self, objective: Objective, privacy: Privacy, answers: Mapping[int, int] | None = None
     ) -> None:
         super().__init__(objective)
         self.privacy = privacy
@@ -227,7 +222,7 @@ class Private(ObjectiveWrapper):
     def _released(self, columns: Array, bound: float, device: int, size: int) -> Array:
         """Return the noised sum over different columns, a record each, over their number.
 
-        The noise is the system's, not of an address: whoever knows the run's seed must not know it.
+        The noise comes from the operating system, because the server knows the run's seed.
         """
         self._pay(device)
         random, deviation = secrets.SystemRandom(), self.deviation(device, size, bound)

@@ -8,6 +8,7 @@ looks the name up among the algorithms that it allows, and checks every field ag
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -24,7 +25,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     no_object_id_recompute,
 )
-from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.estimator import Estimator
@@ -32,14 +32,13 @@ from fedzo.core.files import as_toml
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Slopes, Task, Update
+from fedzo.core.types import Array
 from fedzo.errors import FedzoError
 from fedzo.flower import schema
 from fedzo.flower.errors import ErrorCode, Malformed, Rejected
-from fedzo.flower.following import Following
+from fedzo.flower.sync import SyncMessage
 from fedzo.runs.registry import describe_parts, make_parts
 from fedzo.uplinks import Ideal
-
-Array = NDArray[Any]
 
 # The types of messages, by Flower's scheme "category.action".
 MESSAGE_TYPES = ("query.hello", "query.initial", "train", "evaluate")
@@ -204,26 +203,20 @@ class _SlopesFields(_EvaluateFields):
 
 def pack(task: Task) -> Packed:
     """Return a task with its model, ready to be sent."""
-    common: dict[str, Any] = {"round": task.round, "seed": str(task.seed), "index": task.index}
+    plain: dict[str, Any] = {"seed": str(task.seed)}
     if isinstance(task, LocalSteps):
-        text = describe_algorithm(task.algorithm)
-        fields: _TaskFields = _StepsFields(
-            algorithm=text, learning_rate=task.learning_rate, **common
-        )
+        kind: type[_TaskFields] = _StepsFields
+        plain["algorithm"] = describe_algorithm(task.algorithm)
         arrays = {"x": task.x, **{f"row {name}": rows for name, rows in task.rows.items()}}
         if task.direction_scale is not None:
             arrays["direction_scale"] = task.direction_scale
-        return Packed(schema.write_fields(fields), schema.write_arrays(arrays))
-    assert isinstance(task, Evaluate | Slopes)
-    common |= {"batch_size": task.batch_size, "weighting": task.weighting}
-    if isinstance(task, Evaluate):
-        fields, arrays = _EvaluateFields(**common), {"points": task.points}
+    elif isinstance(task, Evaluate):
+        kind, arrays = _EvaluateFields, {"points": task.points}
     else:
-        fields = _SlopesFields(
-            everyone=task.everyone, central=task.central, turn=task.turn, **common
-        )
-        arrays = {"x": task.x, "steps": task.steps}
-    return Packed(schema.write_fields(fields), schema.write_arrays(arrays))
+        assert isinstance(task, Slopes)
+        kind, arrays = _SlopesFields, {"x": task.x, "steps": task.steps}
+    own = {f.name: getattr(task, f.name) for f in dataclasses.fields(kind) if f.name not in plain}
+    return Packed(schema.write_fields(kind(**plain, **own)), schema.write_arrays(arrays))
 
 
 def describe_algorithm(algorithm: Algorithm) -> str:
@@ -232,7 +225,7 @@ def describe_algorithm(algorithm: Algorithm) -> str:
     return json.dumps(as_toml({"algorithm": fields})["algorithm"])
 
 
-def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -> RecordDict:
+def task(work: Packed | SyncMessage, devices: Sequence[int], coefficients: bool) -> RecordDict:
     """Return a message that gives these devices a task.
 
     All plain values are in one record, because Flower sends every object in its own request.
@@ -252,16 +245,15 @@ def task(work: Packed | Following, devices: Sequence[int], coefficients: bool) -
 
 def read_task(
     content: RecordDict, known: Mapping[str, Any]
-) -> tuple[Task | Following, list[int], bool]:
+) -> tuple[Task | SyncMessage, list[int], bool]:
     """Return the task, the devices that are to do it, and whether to reply with coefficients.
 
     ``known`` maps names to the algorithms that this node allows.
     """
     plain, devices, coefficients = _read_addressed(content, "coefficients")
-    following = Following.read(plain, content.array_records.get("arrays"))
-    if following is not None:
-        schema.require_empty(plain)
-        return following, devices, coefficients
+    message = SyncMessage.read(plain, content.array_records.get("arrays"))
+    if message is not None:
+        return message, devices, coefficients
     arrays = dict(schema.array_record(content))
     if "algorithm" in plain:
         read: Task = _local_steps(plain, arrays, devices, known)
@@ -329,18 +321,20 @@ def _sampling(fields: _EvaluateFields) -> dict[str, Any]:
     return {"batch_size": size, "weighting": fields.weighting}
 
 
-def model(x: Array | Following, devices: Sequence[int], metrics: bool = False) -> RecordDict:
+def model(x: Array | SyncMessage, devices: Sequence[int], metrics: bool = False) -> RecordDict:
     """Return a message that asks for f_i(x), and for the problem's metrics at x."""
-    sent = x if isinstance(x, Following) else Packed({}, vector(x))
+    sent = x if isinstance(x, SyncMessage) else Packed({}, vector(x))
     return _addressed(sent, devices, metrics=metrics)
 
 
-def read_model(content: RecordDict) -> tuple[Array | Following, list[int], bool]:
+def read_model(content: RecordDict) -> tuple[Array | SyncMessage, list[int], bool]:
     """Return x, the devices to evaluate, and whether metrics are requested."""
     plain, devices, metrics = _read_addressed(content, "metrics")
-    following = Following.read(plain, content.array_records.get("arrays"))
+    message = SyncMessage.read(plain, content.array_records.get("arrays"))
+    if message is not None:
+        return message, devices, metrics
     schema.require_empty(plain)
-    return read_vector(content) if following is None else following, devices, metrics
+    return read_vector(content), devices, metrics
 
 
 def vector(x: Array) -> ArrayRecord:
@@ -358,14 +352,11 @@ def read_vector(content: RecordDict, dim: int | None = None) -> Array:
     return x
 
 
-def _addressed(sent: Packed | Following, devices: Sequence[int], **wanted: bool) -> RecordDict:
+def _addressed(sent: Packed | SyncMessage, devices: Sequence[int], **wanted: bool) -> RecordDict:
     """Return a message about a model to devices; ``wanted`` is one more field."""
-    plain: dict[str, Any] = {"devices": [int(i) for i in devices], **wanted}
-    if isinstance(sent, Following):
-        plain, arrays = plain | sent.plain(), sent.arrays()
-    else:
-        plain, arrays = plain | dict(sent.plain), sent.arrays
+    plain: dict[str, Any] = {"devices": [int(i) for i in devices], **wanted, **sent.plain}
     records = RecordDict({"task": ConfigRecord(plain)})
+    arrays = sent.arrays
     if arrays is not None:
         records["arrays"] = arrays
     return records
@@ -573,39 +564,27 @@ def _numbers(name: str, content: bytes, dtype: str, rows: int) -> Array:
 _REQUEST, _RESPONSE, _NAME, _FIELDS = 830, 157, 97, 230
 
 
-class Traffic(NamedTuple):
-    """Bytes to the server, and to the nodes."""
-
-    up: int
-    down: int
-
-
 def object_sizes(message: Any) -> list[int]:
     """Return the bytes of each object that Flower sends for a message."""
     with no_object_id_recompute():
         return [len(one.deflate()) for one in get_all_nested_objects(message).values()]
 
 
-def serialised(sent: Iterable[Message], received: Iterable[Message]) -> Traffic:
-    """Return the bytes of messages as Flower serialises them."""
-    up, down = (sum(sum(object_sizes(m)) for m in messages) for messages in (received, sent))
-    return Traffic(up, down)
+def traffic(sent: Iterable[Message], received: Iterable[Message]) -> dict[str, int]:
+    """Return the bytes of messages to nodes (down) and of their replies (up).
 
-
-def transported(sent: Iterable[Message], received: Iterable[Message]) -> Traffic:
-    """Estimate the bytes of the requests that carry messages, with HTTP headers.
-
-    A node fetches a message by a request for the message, one for each of its objects and a
-    receipt. It sends its reply by a request for the message and one for each object. TLS and the
-    polling of an idle node are not included.
+    ``message_*`` are the bytes as Flower serialises them. ``transport_*`` estimate the requests
+    that carry them, with HTTP headers. A node fetches a message by a request for the message, one
+    for each of its objects and a receipt. It sends its reply by a request for the message and one
+    for each object. TLS and the polling of an idle node are not included.
     """
-    up = down = 0
-    for objects in map(object_sizes, sent):
-        count = len(objects)
-        up += (count + 2) * _REQUEST + (count + 1) * _NAME
-        down += (count + 2) * _RESPONSE + _FIELDS + count * _NAME + sum(objects)
-    for objects in map(object_sizes, received):
-        count = len(objects)
-        up += (count + 1) * _REQUEST + _FIELDS + 2 * count * _NAME + sum(objects)
-        down += (count + 1) * _RESPONSE + count * _NAME
-    return Traffic(up, down)
+    down, up = ([object_sizes(m) for m in messages] for messages in (sent, received))
+    found = {"message_up_bytes": sum(map(sum, up)), "message_down_bytes": sum(map(sum, down))}
+    carried_up, carried_down = found.values()
+    for count in map(len, down):
+        carried_up += (count + 2) * _REQUEST + (count + 1) * _NAME
+        carried_down += (count + 2) * _RESPONSE + _FIELDS + count * _NAME
+    for count in map(len, up):
+        carried_up += (count + 1) * _REQUEST + _FIELDS + 2 * count * _NAME
+        carried_down += (count + 1) * _RESPONSE + count * _NAME
+    return {**found, "transport_up_bytes": carried_up, "transport_down_bytes": carried_down}

@@ -19,11 +19,10 @@ from fedzo._version import __version__
 from fedzo.core.engine import DroppedDevice
 from fedzo.errors import FedzoError, Halted
 from fedzo.flower import protocol
-from fedzo.flower.downlink import Downlink
-from fedzo.flower.errors import Malformed, explain, log, short_line
-from fedzo.flower.following import read_behind
+from fedzo.flower.errors import explain, log, short_line
 from fedzo.flower.policy import read_bindings
 from fedzo.flower.protocol import Hello, directions_checksum
+from fedzo.flower.sync import Downlink, read_out_of_sync
 from fedzo.runs.options import FlowerSettings
 
 # Results by device; a string is the error of a device that failed.
@@ -149,7 +148,7 @@ class NodeRegistry:
     def _admit(self, node: int, reply: Message) -> None:
         try:
             introduction = self._read(node, reply)
-        except (Malformed, _NotAdmitted) as error:
+        except FedzoError as error:
             self._reject(node, str(error))
             if is_lost(reply):  # the node may return
                 del self.refused[node]
@@ -167,21 +166,21 @@ class NodeRegistry:
     def _read(self, node: int, reply: Message) -> Hello:
         """Return the introduction of a node of this federation, or raise."""
         if reply.has_error():
-            raise _NotAdmitted(flower_failure(reply))
+            raise FedzoError(flower_failure(reply))
         refusal = protocol.read_refusal(reply.content)
         if refusal is not None:
-            raise _NotAdmitted(str(explain(refusal)))
+            raise FedzoError(str(explain(refusal)))
         introduction = protocol.read_hello(reply.content)
         if introduction.version != __version__:
-            raise _NotAdmitted(f"it has fedzo {introduction.version}, not {__version__}")
+            raise FedzoError(f"it has fedzo {introduction.version}, not {__version__}")
         if self.problem is not None and introduction.shape != self.problem.shape:
-            raise _NotAdmitted(_difference(introduction, self.problem))
+            raise FedzoError(_difference(introduction, self.problem))
         if self._bound is not None:
             if node not in self._bound:
-                raise _NotAdmitted("no devices are bound to it")
+                raise FedzoError("no devices are bound to it")
             strange = set(introduction.held) - set(self._bound[node])
             if strange:
-                raise _NotAdmitted(f"devices {device_ranges(strange)} are not bound to it")
+                raise FedzoError(f"devices {device_ranges(strange)} are not bound to it")
         return introduction
 
     def _claim(self, node: int, introduction: Hello) -> None:
@@ -198,10 +197,6 @@ class NodeRegistry:
     def _reject(self, node: int, reason: str) -> None:
         self.refused[node] = short_line(reason)
         log.warning("node %d is rejected: %s", node, self.refused[node])
-
-
-class _NotAdmitted(FedzoError):  # noqa: N818 - reads as the sentence it prints
-    """A node cannot join the run."""
 
 
 def _difference(introduction: Hello, right: Hello) -> str:
@@ -377,13 +372,14 @@ class Requests:
             refusal = protocol.read_refusal(reply.content)
             if refusal is not None:
                 return dict.fromkeys(asked, refusal)
-            where = read_behind(reply.content)
-            if where is not None:
-                again = self.downlink is not None and self.downlink.behind(node, where)
+            position = read_out_of_sync(reply.content)
+            if position is not None:
+                downlink = self.downlink
+                again = downlink is not None and downlink.mark_out_of_sync(node, position)
                 return {} if again else dict.fromkeys(asked, "the node cannot replay the run")
             results = read(reply.content, asked)
             if self.downlink is not None:
-                self.downlink.reached(node)
+                self.downlink.mark_synced(node)
         except Exception as error:  # a decoder can raise anything on another machine's bytes
             return dict.fromkeys(asked, f"the node's reply is malformed: {error}")
         return {i: results.get(i, "the node did not reply for it") for i in asked}

@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from numpy.typing import NDArray
 
+from fedzo.core.types import Array
 from fedzo.flower.errors import Malformed
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 # Characters. The settings of a run are a few numbers, so fedzo sends no longer text.

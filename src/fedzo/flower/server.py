@@ -23,8 +23,8 @@ from fedzo.config.experiment import Experiment, merge_changes, parse_overrides
 from fedzo.core.files import as_toml
 from fedzo.core.objective import Objective
 from fedzo.errors import Halted, InvalidValue, UsageError, naming, shown
+from fedzo.flower.engine import FlowerEngine
 from fedzo.flower.errors import log
-from fedzo.flower.federation import FlowerFederation
 from fedzo.problems import PROBLEMS
 from fedzo.runs.loop import run_job
 from fedzo.runs.result import Progress, Result
@@ -78,7 +78,7 @@ def run_on(
     """Run an experiment over the nodes of a grid."""
     plain = as_toml({"problem": experiment.tables["problem"]})["problem"]
     problem = {k: v for k, v in plain.items() if k not in ("name", "python_only")}
-    federation = FlowerFederation(
+    engine = FlowerEngine(
         grid,
         experiment.options.seed,
         experiment.uplink,
@@ -86,9 +86,9 @@ def run_on(
         {**problem, "seed": experiment.options.data_seed},
     )
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
-        job, x0 = experiment.job(run_dir, resume, log_progress), federation.initial()
-        federation.follow(job, x0)
-        return run_job(job, federation, x0)
+        job, x0 = experiment.job(run_dir, resume, log_progress), engine.initial()
+        engine.enable_replay(job, x0)
+        return run_job(job, engine, x0)
 
 
 def log_progress(progress: Progress) -> None:

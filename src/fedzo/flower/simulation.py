@@ -38,8 +38,8 @@ from fedzo.core.objective import Objective, meter_of
 from fedzo.errors import FedzoError, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.client import make_client_app
+from fedzo.flower.engine import FlowerEngine
 from fedzo.flower.errors import short_line
-from fedzo.flower.federation import FlowerFederation
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Backend, Drive
 from fedzo.runs.result import Result
@@ -103,14 +103,14 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            federation = FlowerFederation(
+            engine = FlowerEngine(
                 cast(Grid, _Watched(grid, interrupted)),
                 job.options.seed,
                 job.uplink,
                 replace(experiment.flower, quorum=1.0, patience=_NO_HURRY, clip=False),
                 warn=cache(log.warning),  # once for the same devices and error
             )
-            outcome.append(drive(federation))
+            outcome.append(drive(engine))
         except BaseException as error:  # raised in the caller's thread
             outcome.append(error)
 

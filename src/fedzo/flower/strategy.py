@@ -14,12 +14,12 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from numpy.typing import NDArray
 
 from fedzo.algorithms import Algorithm, FedZO
+from fedzo.core.types import Array
 from fedzo.errors import Halted, InvalidValue, nearest, require
+from fedzo.flower.engine import FlowerEngine
 from fedzo.flower.errors import log
-from fedzo.flower.federation import FlowerFederation
 from fedzo.flower.protocol import vector
 from fedzo.flower.server import HELD_BY_NODES, log_progress
 from fedzo.runs.loop import Job, run_job
@@ -29,7 +29,6 @@ from fedzo.runs.registry import describe_job
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
 
-Array = NDArray[Any]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -179,11 +178,11 @@ class FedzoStrategy:
         _warn_ignored("evaluate_config", evaluate_config or {})
         log.info("fedzo: %s over %s, seed %s", algorithm, self.uplink, self.seed)
         settings = self.settings if timeout is None else replace(self.settings, patience=timeout)
-        federation = FlowerFederation(grid, self.seed, self.uplink, settings)
-        layout = Layout.of(initial_arrays or vector(federation.initial()), self.trainable)
+        engine = FlowerEngine(grid, self.seed, self.uplink, settings)
+        layout = Layout.of(initial_arrays or vector(engine.initial()), self.trainable)
         x0 = checked_start(layout.vector())
-        if x0.shape != (federation.dim,):
-            allowed = f"{federation.dim} numbers for the nodes' problem; trainable selects arrays"
+        if x0.shape != (engine.dim,):
+            allowed = f"{engine.dim} numbers for the nodes' problem; trainable selects arrays"
             raise InvalidValue("initial_arrays", f"{x0.size} numbers", allowed)
         result = Result()
 
@@ -207,11 +206,7 @@ class FedzoStrategy:
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
         )
-        problem = {
-            "dim": federation.dim,
-            "devices": federation.devices,
-            "python_only": HELD_BY_NODES,
-        }
+        problem = {"dim": engine.dim, "devices": engine.devices, "python_only": HELD_BY_NODES}
         tables = describe_job(algorithm, self.uplink, options, problem)
         job = Job(
             algorithm=algorithm,
@@ -222,8 +217,8 @@ class FedzoStrategy:
             resume=self.resume,
             watchers=(watch,),
         )
-        federation.follow(job, x0)
-        found = run_job(job, federation, x0)
+        engine.enable_replay(job, x0)
+        found = run_job(job, engine, x0)
         if not found.success:
             raise Halted(found.message)
         log.info("%s", found.message)

@@ -18,23 +18,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task, Update, owners
+from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update, owners
+from fedzo.core.types import Array
 from fedzo.errors import FedzoError
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.robust import lower_median
 
-Array = NDArray[Any]
-
 LONGEST = 1e150  # of an update by default: the square of a longer one overflows
 MOST_QUERIES = 10**12  # of a device in a round: a larger claim would spoil the count
 
 
+@dataclass(eq=False)
 class UpdateValidator:
     """Validates the updates of one round.
 
@@ -57,23 +57,20 @@ class UpdateValidator:
         The number of devices N.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        dim: int,
-        uplink: Uplink,
-        settings: FlowerSettings,
-        sizes: Mapping[int, int],
-        devices: int,
-    ) -> None:
-        self.task = cast(Any, task)  # LocalSteps, unless there is a question
-        self.dim, self.uplink, self.settings = dim, uplink, settings
-        self.devices = devices
-        self.question = task if isinstance(task, Evaluate | Slopes) else None
+    task: Any  # LocalSteps, unless there is a question
+    dim: int
+    uplink: Uplink
+    settings: FlowerSettings
+    sizes: Mapping[int, int]
+    devices: int
+
+    def __post_init__(self) -> None:
+        self.question = self.task if isinstance(self.task, Evaluate | Slopes) else None
         # The weight that each device should report, and the weight that it gets.
         weighting = (self.question or self.task.algorithm).weighting
-        self.weights = sizes if weighting == "size" else dict.fromkeys(sizes, 1)
-        self.shares = clipped_sizes(self.weights, settings.clip) if settings.clip else self.weights
+        self.weights = self.sizes if weighting == "size" else dict.fromkeys(self.sizes, 1)
+        clip = self.settings.clip
+        self.shares = clipped_sizes(self.weights, clip) if clip else self.weights
         self.refused: dict[int, str] = {}
 
     def updates(self, found: Mapping[int, Update]) -> Iterator[Update]:

@@ -88,11 +88,13 @@ class Uplink:
 
     A subclass defines :meth:`aggregate`, and :meth:`participants` if devices are not sampled
     uniformly. With ``wants_coefficients`` the updates must be sums of directions. Without
-    ``wants_updates`` the uplink uses coefficients only, and no update is rebuilt for it.
+    ``wants_updates`` the uplink uses coefficients only, and no update is rebuilt for it. If
+    ``downlink`` is ``log``, nodes that replay the run receive coefficients in place of the model.
     """
 
     wants_coefficients: ClassVar[bool] = False
     wants_updates: ClassVar[bool] = True
+    downlink: str = "log"
 
     def participants(self, t: int, wanted: int | None, setting: RunSetting) -> Array:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""

@@ -1,84 +1,78 @@
-"""The server's side: Flower's nodes as a federation that any algorithm can be run over."""
+"""The server's side: an engine that sends the tasks of any algorithm to Flower's nodes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from fedzo.algorithms import FedZO
 from fedzo.core.budget import Meter
 from fedzo.core.random import check_seed
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
+from fedzo.core.types import Array
 from fedzo.errors import Halted, NonFinite, UsageError
-from fedzo.flower import protocol as wire
-from fedzo.flower.course import Course
-from fedzo.flower.downlink import LOG, Downlink, Log, follows
+from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
-from fedzo.flower.following import MOST_DRAWN, Following, drawn_by_sums
-from fedzo.flower.protocol import serialised, transported
 from fedzo.flower.registry import Found, Requests
-from fedzo.flower.validation import UpdateValidator as Believed
-from fedzo.flower.validation import clipped_losses
+from fedzo.flower.replay import RunSpec
+from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, SyncMessage, drawn_by_sums
+from fedzo.flower.validation import UpdateValidator, clipped_losses
 from fedzo.runs.history import RESERVED
 from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 
-__all__ = ["FlowerFederation", "FlowerSettings"]
-
-Array = NDArray[Any]
+__all__ = ["FlowerEngine", "FlowerSettings"]
 
 
-class FlowerFederation:
-    """The devices on the nodes of a Flower federation.
+class FlowerEngine:
+    """Sends the tasks of a run to the devices on Flower's nodes, and validates the replies.
 
-    A round is one message to each node that has participants: the model, the work and the
-    devices that shall do it; the answer is their updates, or their coefficients alone where the
-    uplink is made for them. They are summed in device order, whoever was quick, so a run is
-    the same as in one process.
+    In each round every node with participants receives one message: the model, the task and its
+    devices. It replies with their updates, or with their coefficients alone if the uplink needs no
+    more. Updates are summed in device order, not in that of their arrival, so a run is the same as
+    in one process.
 
-    An answer is not believed: an update of the wrong round, device, shape or precision, one that
-    is not finite, or longer than ``settings.max_norm``, is left out and its device named; one that
-    is much longer than the others is shortened: see :mod:`fedzo.flower.belief`.
+    An update is rejected, and its device dropped, if it has another round, device, shape or
+    precision than the task, is not finite, or is longer than ``settings.max_norm``. An update that
+    is much longer than the others is shortened: see :mod:`fedzo.flower.validation`.
 
     Parameters
     ----------
     grid : Grid
-        Flower's, as a ServerApp is given it.
+        Flower's grid, which a ServerApp receives.
     seed : int
-        Names all randomness of the run.
+        The seed of all random draws of the run.
     uplink : Uplink
-        Tells whether the devices send coefficients or whole updates.
+        Its ``wants_coefficients`` selects coefficients or whole updates.
     settings : FlowerSettings, optional
-        Whom to wait for, and for how long, and how far to believe an answer.
+        The quorum, the times to wait, and the limits of a valid update.
     problem : mapping, optional
-        What the run knows of the problem's settings: nodes with others do not take part.
+        The run's settings of the problem: nodes with other settings do not take part.
     warn : callable
-        Told at once who is left out, as a logger is.
+        Called like a logger when devices are dropped.
 
     Raises
     ------
     Halted
-        No quorum of the devices came within ``settings.patience`` seconds.
+        No quorum of the devices joined within ``settings.patience`` seconds.
 
     Examples
     --------
     >>> import numpy as np
     >>> from fedzo import Ideal
-    >>> from fedzo.flower import FlowerFederation, InProcessGrid, make_client_app
+    >>> from fedzo.flower import FlowerEngine, InProcessGrid, make_client_app
     >>> from fedzo.problems import FunctionObjective
     >>> objective = FunctionObjective(lambda x, device: float(x @ x) + device, 2, devices=3)
     >>> grid = InProcessGrid(make_client_app(lambda context: objective), nodes=2)
-    >>> federation = FlowerFederation(grid, seed=0, uplink=Ideal())
-    >>> federation.ask(Losses(np.ones(2))).losses
+    >>> engine = FlowerEngine(grid, seed=0, uplink=Ideal())
+    >>> engine.ask(Losses(np.ones(2))).losses
     array([2., 3., 4.])
     """
 
@@ -97,7 +91,6 @@ class FlowerFederation:
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
-        self._downlink: Downlink | None = None
         self._nodes = Requests(grid, self.settings, problem or {}, warn)
         self.dropped, self._registry = self._nodes.dropped, self._nodes.registry
         introduction = self._nodes.gather()
@@ -106,65 +99,58 @@ class FlowerFederation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        """Do nothing: the grid is Flower's to close."""
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: Flower closes the grid."""
 
     @property
     def evaluation_cost(self) -> int:
-        """How many values F_i(x, ξ) one evaluation takes, of the devices heard of so far."""
+        """Number of values F_i(x, ξ) per evaluation, of the devices introduced so far."""
         assert self._registry.problem is not None
         return self._registry.problem.cost or sum(self._registry.sizes.values())
 
     @property
     def sending_updates(self) -> set[int]:
-        """The devices whose nodes draw other directions, and so send whole updates."""
+        """Devices whose nodes draw other directions, and so send whole updates."""
         homes = self._registry.homes(range(self.devices))
         return {i for node, own in homes.items() if self._registry.unlike(node) for i in own}
 
-    def follow(self, job: Job, x0: Array) -> None:
-        """Have nodes follow a job from x0, where its uplink and its parts allow that.
+    def enable_replay(self, job: Job, x0: Array) -> None:
+        """Let nodes replay a job from x0, if its uplink and its parts allow that.
 
-        They are sent the coefficients that the server has heard, in place of the model. A job with
-        a folder keeps these there, and a resumed one goes on with them.
+        They receive the coefficients of earlier rounds, in place of the model. A job with a folder
+        stores them there, and a resumed job continues with them.
         """
         if isinstance(job.algorithm, FedZO) and job.algorithm.automatic:
-            return  # its numbers are not known yet
-        course = Course(job.algorithm, self.uplink, self.seed, self.devices, x0.dtype.name)
-        if not (follows(self.uplink) and course.can_be_told):
+            return  # its hyper-parameters are not known yet
+        spec = RunSpec(job.algorithm, self.uplink, self.seed, self.devices, x0.dtype.name)
+        sends_log = self.coefficients and self.uplink.downlink == "log"
+        if not (sends_log and spec.can_be_sent):
             return
-        fixed = job.algorithm.fixed_directions is not None
-        if drawn_by_sums(course, x0) > MOST_DRAWN:
-            log.warning("fixed_directions are too many to be drawn by nodes: the model is sent")
+        if drawn_by_sums(spec, x0) > MOST_DRAWN:
+            log.warning("nodes cannot draw as many fixed_directions: the model is sent")
             return
-        heard = Log(
-            None if job.run_dir is None else job.run_dir / LOG,
-            bool(job.resume),
-            most=1 if fixed else None,
-        )
+        file = None if job.run_dir is None else job.run_dir / LOG
+        most = None if job.algorithm.fixed_directions is None else 1
         before = job.folder.load() if job.folder is not None and job.resume else None
-        self._downlink = Downlink(course, x0, heard, 0 if before is None else before.round)
-        self._nodes.downlink = self._downlink
+        first = 0 if before is None else before.round
+        log_file = Log(file, bool(job.resume), most)
+        self._nodes.downlink = Downlink(spec, x0, log_file, first)
 
     def provides(self, kind: type[Any]) -> bool:
         """Return whether the problem of most nodes has a capability."""
         return self._registry.provides(kind.__name__)
 
     def initial(self) -> Array:
-        """Return where the problem starts: what most nodes say, of two the first device's."""
+        """Return the start that most nodes send; if two are as frequent, the first device's."""
         nodes = self._registry.homes(range(self.devices)).values()
         found = self._nodes.ask(
-            wire.INITIAL,
+            protocol.INITIAL,
             sorted(devices[0] for devices in nodes),
             lambda node, own: RecordDict(),
-            lambda content, asked: dict.fromkeys(asked, wire.read_vector(content, self.dim)),
+            lambda content, asked: dict.fromkeys(asked, protocol.read_vector(content, self.dim)),
         )
         if not found:
-            raise Halted(f"no node answered with a start of {self.dim} numbers")
+            raise Halted(f"no node sent a start of {self.dim} numbers")
         votes = Counter((x.dtype.str, x.tobytes()) for _, x in sorted(found.items()))
         kind, numbers = max(votes, key=votes.__getitem__)
         return np.frombuffer(numbers, kind).copy()
@@ -176,21 +162,23 @@ class FlowerFederation:
         return Replies(self._updates(task), task)
 
     def losses(self, x: Array) -> Array:
-        """Return f_i(x) of all N devices, each from where its data are."""
+        """Return f_i(x) of all N devices, shape (N,), each evaluated on the device's node."""
         self._metrics, first = {}, self._first()
 
         def read(content: RecordDict, asked: list[int]) -> Found:
-            found, failures, metrics = wire.read_losses(content, len(asked))
-            if first in asked:  # a node that was not asked has no say in it
+            found, failures, metrics = protocol.read_losses(content, len(asked))
+            if first in asked:  # metrics of other nodes were not requested
                 self._metrics = metrics
             return {**failures, **found}
 
-        if self._downlink is not None:
-            self._downlink.aim(x)
+        if self._nodes.downlink is not None:
+            self._nodes.downlink.set_target(x)
         found = self._nodes.ask(
-            wire.EVALUATE,
+            protocol.EVALUATE,
             range(self.devices),
-            lambda node, own: wire.model(self._followed(node) or x, own, metrics=first in own),
+            lambda node, own: protocol.model(
+                self._sync_message(node) or x, own, metrics=first in own
+            ),
             read,
         )
         losses = np.full(self.devices, np.nan)
@@ -205,22 +193,12 @@ class FlowerFederation:
         return losses
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what the first device's node answered at the last evaluation, and bytes.
+        """Return the metrics of the last evaluation, by the first device's node, and bytes.
 
-        All are of the last round. ``message_up_bytes`` and ``message_down_bytes`` are its messages
-        as Flower serialises them; ``transport_up_bytes`` and ``transport_down_bytes`` are an
-        estimate of the requests that carry them, with HTTP's headers.
+        The bytes are those of the last round, see :func:`~fedzo.flower.protocol.traffic`.
         """
         own = {k: v for k, v in self._metrics.items() if k not in RESERVED}
-        sent, received = self._nodes.sent, self._nodes.received
-        messages, carried = serialised(sent, received), transported(sent, received)
-        return {
-            **own,
-            "message_up_bytes": messages.up,
-            "message_down_bytes": messages.down,
-            "transport_up_bytes": carried.up,
-            "transport_down_bytes": carried.down,
-        }
+        return {**own, **protocol.traffic(self._nodes.sent, self._nodes.received)}
 
     def _first(self) -> int:
         homes = self._registry.homes(self._registry.sizes)
@@ -233,45 +211,45 @@ class FlowerFederation:
         steps = task if isinstance(task, LocalSteps) else None
         if self.coefficients and steps and steps.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
-        downlink = self._downlink if steps is not None and task.index == 0 else None
+        downlink = self._nodes.downlink if steps is not None and task.index == 0 else None
         if downlink is not None and steps is not None:
-            downlink.aim(steps.x, steps)
-        packed = cache(lambda: wire.pack(task))  # once for all nodes, if any needs it
+            downlink.set_target(steps.x, steps)
+        packed = cache(lambda: protocol.pack(task))  # once for all nodes, if any needs it
 
         def message(node: int, own: list[int]) -> RecordDict:
             short = self.coefficients and not self._registry.unlike(node)
-            followed = None if downlink is None else self._followed(node)
-            if followed is not None:
-                return wire.task(followed, own, short)
+            sync = None if downlink is None else self._sync_message(node)
+            if sync is not None:
+                return protocol.task(sync, own, short)
             rows = steps is not None and (steps.x.ndim == 2 or steps.rows)
-            return wire.task(wire.pack(task.only(own)) if rows else packed(), own, short)
+            return protocol.task(protocol.pack(task.only(own)) if rows else packed(), own, short)
 
         found = self._nodes.ask(
-            wire.TRAIN,
+            protocol.TRAIN,
             task.devices,
             message,
             lambda content, asked: _read_updates(content, asked, task),
         )
         sizes = self._registry.sizes
-        believed = Believed(task, self.dim, self.uplink, self.settings, sizes, self.devices)
-        heard = list(believed.updates(found))
-        self._nodes.leave_out(believed.refused)
+        validator = UpdateValidator(task, self.dim, self.uplink, self.settings, sizes, self.devices)
+        valid = list(validator.updates(found))
+        self._nodes.leave_out(validator.refused)
         if downlink is not None and steps is not None:
-            downlink.heard(steps, heard)
-        yield from heard
+            downlink.record(steps, valid)
+        yield from valid
         diverged = [absent.device for absent in self.dropped if "not finite" in absent.reason]
-        if diverged and not heard:
+        if diverged and not valid:
             raise NonFinite("the loss", task.round + 1, diverged[0])
 
-    def _followed(self, node: int) -> Following | None:
-        """Return what a node is told in place of the model, if it follows the run."""
-        if self._downlink is None or self._registry.unlike(node):
+    def _sync_message(self, node: int) -> SyncMessage | None:
+        """Return the message by which a node reaches the model, if it replays the run."""
+        if self._nodes.downlink is None or self._registry.unlike(node):
             return None
-        return self._downlink.to(node)
+        return self._nodes.downlink.message_to(node)
 
 
 def _read_updates(content: RecordDict, asked: list[int], task: Task) -> Found:
-    answer = wire.read_answer(content, len(asked))
+    answer = protocol.read_answer(content, len(asked))
     if answer.round != task.round:
-        raise Malformed(f"its answer is of round {answer.round + 1}")
+        raise Malformed(f"its reply is of round {answer.round + 1}")
     return {**answer.failures, **{update.device: update for update in answer.updates}}

@@ -1,6 +1,7 @@
-"""Nodes that follow a run by its coefficients: the server's model, to the bit, whatever happens."""
+"""Nodes that replay a run from its coefficients: the server's model, to the bit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +11,20 @@ from flwr.app import ConfigRecord, Message
 import fedzo
 from fedzo.algorithms import server as steps
 from fedzo.core.tasks import Update
-from fedzo.flower import FlowerFederation, FlowerSettings, InProcessGrid, make_client_app, protocol
-from fedzo.flower.course import Course
-from fedzo.flower.downlink import Log
+from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
 from fedzo.flower.errors import Malformed, Rejected
-from fedzo.flower.following import (
-    Behind,
-    Following,
+from fedzo.flower.protocol import object_sizes
+from fedzo.flower.replay import RunSpec
+from fedzo.flower.sync import (
+    Log,
+    OutOfSync,
+    SyncMessage,
+    catch_up,
     checksum,
     pack_round,
-    reach,
-    read_behind,
+    read_out_of_sync,
     unpack_rounds,
 )
-from fedzo.flower.protocol import object_sizes
 from fedzo.problems import Quadratic
 from fedzo.runs import Job, RunOptions, run_job
 from raising import fails
@@ -49,7 +50,7 @@ class Nodes(InProcessGrid):
                 self.round = message.content["task"]["round"] + 1
         return super().push_messages(messages)
 
-    def followed(self):
+    def trained(self):
         """Return who was sent what in training: node, round, bytes of the log, arrays."""
         trained = [
             (n, m.content) for n, m in self.told if m.metadata.message_type == protocol.TRAIN
@@ -73,12 +74,12 @@ class Nodes(InProcessGrid):
 
 
 def run(grid, algorithm, uplink, rounds, folder=None, resume=False, x0=None, **options):
-    federation = FlowerFederation(grid, 5, uplink, SETTINGS)
-    x0 = federation.initial() if x0 is None else x0
+    engine = FlowerEngine(grid, 5, uplink, SETTINGS)
+    x0 = engine.initial() if x0 is None else x0
     settings = RunOptions(rounds=rounds, seed=5, **{"evaluate_every": 10, **options})
     job = Job(algorithm, uplink, settings, {}, folder, resume)
-    federation.follow(job, x0)
-    return run_job(job, federation, x0)
+    engine.enable_replay(job, x0)
+    return run_job(job, engine, x0)
 
 
 def held(path):
@@ -124,7 +125,7 @@ def test_server_and_nodes_are_equal_to_the_bit(way, tmp_path):
         assert round == rounds
         assert np.array_equal(x, result.last)
     if way != "orthogonal":  # whose log is longer than its model
-        assert not any(arrays for *_, arrays in grid.followed())
+        assert not any(arrays for *_, arrays in grid.trained())
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -141,7 +142,7 @@ def test_along_fixed_directions_the_log_never_grows(shared, tmp_path):
         assert round == 30
         assert np.array_equal(x, result.last)
     tasks = [m.content["task"] for _, m in grid.told if "task" in m.content.config_records]
-    assert not any(arrays for *_, arrays in grid.followed())
+    assert not any(arrays for *_, arrays in grid.trained())
     assert max(len(task.get("log") or b"") for task in tasks) <= 30 * 8
     assert {len(task["sums"]) for task in tasks if "sums" in task} == {30 * 8}
     one_round = 16 + 6 * (4 + 2 * 3 * 8)  # a frame, and of each device its number and H b2
@@ -153,29 +154,29 @@ def test_along_fixed_directions_the_log_never_grows(shared, tmp_path):
 
 def test_sums_that_are_not_of_the_run_are_refused():
     problem, algorithm = Quadratic(dim=50, devices=3), fedzo.FedZO(**ALGORITHM, fixed_directions=9)
-    course = Course(algorithm, fedzo.Seeds(), 5, 3, "float64")
+    spec = RunSpec(algorithm, fedzo.Seeds(), 5, 3, "float64")
     start = problem.initial()
 
-    def told(sums, course=course):
-        following = Following("r", 4, "0" * 16, 4, sums=sums, course=course.text)
+    def told(sums, spec=spec):
+        message = SyncMessage("r", 4, "0" * 16, 4, sums=sums, spec=spec.text)
         known = {"fedzo": fedzo.FedZO}
-        return reach(following, None, lambda: start, known, lambda course, x: None)
+        return catch_up(message, None, lambda: start, known, lambda spec, x: None)
 
     for sums in (b"1234", np.full(9, np.nan).tobytes(), np.zeros(12).tobytes()):
         with pytest.raises(Malformed, match="the sums are not"):
             told(sums)
-    with pytest.raises(Behind):  # the model that they make is another one
+    with pytest.raises(OutOfSync):  # the model that they make is another one
         told(np.ones(9).tobytes())
-    plain = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, "float64")
+    plain = RunSpec(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, "float64")
     with pytest.raises(Malformed, match="the sums are not"):
         told(np.ones(9).tobytes(), plain)
     too_many = fedzo.FedZO(**{**ALGORITHM, "directions": 1}, fixed_directions=10**10)
     with pytest.raises(Malformed, match="too long to draw"):
-        told(np.ones(9).tobytes(), Course(too_many, fedzo.Seeds(), 5, 3, "float64"))
+        told(np.ones(9).tobytes(), RunSpec(too_many, fedzo.Seeds(), 5, 3, "float64"))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_same_run_as_without_following(dtype):
+def test_same_run_as_without_replay(dtype):
     algorithm, problem = fedzo.FedZO(**ALGORITHM), Quadratic(dim=400, devices=6)
     x0 = np.linspace(-1, 1, 400).astype(dtype)
     grid = Nodes(problem)
@@ -196,7 +197,7 @@ def test_bytes_do_not_grow_with_the_model(shared):
         run(grid, algorithm, fedzo.Seeds(), 4, evaluate_every=4)
         last = [m for _, m in grid.told if m.metadata.message_type == protocol.TRAIN][-3:]
         bytes_of[dim] = [sum(object_sizes(message)) for message in last]
-        lengths = {len(log) for _, t, log, _ in grid.followed() if t > 0}
+        lengths = {len(log) for _, t, log, _ in grid.trained() if t > 0}
         numbers = 8 * 2 * 3
         assert lengths == {4 + 4 + numbers} if shared else {4 + 3 * (4 + numbers)}
     assert max(abs(a - b) for a, b in zip(*bytes_of.values(), strict=True)) < 20
@@ -219,7 +220,7 @@ def test_a_resumed_run_goes_on_from_its_own_round(tmp_path, caplog):
 def test_the_model_is_sent_where_the_log_is_longer():
     grid = Nodes(Quadratic(dim=5, devices=3), away=lambda node, round: node == 3 and round == 1)
     run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3, evaluate_every=3)
-    late = [(t, log, arrays) for node, t, log, arrays in grid.followed() if t > 0]
+    late = [(t, log, arrays) for node, t, log, arrays in grid.trained() if t > 0]
     assert late
     assert all(log is None and arrays for _, log, arrays in late[1:])
 
@@ -235,20 +236,20 @@ def test_another_model_is_found_out_and_replaced(caplog):
     grid = Nodes(Quadratic(dim=400, devices=6))
 
     class Spoiling(fedzo.Seeds):
-        def aggregate(self, t, updates, federation):
-            found = super().aggregate(t, updates, federation)
+        def aggregate(self, t, updates, engine):
+            found = super().aggregate(t, updates, engine)
             if t == 3:
                 spoil(grid.kept(2))
             return found
 
     algorithm = fedzo.FedZO(**ALGORITHM)
-    federation = FlowerFederation(grid, 5, fedzo.Seeds(), SETTINGS)
-    x0 = federation.initial()
+    engine = FlowerEngine(grid, 5, fedzo.Seeds(), SETTINGS)
+    x0 = engine.initial()
     job = Job(algorithm, Spoiling(), RunOptions(rounds=8, seed=5, evaluate_every=8), {})
-    federation.follow(job, x0)
-    result = run_job(job, federation, x0)
-    assert "node 2 comes to another model than the server's: it is sent the model" in caplog.text
-    assert [(n, t) for n, t, _, arrays in grid.followed() if arrays] == [(2, 4)]
+    engine.enable_replay(job, x0)
+    result = run_job(job, engine, x0)
+    assert "node 2 reached another model than the server: it is sent the model" in caplog.text
+    assert [(n, t) for n, t, _, arrays in grid.trained() if arrays] == [(2, 4)]
     assert np.array_equal(held(grid.kept(2))[1], result.last)
 
 
@@ -271,7 +272,7 @@ def test_a_node_keeps_two_runs_at_most():
 def test_the_model_always_if_asked_for():
     grid = Nodes(Quadratic(dim=400, devices=6))
     run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(downlink="model"), 2)
-    assert all(arrays for *_, arrays in grid.followed())
+    assert all(arrays for *_, arrays in grid.trained())
 
 
 def test_nodes_that_draw_other_directions_are_sent_the_model(monkeypatch, caplog):
@@ -282,20 +283,20 @@ def test_nodes_that_draw_other_directions_are_sent_the_model(monkeypatch, caplog
     result = run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3)
     assert result.success
     assert "round 1 has whole updates: the model is sent for it" in caplog.text
-    assert all(arrays for node, t, _, arrays in grid.followed() if node == 1 or t > 0)
+    assert all(arrays for node, t, _, arrays in grid.trained() if node == 1 or t > 0)
 
 
 # --------------------------------------------------------------------------------- what is let in
 
 
-def following(**changes):
+def sync_message(**changes):
     problem = Quadratic(dim=20, devices=3)
     x = problem.initial()
-    course = Course(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, "float64")
+    spec = RunSpec(fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 5, 3, "float64")
     numbers = np.ones((2, 3))
     log = pack_round([Update(0, None, 1, 0, numbers)])
-    aim = Following("abc", 1, checksum(x), 0, log, course.text)
-    return problem, aim._replace(**changes)
+    message = SyncMessage("abc", 1, checksum(x), 0, log, spec.text)
+    return problem, replace(message, **changes)
 
 
 def reply_to(problem, content):
@@ -304,15 +305,15 @@ def reply_to(problem, content):
     return reply.content
 
 
-COURSE = json.loads(following()[1].course)
+SPEC = json.loads(sync_message()[1].spec)
 
 
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
         ({"log": b"abc"}, "malformed"),
-        ({"log": following()[1].log[:-1]}, "malformed"),
-        ({"log": following()[1].log + b"x"}, "malformed"),
+        ({"log": sync_message()[1].log[:-1]}, "malformed"),
+        ({"log": sync_message()[1].log + b"x"}, "malformed"),
         ({"log": b"\xff" * 60}, "malformed"),
         ({"log": bytes(10_000)}, "malformed"),
         ({"round": 10**7, "log": b""}, "malformed"),
@@ -320,25 +321,25 @@ COURSE = json.loads(following()[1].course)
         ({"since": 2}, "malformed"),
         ({"since": -1}, "malformed"),
         ({"run": "../../x"}, "malformed"),
-        ({"course": "[" * 9_999}, "unknown-algorithm"),
-        ({"course": json.dumps({**COURSE, "uplink": {"name": "os:abort"}})}, "unknown-algorithm"),
-        ({"course": json.dumps({**COURSE, "server": {"name": "a:b"}})}, "unknown-algorithm"),
-        ({"course": json.dumps({**COURSE, "seed": -1})}, "unknown-algorithm"),
-        ({"course": json.dumps({**COURSE, "dtype": "object"})}, "unknown-algorithm"),
+        ({"spec": "[" * 9_999}, "unknown-algorithm"),
+        ({"spec": json.dumps({**SPEC, "uplink": {"name": "os:abort"}})}, "unknown-algorithm"),
+        ({"spec": json.dumps({**SPEC, "server": {"name": "a:b"}})}, "unknown-algorithm"),
+        ({"spec": json.dumps({**SPEC, "seed": -1})}, "unknown-algorithm"),
+        ({"spec": json.dumps({**SPEC, "dtype": "object"})}, "unknown-algorithm"),
         ({"state": (np.zeros(3),), "log": b""}, "malformed"),
         ({"state": (np.full(20, np.nan),), "log": b""}, "malformed"),
     ],
 )
-def test_malformed_following(changes, code):
-    problem, told = following(**changes)
+def test_malformed_sync_message(changes, code):
+    problem, told = sync_message(**changes)
     refusal = protocol.read_refusal(reply_to(problem, protocol.task(told, [0], True)))
     assert refusal is not None
     assert refusal.split()[0] == code
 
 
-def test_limits_hold_for_what_is_followed():
-    many = json.dumps({**COURSE, "algorithm": {**COURSE["algorithm"], "local_steps": 10**6}})
-    problem, told = following(course=many)
+def test_limits_hold_for_a_replayed_run():
+    many = json.dumps({**SPEC, "algorithm": {**SPEC["algorithm"], "local_steps": 10**6}})
+    problem, told = sync_message(spec=many)
     assert (
         protocol.read_refusal(reply_to(problem, protocol.task(told, [0], True))).split()[0]
         == "steps"
@@ -346,14 +347,14 @@ def test_limits_hold_for_what_is_followed():
 
 
 def test_a_wrong_checksum_is_told():
-    problem, told = following(check="0" * 16)
-    assert read_behind(reply_to(problem, protocol.task(told, [0], True))).differs
+    problem, told = sync_message(check="0" * 16)
+    assert read_out_of_sync(reply_to(problem, protocol.task(told, [0], True))).differs
 
 
-def test_course_knows_only_what_is_known_here():
-    text = following()[1].course
+def test_spec_knows_only_what_is_known_here():
+    text = sync_message()[1].spec
     with fails("unknown-algorithm", Rejected):
-        Course.read(text, {})
+        RunSpec.read(text, {})
 
 
 def test_rounds_without_anybody():
@@ -380,8 +381,8 @@ def test_log_survives_a_kill_in_the_midst_of_writing(tmp_path):
 
 
 def test_a_server_that_sends_what_it_has_not(caplog):
-    """A record that only looks like a task to follow."""
-    problem, told = following()
+    """A record that only looks like a sync message."""
+    problem, told = sync_message()
     content = protocol.task(told, [0], True)
     content["task"] = ConfigRecord({**content["task"], "run": 7})
     assert protocol.read_refusal(reply_to(problem, content)).split()[0] == "malformed"

@@ -1,0 +1,503 @@
+"""Keep nodes in sync by coefficients, in place of sending them the model.
+
+A node caches the state that the server had before some round: x and the server optimizer's state.
+The server logs the coefficients of each round, a few numbers per device. From them the node replays
+the rounds by the server's own code, and reaches the same state, to the bit. A checksum of x
+verifies it.
+
+A node without such a state, or with another one, replies with its position
+(:func:`out_of_sync`). The server then sends more: the log since the start, if the node has the same
+start, and finally the state itself. With a fixed set of directions (``fixed_directions``), the sums
+along them replace the log of any number of rounds.
+
+:class:`Downlink` is the server's side, :func:`catch_up` the node's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedzo.algorithms.fixed_directions import FixedDirections, SumsState
+from fedzo.core.tasks import LocalSteps, Update
+from fedzo.core.types import Array
+from fedzo.core.updates import UpdateMean, as_sum
+from fedzo.errors import CannotWrite, FedzoError
+from fedzo.flower.errors import Malformed, log
+from fedzo.flower.replay import CachedState, RunSpec
+from fedzo.flower.schema import config, numpy_of, read_fields, write_arrays, write_fields
+from fedzo.runs.store import flatten, unflatten
+
+MOST_DRAWN = 10**11  # numbers that a node may draw to catch up: about two minutes of a core
+MOST_ROUNDS = 10**6  # that a node may replay: a minute, even if no device took part in them
+LOG = "coefficients.log"  # in a run's folder: with the start, it defines the whole run
+
+_FRAME = struct.Struct("<III")  # round, number of bytes, their CRC-32
+
+
+def checksum(x: Array) -> str:
+    """Return sixteen hexadecimal digits that identify a model.
+
+    >>> checksum(np.zeros(2)) == checksum(np.zeros(2)), checksum(np.zeros(2, np.float32))
+    (True, '852de56065bb9698')
+    """
+    total = hashlib.blake2b(str(x.dtype).encode(), digest_size=8)
+    total.update(np.ascontiguousarray(x).data)
+    return total.hexdigest()
+
+
+# ------------------------------------------------------------------------------- rounds as bytes
+
+
+def pack_round(updates: Sequence[Update]) -> bytes:
+    """Return the updates of a round: devices, weights unless all are one, and coefficients.
+
+    >>> numbers = np.array([[0.5, -1.0]], np.float32)
+    >>> packed = pack_round([Update(3, None, 1, 0, numbers), Update(7, None, 1, 0, 2 * numbers)])
+    >>> len(packed)
+    28
+    >>> [again] = unpack_rounds(packed, 1, (1, 2), np.dtype(np.float32))
+    >>> [(update.device, update.coefficients.tolist()) for update in again]
+    [(3, [[0.5, -1.0]]), (7, [[1.0, -2.0]])]
+    """
+    weighted = any(update.weight != 1 for update in updates)
+    head = np.array([len(updates) << 1 | weighted, *(u.device for u in updates)], "<u4")
+    weights = np.array([u.weight for u in updates] if weighted else [], "<f8")
+    numbers = (little_endian(np.asarray(u.coefficients)) for u in updates)
+    return b"".join((head.tobytes(), weights.tobytes(), *numbers))
+
+
+def unpack_rounds(
+    content: bytes, count: int, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> list[list[Update]]:
+    """Return the updates of ``count`` rounds, with coefficients of this shape and type."""
+    stream = io.BytesIO(content)
+
+    def read(kind: Any, count: int) -> Array:
+        size = np.dtype(kind).itemsize * count
+        if size > len(content) - stream.tell():
+            raise Malformed("the log is cut off")
+        return np.frombuffer(stream.read(size), kind)
+
+    rounds = []
+    for _ in range(count):
+        number, weighted = divmod(int(read("<u4", 1)[0]), 2)
+        devices = read("<u4", number).tolist()
+        weights = read("<f8", number).tolist() if weighted else [1.0] * number
+        numbers = read(dtype.newbyteorder("<"), number * shape[0] * shape[1]).astype(dtype)
+        if not (np.isfinite(numbers).all() and all(0 < w < 1e300 for w in weights)):
+            raise Malformed("the log has numbers that are not finite")
+        each = zip(devices, weights, numbers.reshape(number, *shape), strict=True)
+        rounds.append([Update(device, np.empty(0, dtype), w, 0, own) for device, w, own in each])
+    if left := len(content) - stream.tell():
+        raise Malformed(f"the log has {left} bytes too many")
+    return rounds
+
+
+def little_endian(array: Array) -> bytes:
+    """Return the bytes of an array, in the order in which they are sent."""
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+# -------------------------------------------------------------------------------------- messages
+
+
+@dataclass(frozen=True)
+class _SyncFields:
+    run: str
+    round: int
+    check: str
+    since: int
+    log: bytes = b""
+    spec: str = ""
+    sums: bytes = b""
+
+
+@dataclass(frozen=True)
+class SyncMessage(_SyncFields):
+    """What a node needs to reach the model of a round.
+
+    Attributes
+    ----------
+    run : str
+        The run's name, by which a node finds its cached state.
+    round : int
+        The round before which the model is wanted.
+    check : str
+        The checksum of that model.
+    since : int
+        The first round of the log.
+    log : bytes
+        The updates of the rounds since then: see :func:`pack_round`.
+    spec : str
+        The text of the run's spec; empty if the node has it.
+    sums : bytes
+        In place of a log: the sums of all rounds along each of a run's fixed directions.
+    state : tuple of arrays
+        In place of a log: the state itself.
+    """
+
+    state: tuple[Array, ...] = ()
+
+    @property
+    def plain(self) -> ConfigRecord:
+        """All fields but the arrays and those that are empty."""
+        return write_fields(replace(self, state=()))
+
+    @property
+    def arrays(self) -> ArrayRecord | None:
+        """The arrays as a record, if there are any."""
+        named = {str(i): array for i, array in enumerate(self.state)}
+        return write_arrays(named) if named else None
+
+    @classmethod
+    def read(cls, plain: dict[str, Any], arrays: ArrayRecord | None) -> SyncMessage | None:
+        """Return the message of these fields; None if they are those of another message."""
+        if "run" not in plain:
+            return None
+        fields, found = read_fields(_SyncFields, plain), dict(arrays or {})
+        if not 0 <= fields.since <= fields.round < 1 << 26:
+            raise Malformed("the log has no valid range of rounds", "since")
+        if not (fields.run.isalnum() and len(fields.run) <= 40):
+            raise Malformed("the run has no valid name", "run")
+        state = tuple(numpy_of(found, str(i)) for i in range(len(found)))
+        return cls(**vars(fields), state=state)
+
+
+@dataclass(frozen=True)
+class NodePosition:
+    """The position of a node that cannot reach the model by the message that it received."""
+
+    round: int  # of its cached state, -1 if there is none
+    start: str  # the checksum of its start
+    differs: bool  # it replayed the rounds and reached another model
+
+
+def out_of_sync(position: NodePosition) -> RecordDict:
+    """Return the reply of a node that cannot reach the model.
+
+    >>> read_out_of_sync(out_of_sync(NodePosition(7, "0f", True)))
+    NodePosition(round=7, start='0f', differs=True)
+    >>> read_out_of_sync(RecordDict())
+    """
+    return RecordDict({"position": write_fields(position)})
+
+
+def read_out_of_sync(content: RecordDict) -> NodePosition | None:
+    """Return the position of a node that is out of sync; None for other replies."""
+    if "position" not in content.config_records:
+        return None
+    return read_fields(NodePosition, config(content, "position"))
+
+
+# ------------------------------------------------------------------------------- the node's side
+
+
+class OutOfSync(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """A message does not lead to the model from a node's position."""
+
+    def __init__(self, position: NodePosition) -> None:
+        super().__init__(f"the message does not lead to the model from round {position.round}")
+        self.position = position
+
+
+class SyncedState(NamedTuple):
+    """A state that a node has reached."""
+
+    spec: RunSpec
+    text: str  # of the spec, as it was received
+    round: int
+    state: Any
+    moved: bool  # whether it differs from the cached one
+
+    @property
+    def x(self) -> Array:
+        """The model."""
+        return self.spec.algorithm.model(self.state)
+
+
+def catch_up(
+    message: SyncMessage,
+    cached: CachedState | None,
+    start: Callable[[], Array],
+    known: Mapping[str, Any],
+    check: Callable[[RunSpec, Array], None],
+) -> SyncedState:
+    """Return the state before the round of a message, or raise :class:`OutOfSync`.
+
+    ``start()`` returns the node's start, and ``known`` are the algorithms that the node allows.
+    ``check`` is called with the spec first, and raises to reject it.
+    """
+    x, text = start(), message.spec or ("" if cached is None else cached.spec)
+    position = NodePosition(-1 if cached is None else cached.round, checksum(x), differs=False)
+    if not text:
+        raise OutOfSync(position)
+    spec = RunSpec.read(text, known)
+    x = x.astype(spec.dtype, copy=False)
+    position = replace(position, start=checksum(x))
+    check(spec, x)
+    if drawn_by_sums(spec, x) > 2 * MOST_DRAWN:
+        raise Malformed("the run's fixed directions would take too long to draw")
+    like, moved = spec.start(x), True
+    here = cached if cached is not None and cached.spec == text else None
+    if message.state:
+        state = _filled(like, message.state)
+    elif message.sums:
+        before = like if here is None else _filled(like, here.arrays)
+        state = _from_sums(message, spec, before)
+    elif here is not None and message.since <= here.round <= message.round:
+        rounds = _rounds(message, spec, x)[here.round - message.since :]
+        state, moved = spec.replay(_filled(like, here.arrays), here.round, rounds), bool(rounds)
+    elif message.since == 0:
+        state = spec.replay(like, 0, _rounds(message, spec, x))
+    else:
+        raise OutOfSync(position)
+    if checksum(spec.algorithm.model(state)) != message.check:
+        raise OutOfSync(replace(position, differs=True))
+    return SyncedState(spec, text, message.round, state, moved)
+
+
+def _rounds(message: SyncMessage, spec: RunSpec, x: Array) -> list[list[Update]]:
+    algorithm: Any = spec.algorithm
+    count = message.round - message.since
+    if count > MOST_ROUNDS:
+        raise Malformed("the log has too many rounds to replay")
+    if len(message.log) > x.nbytes + 8 * count:
+        raise Malformed("the log is longer than the model")
+    rounds = unpack_rounds(message.log, count, algorithm.coefficients_shape, x.dtype)
+    if len(message.log) // x.itemsize * x.size > 2 * MOST_DRAWN:
+        raise Malformed("the log would take too long to replay")
+    return rounds
+
+
+def _from_sums(message: SyncMessage, spec: RunSpec, start: Any) -> Any:
+    """Return the state of a message's sums, which must be along the run's fixed directions."""
+    algorithm = spec.composed(start.x)
+    if not isinstance(algorithm, FixedDirections) or len(message.sums) != start.sums.nbytes:
+        raise Malformed("the sums are not those of the run's directions")
+    dtype = start.sums.dtype
+    found = np.frombuffer(message.sums, dtype.newbyteorder("<")).astype(dtype)
+    if not np.isfinite(found).all():
+        raise Malformed("the sums are not finite")
+    return algorithm.from_sums(start, found.reshape(start.sums.shape), spec.seed)
+
+
+def drawn_by_sums(spec: RunSpec, x: Array) -> int:
+    """Return the largest number of draws to make a model from sums along fixed directions."""
+    return (spec.algorithm.fixed_directions or 0) * x.size
+
+
+def _filled(like: Any, arrays: Sequence[Array]) -> Any:
+    """Return a state of these arrays, which must have the shapes and types of ``like``."""
+    for own, given in zip(flatten(like), arrays, strict=True):
+        if own.shape != given.shape or own.dtype != given.dtype or not np.isfinite(given).all():
+            raise Malformed("the state is not of this run")
+    return unflatten(like, arrays)
+
+
+# ----------------------------------------------------------------------------- the server's side
+
+
+class Log:
+    """The coefficients of each round, in memory and optionally in a file.
+
+    Parameters
+    ----------
+    file : Path, optional
+        The file, to which each round is appended.
+    resume : bool
+        Begin with the rounds of the file, except a last one that a kill has cut off.
+    most : int, optional
+        The number of rounds to keep, the latest ones; all by default.
+
+    Examples
+    --------
+    >>> log = Log()
+    >>> log.append(0, b"abc"), log.append(1, b"de")
+    (None, None)
+    >>> log.since(0, 2), log.since(1, 2), log.since(1, 1), log.since(1, 3)
+    (b'abcde', b'de', b'', None)
+    """
+
+    def __init__(
+        self, file: Path | None = None, resume: bool = False, most: int | None = None
+    ) -> None:
+        self._file, self._most, self._rounds = file, most, dict[int, bytes]()
+        if file is not None and resume and file.exists():
+            self._read(file.read_bytes())
+
+    def append(self, t: int, packed: bytes | None) -> None:
+        """Add round t, the last one so far; None if coefficients do not define its updates."""
+        first = 0 if self._most is None else t + 1 - self._most
+        kept = {s: own for s, own in self._rounds.items() if first <= s < t}
+        if len(kept) < len(self._rounds):  # too many, or t is repeated after a resume
+            self._rounds = kept
+            self._write(b"".join(_frame(s, own) for s, own in self._rounds.items()), "wb")
+        if packed is not None:
+            self._rounds[t] = packed
+            self._write(_frame(t, packed), "ab")
+
+    def since(self, first: int, last: int) -> bytes | None:
+        """Return the rounds from ``first`` to before ``last``; None if one is missing."""
+        if any(t not in self._rounds for t in range(first, last)):
+            return None
+        return b"".join(self._rounds[t] for t in range(first, last))
+
+    def _read(self, content: bytes) -> None:
+        at = 0
+        while at + _FRAME.size <= len(content):
+            t, size, right = _FRAME.unpack_from(content, at)
+            own = content[at + _FRAME.size : at + _FRAME.size + size]
+            if zlib.crc32(own) != right:
+                break
+            self._rounds[t] = own
+            at += _FRAME.size + size
+
+    def _write(self, content: bytes, mode: str) -> None:
+        if self._file is None:
+            return
+        try:
+            with self._file.open(mode) as file:
+                file.write(content)
+        except OSError as error:
+            raise CannotWrite(self._file, error) from error
+
+
+def _frame(t: int, packed: bytes) -> bytes:
+    return _FRAME.pack(t, len(packed), zlib.crc32(packed)) + packed
+
+
+class Downlink:
+    """Sends each node the shortest message by which it reaches the model.
+
+    That is the log since the node's last known round. A node without a known round first replies
+    with its position (:func:`out_of_sync`). Then it receives the log since that round, or that of
+    the whole run if it has the run's start.
+
+    The state itself is sent to a node that reached another model, and if the log is longer than the
+    model or would take too long to replay. In a run along fixed directions the sums replace all but
+    a short log, and only the last round is kept.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        The run.
+    x0 : array
+        The start.
+    log : Log
+        The rounds so far.
+    first : int
+        The next round, after a resume.
+    """
+
+    def __init__(self, spec: RunSpec, x0: Array, log: Log, first: int = 0) -> None:
+        self.spec, self._log, self._start = spec, log, checksum(x0)
+        self.run = hashlib.sha256((spec.text + self._start).encode()).hexdigest()[:12]
+        self._bare = len(flatten(spec.start(x0))) == 1  # the state is the model alone
+        self._synced: dict[int, int] = {}  # the round that each node has reached
+        self._next: dict[int, SyncMessage | None] = {}  # messages to nodes that are out of sync
+        self._has_model: set[int] = set()  # nodes that were sent the state
+        self._round, self._check = first, ""  # the target of all nodes
+        self._x: Array | None = None
+        self._state: tuple[Array, ...] = ()
+        self._sums: Array | None = None  # along fixed directions, before the round
+        self._sums_after: Array | None = None
+
+    def set_target(self, x: Array, task: LocalSteps | None = None) -> None:
+        """Set the model that nodes must reach: that of a task, or the one after the last round."""
+        if task is not None:
+            self._round, self._state = task.round, flatten(task.state)
+            self._sums = task.state.sums if isinstance(task.state, SumsState) else None
+        else:
+            if self._x is not None and x is not self._x:
+                self._round, self._sums = self._round + 1, self._sums_after
+            self._state = (x,) if self._bare else ()
+        if x is not self._x:
+            self._x, self._check = x, checksum(x)
+        self._next.clear()
+        self._has_model.clear()
+
+    def record(self, task: LocalSteps, updates: Sequence[Update]) -> None:
+        """Log the updates of a round."""
+        known = all(update.coefficients is not None for update in updates)
+        if not known:
+            log.warning("round %d has whole updates: the model is sent for it", task.round + 1)
+        logged = self.spec.uplink.compress(list(updates), task) if known else None
+        self._log.append(task.round, None if logged is None else pack_round(logged))
+        self._sums_after = None
+        if self._sums is not None and logged is not None:
+            mean = UpdateMean(task.x.size)
+            for update in logged:
+                mean.add(task.rebuilt(update), update.weight)
+            added = as_sum(mean.value()).table(self._sums.shape)
+            self._sums_after = (self._sums + added).astype(self._sums.dtype)
+
+    def message_to(self, node: int) -> SyncMessage | None:
+        """Return the message by which a node reaches the model; None if it needs the model itself.
+
+        That is so if the server does not have the state: in an evaluation with a server optimizer
+        that has a state.
+        """
+        if node not in self._next:
+            since = self._synced.get(node)
+            if since is None:
+                return self._message(spec=self.spec.text)
+            message = self._shortest(since)
+            if message is not None:
+                return message
+            self._send_state(node)
+        return self._next[node]
+
+    def mark_synced(self, node: int) -> None:
+        """Note that a node has reached the model."""
+        if self._next.get(node, True):
+            self._synced[node] = self._round
+
+    def mark_out_of_sync(self, node: int, position: NodePosition) -> bool:
+        """Note that a node could not reach the model; return whether to ask it again."""
+        self._synced.pop(node, None)
+        if node in self._has_model:
+            log.warning("node %d rejects the model that it was sent", node)
+            return False
+        if node not in self._next and not position.differs:
+            message = self._shortest(position.round) if 0 <= position.round <= self._round else None
+            if message is None and position.start == self._start:
+                message = self._shortest(0, self.spec.text)
+            if message is not None:
+                self._next[node] = message
+                return True
+        why = "reached another model than the server" if position.differs else "is out of sync"
+        log.warning("node %d %s: it is sent the model", node, why)
+        self._send_state(node)
+        return True
+
+    def _message(self, since: int | None = None, **fields: Any) -> SyncMessage:
+        since = self._round if since is None else since
+        return SyncMessage(self.run, self._round, self._check, since, **fields)
+
+    def _send_state(self, node: int) -> None:
+        self._has_model.add(node)
+        whole = self._message(spec=self.spec.text, state=self._state)
+        self._next[node] = whole if self._state else None
+
+    def _shortest(self, since: int, spec: str = "") -> SyncMessage | None:
+        """Return the message from a round to the model, unless the state is shorter."""
+        assert self._x is not None
+        log = self._log.since(since, self._round)
+        if log is not None and self._round - since <= MOST_ROUNDS:
+            drawn = len(log) // self._x.itemsize * self._x.size
+            most = self._x.nbytes if self._sums is None else self._sums.nbytes
+            if len(log) <= most and drawn <= MOST_DRAWN:
+                return self._message(since, log=log, spec=spec)
+        if self._sums is None:
+            return None
+        return self._message(spec=spec, sums=little_endian(self._sums))
