@@ -17,10 +17,9 @@ from fedzo.core.types import Array
 from fedzo.errors import (
     InvalidValue,
     UsageError,
+    check_choice,
     check_counts,
     check_memory,
-    nearest,
-    one_of,
     require,
 )
 from fedzo.uplinks.base import Ideal, RunSetting, UplinkInfo
@@ -214,9 +213,7 @@ def check_participants(wanted: int | None, setting: RunSetting) -> None:
 
 def check_weighting(weighting: str, setting: RunSetting | None = None) -> None:
     """Raise unless updates can be weighted in this way, for this problem."""
-    if weighting not in WEIGHTINGS:
-        allowed = one_of(WEIGHTINGS) + nearest(weighting, WEIGHTINGS)
-        raise InvalidValue("weighting", weighting, allowed)
+    check_choice("weighting", weighting, WEIGHTINGS)
     if setting is not None and weighting == "size" and not setting.provides(HasSizes):
         raise InvalidValue("weighting", "size", "'uniform': the problem gives no device sizes")
 

@@ -11,7 +11,7 @@ from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, check_positive, nearest, one_of
+from fedzo.errors import check_choice, check_positive
 from fedzo.uplinks.base import RunSetting
 
 NORMALISATIONS = ("mean", "sum")
@@ -89,9 +89,7 @@ class ZoneS(ZerothOrder):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "penalty")
-        if self.normalisation not in NORMALISATIONS:
-            allowed = one_of(NORMALISATIONS) + nearest(self.normalisation, NORMALISATIONS)
-            raise InvalidValue("normalisation", self.normalisation, allowed)
+        check_choice("normalisation", self.normalisation, NORMALISATIONS)
 
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""

@@ -42,7 +42,7 @@ from fedzo.core.random import (
     with_high,
 )
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
+from fedzo.errors import check_choice, check_count, require
 
 
 class DirectionBuffer:
@@ -86,8 +86,7 @@ class DirectionBuffer:
 
 def check_directions(kind: str, count: int, dim: int | None = None) -> None:
     """Raise unless ``count`` directions of this kind exist in ``dim`` dimensions."""
-    if kind not in KINDS:
-        raise InvalidValue("direction_kind", kind, one_of(KINDS) + nearest(kind, KINDS))
+    check_choice("direction_kind", kind, KINDS)
     check_count("directions", count)
     if dim is not None and kind in WITHOUT_REPLACEMENT:
         allowed = f"at most the problem's dimension, {dim}, for {kind} directions"

@@ -43,13 +43,11 @@ from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, scales
 from fedzo.errors import (
     BudgetSpent,
-    InvalidValue,
     NonFinite,
     UsageError,
+    check_choice,
     check_count,
     check_positive,
-    nearest,
-    one_of,
     require,
 )
 
@@ -98,9 +96,7 @@ class Estimator:
     def __post_init__(self) -> None:
         check_positive(self, "smoothing")
         check_directions(self.kind, self.directions)
-        if self.difference not in DIFFERENCES:
-            allowed = one_of(DIFFERENCES) + nearest(self.difference, DIFFERENCES)
-            raise InvalidValue("difference", self.difference, allowed)
+        check_choice("difference", self.difference, DIFFERENCES)
         if self.fixed is not None:
             check_count("fixed_directions", self.fixed)
             allowed = f"a multiple of directions, {self.directions}"

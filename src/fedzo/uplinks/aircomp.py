@@ -28,7 +28,7 @@ import numpy as np
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Replies
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, check_positive, nearest, one_of, require
+from fedzo.errors import InvalidValue, check_choice, check_positive, require
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
 
 CHANNELS = ("rayleigh", "rician", "fixed")
@@ -103,9 +103,7 @@ class AirComp(Uplink):
             require(self.channel == "rician", "rician_factor", self.rician_factor, allowed)
         require(0 <= self.csi_error < math.inf, "csi_error", self.csi_error, "a number >= 0")
         for key, known in (("channel", CHANNELS), ("noise", NOISES)):
-            value = getattr(self, key)
-            if value not in known:
-                raise InvalidValue(key, value, one_of(known) + nearest(value, known))
+            check_choice(key, getattr(self, key), known)
         if self.noise == "real" and self.packing:
             raise InvalidValue("noise", "real", "'complex' with packing, which uses both parts")
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, UsageError, nearest, one_of, require
+from fedzo.errors import UsageError, check_choice, require
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
 from fedzo.uplinks.seeds import of_all
 
@@ -73,8 +73,7 @@ class Robust(Uplink):
     clip: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise InvalidValue("rule", self.rule, one_of(RULES) + nearest(self.rule, RULES))
+        check_choice("rule", self.rule, RULES)
         require(0 <= self.trim < 0.5, "trim", self.trim, "a number in [0, 0.5)")
         require(1 <= self.clip < np.inf, "clip", self.clip, "a number >= 1")
 

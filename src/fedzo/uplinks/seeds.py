@@ -21,7 +21,7 @@ import numpy as np
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, UpdateMean, as_sum
-from fedzo.errors import InvalidValue, UsageError, nearest, one_of
+from fedzo.errors import UsageError, check_choice
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_values
 
 DOWNLINKS = ("log", "model")
@@ -69,9 +69,7 @@ class Seeds(Uplink):
     wants_coefficients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.downlink not in DOWNLINKS:
-            allowed = one_of(DOWNLINKS) + nearest(self.downlink, DOWNLINKS)
-            raise InvalidValue("downlink", self.downlink, allowed)
+        check_choice("downlink", self.downlink, DOWNLINKS)
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and the cost of sending it."""
