@@ -141,12 +141,7 @@ def cpu_seconds(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-PARTS = {
-    "messages": messages,
-    "bytes": count_bytes,
-    "rebuild": rebuild,
-    "processes": processes,
-}
+PARTS = {"messages": messages, "bytes": count_bytes, "rebuild": rebuild, "processes": processes}
 
 
 def main() -> None:

@@ -61,10 +61,7 @@ def main() -> None:
     with federation:
         for _ in range(repeats):
             turn = []
-            for step, normals in (
-                (plain_step, random.normals_kernel),
-                (fused_step, fused_normals),
-            ):
+            for step, normals in ((plain_step, random.normals_kernel), (fused_step, fused_normals)):
                 softmax._step = step
                 turn.append((seconds(action), seconds(lambda: normals(rows, squares, address))))  # noqa: B023
             rounds.append(turn[0][0] / turn[1][0])

@@ -165,9 +165,7 @@ class Mixer(nn.Module):
     def __init__(self, width: int = 64) -> None:
         super().__init__()
         self.patches = nn.Sequential(
-            Scale(),
-            convolution(3, 32, size=3, stride=2),
-            convolution(32, width, size=3, stride=2),
+            Scale(), convolution(3, 32, size=3, stride=2), convolution(32, width, size=3, stride=2)
         )
         self.blocks = nn.Sequential(Mixing(64, width), Mixing(64, width))
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, 10)

@@ -127,10 +127,7 @@ def test_lbfgs_finds_the_minimum_of_devices_that_differ(devices):
     scales = 10.0 ** np.linspace(0, 4, 5)
     centres = np.random.default_rng(1).normal(size=(devices, 5))
     context, reason = finish(
-        fedzo.LBFGS(),
-        lambda x, i: float(scales @ (x - centres[i]) ** 2),
-        np.zeros(5),
-        devices,
+        fedzo.LBFGS(), lambda x, i: float(scales @ (x - centres[i]) ** 2), np.zeros(5), devices
     )
     assert reason == "no step improves on x any more"
     assert context.x == pytest.approx(centres.mean(axis=0), abs=1e-4)
@@ -206,11 +203,7 @@ def test_resumed_is_the_same_as_at_once(name, tmp_path):
 def test_noise_is_measured_and_the_start_is_not_lost_to_luck():
     noise = np.random.default_rng(3)
     context, _ = finish(
-        fedzo.Adaptive(),
-        lambda x, i: float(x @ x) + noise.normal(),
-        np.full(4, 3.0),
-        2,
-        left=3000,
+        fedzo.Adaptive(), lambda x, i: float(x @ x) + noise.normal(), np.full(4, 3.0), 2, left=3000
     )
     # Of 8 repeats a standard deviation is within a factor 2 with probability 0.99.
     assert 0.5 < context.noise * np.sqrt(2) < 2

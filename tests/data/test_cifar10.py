@@ -92,16 +92,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     ),
     "a label of a pickle": (
         lambda folder: write(
-            folder,
-            pickles() | {"test_batch": pickled_batch([0] * 6, IMAGES[-1].reshape(-1, 3072))},
+            folder, pickles() | {"test_batch": pickled_batch([0] * 6, IMAGES[-1].reshape(-1, 3072))}
         ),
         "data-damaged",
         "test_batch.bin",
     ),
     "too few labels": (
         lambda folder: write(
-            folder,
-            pickles() | {"test_batch": pickled_batch([0] * 5, IMAGES[-1].reshape(-1, 3072))},
+            folder, pickles() | {"test_batch": pickled_batch([0] * 5, IMAGES[-1].reshape(-1, 3072))}
         ),
         "data-damaged",
         "test_batch",

@@ -175,10 +175,7 @@ WRONG: dict[str, tuple[Members, str]] = {
         {"data_batch_1.png": pngs()["data_batch_1.png"][:6_000]},
         "data_batch_1.png: damaged: ",
     ),
-    "what is no PNG": (
-        {"data_batch_1.png": b"\x89PNG"},
-        "data_batch_1.png: damaged: ",
-    ),
+    "what is no PNG": ({"data_batch_1.png": b"\x89PNG"}, "data_batch_1.png: damaged: "),
     "a PNG of too few images": (
         {"data_batch_1.png": png(ROW[:3])},
         "data_batch_1.png: damaged: expected RGB, 1,024 x 4, got RGB, 1,024 x 3",
@@ -187,14 +184,8 @@ WRONG: dict[str, tuple[Members, str]] = {
         {"test_batch.png": png(np.zeros((6, 1024), np.uint8))},
         "test_batch.png: damaged: expected RGB, 1,024 x 6, got L, 1,024 x 6",
     ),
-    "labels that are none": (
-        {"test_lables.json": b"[1, 2"},
-        "labels: ",
-    ),
-    "too few labels": (
-        {"train_lables.json": b"[1, 2]"},
-        "labels: damaged: expected a list of 20",
-    ),
+    "labels that are none": ({"test_lables.json": b"[1, 2"}, "labels: "),
+    "too few labels": ({"train_lables.json": b"[1, 2]"}, "labels: damaged: expected a list of 20"),
     "a label that is too large": (
         {"test_lables.json": b"[1, 2, 3, 4, 5, 256]"},
         "test_batch.png: damaged: ",

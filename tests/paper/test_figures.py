@@ -103,10 +103,7 @@ CASES = {
     ),
     ("fig2", "ZONE-S above H = 5"): (
         by({ZONE_S: {"success": 0.7, "rate": 0.5}}),
-        [
-            by({ZONE_S: {"success": 0.3, "rate": 0.5}}),
-            by({ZONE_S: {"success": 0.7, "rate": 2.0}}),
-        ],
+        [by({ZONE_S: {"success": 0.3, "rate": 0.5}}), by({ZONE_S: {"success": 0.7, "rate": 2.0}})],
     ),
     ("fig2", "ZONE-S distorts"): (
         by({ZONE_S: {"distortion": 2.0}}),

@@ -83,11 +83,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
 def started(*arguments, **options):
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, *arguments],
-        env=environment,
-        text=True,
-        bufsize=1,
-        **options,
+        [sys.executable, *arguments], env=environment, text=True, bufsize=1, **options
     )
 
 

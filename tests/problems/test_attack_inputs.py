@@ -86,10 +86,7 @@ def test_one_label_may_stand_for_all():
         ({"model_options": {"outputs": "x"}}, "model_options.outputs"),
         ({"max_queries": 0}, "max_queries"),
         ({"model_options": {"max_queries": 0}}, "model_options.max_queries"),
-        (
-            {"max_queries": 600, "model_options": {"max_queries": 700}},
-            "max_queries",
-        ),
+        ({"max_queries": 600, "model_options": {"max_queries": 700}}, "max_queries"),
         ({"max_queries": 499}, "max_queries"),
         ({"model": "http://h"}, "model"),
     ],

@@ -205,11 +205,7 @@ def test_what_cannot_be_batched_is_said():
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"frozen_memory": -1},
-        {"batched_memory": 10, "in_place": True},
-    ],
+    "settings", [{"frozen_memory": -1}, {"batched_memory": 10, "in_place": True}]
 )
 def test_impossible_settings_are_refused(settings):
     with rejects(next(iter(settings))):

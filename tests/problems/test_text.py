@@ -189,14 +189,7 @@ def test_the_start_is_the_mean_loss_of_the_prompted_model(folder, reviews):
     assert np.average(f, weights=sizes) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"train_samples": 21},
-        {"read": -1},
-        {"longest": 0},
-    ],
-)
+@pytest.mark.parametrize("changes", [{"train_samples": 21}, {"read": -1}, {"longest": 0}])
 def test_impossible_settings_are_refused(folder, reviews, changes):
     with rejects(*changes):
         small(folder, **changes)

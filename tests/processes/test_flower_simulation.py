@@ -31,9 +31,7 @@ def fedzo_run(*arguments):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [["uplink.name=seeds"], ["algorithm.learning_rate=auto"]],
-    ids=["seeds", "auto"],
+    "changes", [["uplink.name=seeds"], ["algorithm.learning_rate=auto"]], ids=["seeds", "auto"]
 )
 def test_simulation_is_the_same_run(tmp_path, changes):
     overrides = ["run.rounds=10", "flower.nodes=3", *changes]

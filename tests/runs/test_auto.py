@@ -356,10 +356,7 @@ def test_any_other_word_is_refused():
 
 
 def test_who_cannot_choose_says_so():
-    with (
-        LocalEngine(Quadratic(dim=6, devices=4), seed=0) as federation,
-        pytest.raises(UsageError),
-    ):
+    with LocalEngine(Quadratic(dim=6, devices=4), seed=0) as federation, pytest.raises(UsageError):
         begin(AUTO, START, federation, fedzo.Ideal())
     with fails("auto-without-run"):
         report(AUTO, Constants(L=1.0, gap=1.0, sigma_g=1.0), devices=4, dim=6, rounds=10)

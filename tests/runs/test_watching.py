@@ -14,11 +14,7 @@ from fedzo.runs import RunFolder
 def test_callback_sees_every_round(problems):
     seen = []
     result = minimize(
-        problems["quadratic"],
-        algorithm=SMALL,
-        rounds=7,
-        evaluate_every=3,
-        callback=seen.append,
+        problems["quadratic"], algorithm=SMALL, rounds=7, evaluate_every=3, callback=seen.append
     )
     assert [p.round for p in seen] == list(range(8))
     assert {p.rounds for p in seen} == {7}

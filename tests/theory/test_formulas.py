@@ -250,8 +250,7 @@ def test_constants_that_cannot_be_parsed(text, code):
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
-    [("L=0, gap=2", "L"), ("L=1, gap=2, c_g=0.5", "c_g"), ("L=1, gap=nan", "gap")],
+    ("text", "key"), [("L=0, gap=2", "L"), ("L=1, gap=2, c_g=0.5", "c_g"), ("L=1, gap=nan", "gap")]
 )
 def test_impossible_constants(text, key):
     with rejects(key):

@@ -1,7 +1,5 @@
 r"""FedZO with a learning rate that adapts during the run: ``learning_rate = "auto"``."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple

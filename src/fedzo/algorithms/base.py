@@ -14,14 +14,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
 from fedzo.core.types import Array
-from fedzo.errors import (
-    InvalidValue,
-    UsageError,
-    check_choice,
-    check_counts,
-    check_memory,
-    require,
-)
+from fedzo.errors import InvalidValue, UsageError, check_choice, check_counts, check_memory, require
 from fedzo.uplinks.base import Ideal, RunSetting, UplinkInfo
 
 

@@ -1,7 +1,5 @@
 """Rounds in which candidate points are compared before the first step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedzo.algorithms.base import Algorithm, Round, RoundInfo

@@ -1,7 +1,5 @@
 """Variants of FedZO as wrappers: which of them a run needs, and what is inside."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedzo.algorithms.adaptive_rate import AdaptiveRate

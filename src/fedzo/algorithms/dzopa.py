@@ -1,7 +1,5 @@
 r"""DZOPA: Yi et al. 2021, the decentralised baseline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

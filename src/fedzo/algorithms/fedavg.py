@@ -1,7 +1,5 @@
 r"""FedAvg: McMahan et al. 2017, the first-order baseline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 r"""FedZO: Algorithm 1 of Fang et al. 2022."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 

@@ -6,8 +6,6 @@ adds up the coefficients of each direction, and the model is
 .. math:: a^{t+1} = a^t + \Delta a^t, \qquad x^{t+1} = x^0 + \sum_{j=1}^{K} a_j^{t+1} g_j.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Algorithm 1 as plain as a textbook: NumPy, one loop per line of the paper, no engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

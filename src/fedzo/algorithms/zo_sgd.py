@@ -1,7 +1,5 @@
 r"""ZO-SGD: Ghadimi & Lan 2013, the centralised baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

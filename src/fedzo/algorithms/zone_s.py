@@ -1,7 +1,5 @@
 r"""ZONE-S: Hajinezhad, Hong & Garcia 2019, the primal-dual baseline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

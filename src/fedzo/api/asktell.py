@@ -6,8 +6,6 @@ nothing is missing. The result is that of :func:`fedzo.minimize`, to the bit. Al
 hold is how the run was set up and the values, in order.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """``fedzo.scipy_method``: fedzo as a method of ``scipy.optimize.minimize``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """``fedzo.tune``: good hyper-parameters for a federation, without moving its data."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

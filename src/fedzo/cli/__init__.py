@@ -4,8 +4,6 @@
 This room may import every other room, and no room imports it.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import io

@@ -1,7 +1,5 @@
 """``fedzo bench``: measure this machine."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

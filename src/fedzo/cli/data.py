@@ -1,7 +1,5 @@
 """``fedzo data``: list, fetch or show data."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

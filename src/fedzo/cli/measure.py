@@ -4,8 +4,6 @@ Times are medians over repeats. Actions that are compared alternate in one proce
 load on the machine affects all of them.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """``fedzo node``: start a node of a federation."""
 
-from __future__ import annotations
-
 import argparse
 from importlib.util import find_spec
 from typing import Any

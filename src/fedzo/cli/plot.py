@@ -1,7 +1,5 @@
 """``fedzo plot``: draw the curves of runs."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

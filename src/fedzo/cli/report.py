@@ -1,7 +1,5 @@
 """``fedzo report``: write one page about a reproduction, or about runs."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

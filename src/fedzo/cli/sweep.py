@@ -1,7 +1,5 @@
 """``fedzo sweep``: a configuration with every combination of some settings."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from pathlib import Path

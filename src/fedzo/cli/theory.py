@@ -1,7 +1,5 @@
 """``fedzo theory``: apply the theorems to a configuration."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

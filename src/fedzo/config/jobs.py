@@ -3,8 +3,6 @@
 Finished runs are not run again, and interrupted ones resume from their checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing

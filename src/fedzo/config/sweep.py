@@ -4,8 +4,6 @@ Runs go side by side in worker processes and keep their run folders. An interrup
 where it stopped, and a sweep with more values or seeds reuses the runs that exist.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -6,8 +6,6 @@ every device of the group waits or has finished, their queries are answered in o
 order. Which queries are joined depends on that order only, not on the threads.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait

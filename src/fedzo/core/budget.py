@@ -1,7 +1,5 @@
 """Counting queries where they are answered, and stopping at a limit to the query."""
 
-from __future__ import annotations
-
 import threading
 
 from fedzo.errors import BudgetSpent, check_count

@@ -9,8 +9,6 @@ each of them whether it passes, transforms or hides it: see
 :class:`fedzo.core.wrappers.ObjectiveWrapper`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache

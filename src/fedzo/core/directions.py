@@ -22,8 +22,6 @@ The last two are drawn without replacement, so an estimate over b2 = d of them h
 variance from the directions at all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

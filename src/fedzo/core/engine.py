@@ -4,8 +4,6 @@ An algorithm yields tasks and reads the replies as a stream in device order. It 
 workers there were, or where. :func:`drive` connects the two.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque
@@ -13,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property, lru_cache
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -70,12 +67,7 @@ class Engine(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def provides(self, kind: type[Any]) -> bool:
         """Return whether the devices' problem has a capability."""
@@ -169,12 +161,7 @@ class LocalEngine:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None

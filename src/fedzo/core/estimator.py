@@ -23,8 +23,6 @@ they have the model's precision: of a float32 model at 1000, a step of 1e-5 alon
 rounded away. Use a float64 start for black boxes that can tell such points apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property

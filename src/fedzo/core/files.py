@@ -1,7 +1,5 @@
 """Files written in one step, so that a kill leaves the old or the new one; TOML and JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

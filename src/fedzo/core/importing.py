@@ -1,7 +1,5 @@
 """Import the objects that a configuration names as ``module:name``."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 from importlib import import_module

@@ -4,8 +4,6 @@ How the values are computed, such as in BLAS, in ONNX Runtime or behind an HTTP 
 the problem. What only some problems can do is in :mod:`fedzo.core.capabilities`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

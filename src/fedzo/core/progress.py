@@ -1,7 +1,5 @@
 """Progress on standard error. A stream that is full or closed never makes a run fail."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ On a CPU the kernels of :mod:`fedzo.core.updates` do the work. Elsewhere the sam
 written in torch's operations, with the same bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import islice

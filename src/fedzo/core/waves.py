@@ -5,8 +5,6 @@ brightness. One that fools it on a single image is neither. So the search can co
 bands.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property, lru_cache
 

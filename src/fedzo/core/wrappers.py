@@ -1,7 +1,5 @@
 """Problems that change how another problem is seen, and what they do with its capabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, cast

@@ -5,8 +5,6 @@ and decoded files, so they do not depend on the mirror, the compression or the e
 its name in the cache only after its checksum has been verified.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

@@ -20,8 +20,6 @@ of label before the 3,072 bytes of each image. Their checksums were computed fro
 the official ``cifar-10-batches-bin`` (``gluon.data.vision.CIFAR10``); a test checks this.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

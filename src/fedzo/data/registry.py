@@ -1,7 +1,5 @@
 """The registry of data sets and language models: list, load or download them by name."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import NamedTuple

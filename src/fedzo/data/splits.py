@@ -19,8 +19,6 @@ Every sample goes to exactly one device, and every device has at least one sampl
     ``devices`` whole numbers >= 1 is equally likely.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator

@@ -9,8 +9,6 @@
     Sentiment Analysis", ACL 2011).
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -17,8 +17,6 @@ app and no message, and forks the later ones from it. It ends with its node. On 
 is not safe, and on Windows, each message starts a new process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The server's side: an engine that sends the tasks of any algorithm to Flower's nodes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache

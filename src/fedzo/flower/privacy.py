@@ -26,8 +26,6 @@ false for some problems and batch sizes. So a node with ``[privacy]`` rejects ev
 :data:`PROVEN` does not list.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 import threading

@@ -6,8 +6,6 @@ hyper-parameters in JSON, the numbers of the round as plain values, and x as an 
 looks the name up among the algorithms that it allows, and checks every field against its signature.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

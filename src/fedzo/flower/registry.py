@@ -4,8 +4,6 @@
 devices, waits for replies, and drops devices that do not reply in time.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

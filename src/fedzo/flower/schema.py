@@ -4,8 +4,6 @@ Every field of a record that another machine wrote is checked by name and type b
 a record with unknown fields is rejected. Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import json
 import types
 import typing

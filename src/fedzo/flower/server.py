@@ -8,8 +8,6 @@ not declare, without naming them. So the declared key ``set`` takes any others, 
 ``fedzo run --set``.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace

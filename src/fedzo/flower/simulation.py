@@ -4,8 +4,6 @@ The workers of a simulation import this module to make their problem. It must no
 simulation engine on import, or they would wait for themselves.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -14,8 +14,6 @@ The median is the lower one, which half of the devices cannot move at will. A ro
 outliers is unchanged, to the bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A model takes a batch of inputs and returns one row of scores per input.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

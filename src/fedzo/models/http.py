@@ -1,7 +1,5 @@
 """A model behind an HTTP endpoint of the Open Inference Protocol, version 2."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

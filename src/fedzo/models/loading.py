@@ -1,7 +1,5 @@
 """Load a model by its specification in a configuration; list the models that ship with fedzo."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable

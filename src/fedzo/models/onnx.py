@@ -1,7 +1,5 @@
 """A model in an ONNX file, on the CPU."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, Unpack

@@ -1,7 +1,5 @@
 """A scikit-learn classifier."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Unpack
 

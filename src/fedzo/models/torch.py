@@ -1,7 +1,5 @@
 """A PyTorch module, on any device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Unpack

@@ -17,8 +17,6 @@ most one of 20 cases, however many numbers it has. "Comparable" is a region arou
 so such a claim needs enough seeds, as any other does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -224,12 +222,7 @@ def falls(runs: Runs, label: str, least: float = 0.0) -> Comparison:
 
 
 def speed(
-    runs: Runs,
-    fast: str,
-    slow: str,
-    low: float = 1.0,
-    high: float = math.inf,
-    cost: str = "round",
+    runs: Runs, fast: str, slow: str, low: float = 1.0, high: float = math.inf, cost: str = "round"
 ) -> Comparison:
     """Compare the costs of two curves to reach the same loss, the higher of their last losses.
 

@@ -1,7 +1,5 @@
 """Figures that are not in the paper: another victim, step sizes, and the cost of a loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -5,8 +5,6 @@ forward pass, about 0.3 ms of one core. A local step makes b1 (b2 + 1) queries: 
 paper's setting, 5 ms at the quick scale.
 """
 
-from __future__ import annotations
-
 from fedzo.config.experiment import Changes, merge_changes
 from fedzo.paper.claims import MUCH, Claim, ahead, falls, growing_speed, speed
 from fedzo.paper.figure import Curve, Figure, Panel, Scale

@@ -1,7 +1,5 @@
 """Fig. 1b: the loss of the attack for several numbers of devices per round M."""
 
-from __future__ import annotations
-
 from fedzo.paper.claims import Claim, falls, growing_speed
 from fedzo.paper.fig1a import RATE, SETTING, scales
 from fedzo.paper.figure import Curve, Figure, Panel

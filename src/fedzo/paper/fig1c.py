@@ -3,8 +3,6 @@
 This file also holds the curves over the air, which differ in the receiver's noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedzo.paper.claims import COMPARABLE_LOSS, Claim, falls, gap, growing_speed

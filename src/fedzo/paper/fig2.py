@@ -1,7 +1,5 @@
 """Fig. 2: the success rate of the attack, in the runs of Fig. 1a."""
 
-from __future__ import annotations
-
 from fedzo.paper.claims import Claim, ahead
 from fedzo.paper.fig1a import CURVES, DZOPA, FEDZO, READING, SCALES, SETTING, ZONE_S
 from fedzo.paper.figure import Figure, Panel

@@ -4,8 +4,6 @@ This file also holds what the softmax figures share: their scales, and when two 
 comparable.
 """
 
-from __future__ import annotations
-
 from fedzo.paper import claims
 from fedzo.paper.claims import Claim, Comparison, Runs, ahead, gap, growing_speed, speed
 from fedzo.paper.figure import Curve, Figure, Panel, Scale

@@ -1,7 +1,5 @@
 """Fig. 4: softmax regression for several numbers of devices per round M, with FedAvg."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from fedzo.paper.claims import Claim, Comparison, Runs, average, growing_speed

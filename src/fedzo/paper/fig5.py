@@ -1,7 +1,5 @@
 """Fig. 5: softmax regression over the air for several signal-to-noise ratios."""
 
-from __future__ import annotations
-
 from fedzo.paper.claims import CONVERGED, Claim, falls, growing_speed
 from fedzo.paper.fig1c import FREE, NOISY, air_curves
 from fedzo.paper.fig3 import PANELS, SCALES, SETTING, comparable

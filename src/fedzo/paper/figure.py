@@ -3,8 +3,6 @@
 A title or caption never repeats a setting by hand, so it cannot differ from what was run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

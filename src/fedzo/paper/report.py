@@ -1,7 +1,5 @@
 """Write the HTML report of a reproduction, or of a folder of runs: one page with everything."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ A run is identified by its resolved configuration. Its folder is
 again, whether it comes from another figure or from before a kill.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -1,7 +1,5 @@
 """Table I and the theorems: measured rates against the predicted ones, with known constants."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

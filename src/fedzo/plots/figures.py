@@ -3,8 +3,6 @@
 Curves differ in colour, marker and stroke.
 """
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Mapping, Sequence

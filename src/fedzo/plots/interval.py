@@ -1,7 +1,5 @@
 """Means over seeds and their confidence intervals (Student's t), for tables and verdicts."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

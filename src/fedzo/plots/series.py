@@ -3,8 +3,6 @@
 The picture for print and the interactive page draw the same numbers on the same scales.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A picture of tuning: the score of each trial against each parameter."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A plain function ``fun(x, device) -> float`` as an objective."""
 
-from __future__ import annotations
-
 import inspect
 import reprlib
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ All points of one estimate, eq. (2), are trained with the same seeds, so a diffe
 shows the effect of the parameters and hardly that of the seed.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import pickle

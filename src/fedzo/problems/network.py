@@ -1,7 +1,5 @@
 """Train a torch module from its losses alone, on the data of several devices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path

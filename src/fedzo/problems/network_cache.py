@@ -6,8 +6,6 @@ chain of frozen layers only the last is cached: a layer whose output only frozen
 run at all if they are cached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple

@@ -10,8 +10,6 @@ that owns the parameter: embeddings are tied, and attention reads the weights of
 trained, most of the work is then done once for all points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

@@ -13,8 +13,6 @@ paper's assumptions is known, not bounded:
 * the minimum is at the mean centre, and f* is what the centres' spread leaves (Assumption 1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -11,8 +11,6 @@ logits is exact to its own size, and losses are float64. So a difference of two 
 digits however small the step is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

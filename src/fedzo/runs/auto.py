@@ -24,8 +24,6 @@ same seed chooses the same numbers. During the run the rate adapts further:
 see :class:`fedzo.algorithms.adaptive_rate.AdaptiveRate`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator
 from dataclasses import replace

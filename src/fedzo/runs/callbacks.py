@@ -4,8 +4,6 @@ Each is given to ``minimize(..., callback=...)``, alone or in a list. The tracke
 of every evaluated round; their libraries are in the extra ``fedzo[track]``.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The history of a run: records of evaluated rounds, one JSON object per line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

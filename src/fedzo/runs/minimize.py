@@ -4,8 +4,6 @@
 uses :func:`fedzo.runs.loop.run_job`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields

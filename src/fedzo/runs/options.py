@@ -1,7 +1,5 @@
 """The options of a run and of a federation: the tables ``[run]`` and ``[flower]``."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from numbers import Real

@@ -5,8 +5,6 @@ parameters of the named class or factory, checked against the signature. Configu
 and Flower nodes all make their components here. A description makes the same component again.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 import types

@@ -1,7 +1,5 @@
 """What a run reports: its progress, its result, and the diagnosis of a run without success."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

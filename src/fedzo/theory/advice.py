@@ -1,7 +1,5 @@
 """Choices: the corollaries' η and μ, the η and H of the least bound, the largest H; Table I."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

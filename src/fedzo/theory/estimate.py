@@ -20,8 +20,6 @@ is too large, so one half of the measurements *selects* the highest point and th
 *measures* it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Apply the theory to one run: the tables that ``fedzo theory`` prints."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 import unicodedata

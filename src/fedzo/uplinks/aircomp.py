@@ -18,8 +18,6 @@ into the model, and its bound counts all of it. Some published code adds real no
 variance: ``noise = "real"``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -173,6 +171,13 @@ class AirComp(Uplink):
     def _amplitude(self, dim: int) -> float:
         """Return the amplitude h_min sqrt(uses P / σ_w²) of a received sum with Δ_max = 1."""
         return self.h_min * math.sqrt(self._uses(dim)) * 10 ** (self.snr_db / 20)
+
+    def aggregate_values(
+        self, t: int, updates: Replies, setting: RunSetting
+    ) -> tuple[Array, UplinkInfo]:
+        """Raise: the channel carries updates only."""
+        kind = type(self).__name__
+        raise InvalidValue("name", kind, "an uplink that can send values, such as 'ideal'")
 
     def _noise(self, t: int, setting: RunSetting) -> Array:
         """Return n / σ_w, one complex number per channel use."""

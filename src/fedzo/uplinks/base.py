@@ -14,7 +14,6 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import UpdateMean as UpdateMean  # noqa: PLC0414 - public here
-from fedzo.errors import InvalidValue
 
 
 class UplinkInfo(NamedTuple):
@@ -115,34 +114,23 @@ class Uplink:
     def aggregate_values(
         self, t: int, updates: Replies, setting: RunSetting
     ) -> tuple[Array, UplinkInfo]:
-        """Return the mean over devices of the value at each point, and the cost of sending them."""
-        kind = type(self).__name__
-        raise InvalidValue("name", kind, "an uplink that can send values, such as 'ideal'")
+        """Return the weighted mean of the devices' values, and the cost of sending them as float64.
+
+        The mean is NaN if no device replied.
+        """
+        task, total, weight, sent = updates.task, np.zeros(1), 0.0, 0
+        for update in updates:
+            assert update.values is not None
+            total = total + update.weight * update.values
+            weight, sent = weight + update.weight, sent + update.values.nbytes
+        mean = total / weight if weight else np.full(task.size, np.nan)
+        return mean, UplinkInfo(sent, updates.count * task.nbytes, sent // 8)
 
 
 def sample_uniformly(t: int, wanted: int | None, setting: RunSetting, task: int = 0) -> Array:
     """Return M of the N devices, uniformly, without replacement; ``task`` is its index."""
     n = setting.devices
     return Draws(setting.seed, Stream.PARTICIPANTS, round=t, task=task).subset(n, wanted or n)
-
-
-def mean_values(updates: Replies) -> tuple[Array, UplinkInfo]:
-    """Return the weighted mean of the devices' values, and the cost of sending them as float64.
-
-    The mean is NaN if no device replied.
-    """
-    task = updates.task
-    total: Array = np.zeros(1)
-    shares, sent, count = 0.0, 0, 0
-    for update in updates:
-        assert update.values is not None
-        total = total + update.weight * update.values
-        shares += update.weight
-        sent += update.values.nbytes
-        count += update.values.size
-    mean = total / shares if shares else np.full(task.size, np.nan)
-    down = updates.count * task.nbytes
-    return mean, UplinkInfo(uplink_bytes=sent, downlink_bytes=down, channel_uses=count)
 
 
 @dataclass(frozen=True)
@@ -179,9 +167,3 @@ class Ideal(Uplink):
         uses = updates.count * setting.dim
         info = UplinkInfo(uplink_bytes=sent, downlink_bytes=sent, channel_uses=uses)
         return mean.value(), info
-
-    def aggregate_values(
-        self, t: int, updates: Replies, setting: RunSetting
-    ) -> tuple[Array, UplinkInfo]:
-        """Return the weighted mean of the values, each a number of eight bytes."""
-        return mean_values(updates)

@@ -21,8 +21,6 @@ Towards Optimal Statistical Rates", ICML 2018; S. P. Karimireddy, L. He and M. J
 History for Byzantine Robust Optimization", ICML 2021.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

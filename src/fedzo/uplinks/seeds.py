@@ -11,8 +11,6 @@ If all devices share their directions, their coefficients are averaged before an
 update is rebuilt in place of M, and agrees with the mean of M updates to rounding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,7 +20,7 @@ from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, UpdateMean, as_sum
 from fedzo.errors import UsageError, check_choice
-from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, mean_values
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
 
 DOWNLINKS = ("log", "model")
 
@@ -131,12 +129,6 @@ class Seeds(Uplink):
             total += update.weight * update.coefficients.astype(np.float64)
             shares += update.weight
         return [of_all(updates[0], total / shares, task)]
-
-    def aggregate_values(
-        self, t: int, updates: Replies, setting: RunSetting
-    ) -> tuple[Array, UplinkInfo]:
-        """Return the mean of the values: they are scalars already."""
-        return mean_values(updates)
 
     def _downlink(
         self, t: int, devices: list[int], log: int, most: int, setting: RunSetting

@@ -6,8 +6,6 @@ over the air does not lie in a box. With a change of variables, all algorithms a
 unchanged, and a function is never evaluated outside its bounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 

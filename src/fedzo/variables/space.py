@@ -3,8 +3,6 @@
 A parameter may exist only ``when`` a choice has a given value, such as the width of one kernel.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

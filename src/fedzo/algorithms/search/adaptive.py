@@ -4,8 +4,6 @@ Neither is good at everything: differences win where f is smooth, populations wh
 flat or noisy. So the search first looks at f, and then gives each what it is good for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

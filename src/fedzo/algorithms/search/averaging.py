@@ -14,8 +14,6 @@ federation, few compared with the d of a gradient. If f has not fallen beyond th
 rounds, r_t is halved.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

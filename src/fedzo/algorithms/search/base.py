@@ -6,8 +6,6 @@ ends when there is nothing left to ask. A search is deterministic: the log of al
 it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -15,13 +13,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedzo.algorithms.base import (
-    Algorithm,
-    Round,
-    RoundInfo,
-    check_participants,
-    check_weighting,
-)
+from fedzo.algorithms.base import Algorithm, Round, RoundInfo, check_participants, check_weighting
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.core.types import Array

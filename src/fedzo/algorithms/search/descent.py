@@ -16,8 +16,6 @@ noise ε of the values: :math:`f(x + \alpha p) \le f(x) + c_1 \alpha\, p^T g + 2
 * Pairs whose :math:`s^T y` does not stand out of the noise of y are left out (Shi et al. 2022).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

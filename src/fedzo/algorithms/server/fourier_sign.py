@@ -1,7 +1,5 @@
 r"""Signs of the mean update where it exceeds the noise: for one perturbation of many images."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The server optimizers. Moments are float32."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 

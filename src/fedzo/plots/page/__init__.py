@@ -5,8 +5,6 @@ report is one file. ``uPlot.min.js`` and ``uPlot.min.css`` are
 ``dist/uPlot.iife.min.js`` and ``dist/uPlot.min.css`` of the npm package uplot, 1.6.32.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Evaluate perturbations: the queries to the attacked model, its margins and its errors."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Check the model and the labelled inputs of an attack, and bring them into one form."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar

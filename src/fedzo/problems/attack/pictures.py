@@ -1,7 +1,5 @@
 """Draw an attack: the report's figure, and images before and after a perturbation."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path

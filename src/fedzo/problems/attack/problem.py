@@ -27,8 +27,6 @@ only, the first term is 1 or 0, and eq. (2) is the gradient of the error rate ar
 smoothing).
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A report is about the inputs that no device has, or else about those of the devi
 against ε takes more queries than the evaluations did.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

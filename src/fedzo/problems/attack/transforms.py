@@ -1,7 +1,5 @@
 """How x changes inputs: as in the paper, or by a δ within a budget."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
