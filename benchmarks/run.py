@@ -1,4 +1,4 @@
-"""`make bench`: fedzo against PyTorch as its users write it, then `fedzo bench`.
+"""`make bench`: fedzo against PyTorch as its users write it, `fedzo bench`, how a round grows.
 
 All versions do one round of the paper's softmax setting (N=50, M=20, H=5, b1=25, b2=20) on
 the same data, in turns, in this process, and the medians are compared.
@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 
+import scaling
 import torch_batched
 import torch_textbook
 from fedzo.cli.measure import PAPER, medians, one_round, paper_problem, run_benchmarks
@@ -46,6 +47,7 @@ def main() -> None:
         )
     print(f"  {'fedzo':<31} {times['fedzo'] * 1e3:8.1f} ms\n")
     run_benchmarks(quick="--quick" in sys.argv)
+    scaling.main(quick="--quick" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.cli.measure import PAPER, Synthetic, medians
+from fedzo.cli.measure import PAPER, medians
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.problems import softmax
@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import torch_batched  # noqa: E402
 import torch_textbook  # noqa: E402
+from scaling import Synthetic  # noqa: E402
 
 
 @pytest.mark.slow

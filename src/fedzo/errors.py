@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -247,17 +247,21 @@ def one_of(known: Iterable[object]) -> str:
     return "one of " + ", ".join(repr(k) for k in known)
 
 
-def check_positive(settings: object, *keys: str) -> None:
-    """Raise unless these settings are finite numbers > 0."""
-    for key in keys:
+def check_positive(settings: object, *keys: str, optional: Sequence[str] = ()) -> None:
+    """Raise unless these settings are finite numbers > 0; ``optional`` ones may be None."""
+    for key in (*keys, *_given(settings, optional)):
         value = getattr(settings, key)
         require(is_number(value) and value > 0, key, value, "a number > 0")
 
 
-def check_counts(settings: object, *keys: str) -> None:
-    """Raise unless these settings are whole numbers >= 1."""
-    for key in keys:
+def check_counts(settings: object, *keys: str, optional: Sequence[str] = ()) -> None:
+    """Raise unless these settings are whole numbers >= 1; ``optional`` ones may be None."""
+    for key in (*keys, *_given(settings, optional)):
         check_count(key, getattr(settings, key))
+
+
+def _given(settings: object, keys: Sequence[str]) -> list[str]:
+    return [key for key in keys if getattr(settings, key) is not None]
 
 
 def check_count(key: str, value: Any, least: int = 1) -> None:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.base import Algorithm, Round, RoundInfo
+from fedzo.algorithms.base import Round, RoundInfo
 from fedzo.algorithms.candidates import Candidates
-from fedzo.algorithms.fedzo import FedZO, State
+from fedzo.algorithms.fedzo import FedZO, State, Variant
 from fedzo.algorithms.server.optimizers import ServerState
 from fedzo.core.tasks import Evaluate
 from fedzo.core.types import Array
@@ -46,7 +46,7 @@ class Numbers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveRate(Algorithm):
+class AdaptiveRate(Variant):
     r"""FedZO with probes of f, which adapt the learning rate.
 
     A probe evaluates f at the current model x, at the best model y so far, and at a point as far
@@ -72,13 +72,7 @@ class AdaptiveRate(Algorithm):
         Whether to adapt the rate. A rate that the user has chosen is not changed.
     """
 
-    fedzo: FedZO
     adapts: bool = True
-
-    @property
-    def coefficients_shape(self) -> tuple[int, int] | None:
-        """(H, b2)."""
-        return self.fedzo.coefficients_shape
 
     def init(self, x0: Array, setting: RunSetting) -> AdaptiveState:
         """Return the state before round 0."""
@@ -99,7 +93,8 @@ class AdaptiveRate(Algorithm):
         except NonFinite:
             if not self.adapts:
                 raise
-            moved, info, finite = state, self._spoilt(setting), False
+            count = self.fedzo.participants or setting.devices
+            moved, info, finite = state, RoundInfo(count, self._cost(setting)), False
         else:
             moved = state._replace(x=after.x, server=after.server)
             finite = bool(np.isfinite(after.x).all())
@@ -130,11 +125,6 @@ class AdaptiveRate(Algorithm):
         enough = self._cost(setting) // (6 * SHARE)
         count = min(setting.devices, max(enough, DEVICES))
         return count, max(1, min(self.fedzo.batch_size, enough // count))
-
-    def _spoilt(self, setting: RunSetting) -> RoundInfo:
-        """Return the costs of a round that was not finite: the most that it may have taken."""
-        devices = self.fedzo.participants or setting.devices
-        return RoundInfo(participants=devices, queries=self._cost(setting))
 
     def _probe(
         self, t: int, state: AdaptiveState, setting: RunSetting, info: RoundInfo

@@ -213,19 +213,16 @@ def check_weighting(weighting: str, setting: RunSetting | None = None) -> None:
 
 def check_coefficients(algorithm: Algorithm, setting: RunSetting) -> None:
     """Raise if the uplink sends coefficients and the algorithm's updates have none."""
-    if setting.uplink.wants_coefficients and algorithm.coefficients_shape is None:
-        raise InvalidValue(
-            "name",
-            type(algorithm).__name__,
-            f"an algorithm whose updates are sums of directions, to use "
-            f"{type(setting.uplink).__name__}; or use the uplink 'ideal'",
-        )
+    fits = algorithm.coefficients_shape is not None or not setting.uplink.wants_coefficients
+    allowed = f"an algorithm whose updates are sums of directions, to use {_kind(setting.uplink)}"
+    require(fits, "name", _kind(algorithm), f"{allowed}; or use the uplink 'ideal'")
 
 
 def check_no_uplink(name: str, setting: RunSetting) -> None:
     """Raise unless the uplink is the ideal one, for algorithms that do not use it."""
-    if not isinstance(setting.uplink, Ideal):
-        kind = type(setting.uplink).__name__
-        raise InvalidValue(
-            "name", name, f"an algorithm that sends updates through the uplink, to use {kind}"
-        )
+    allowed = f"an algorithm that sends updates through the uplink, to use {_kind(setting.uplink)}"
+    require(isinstance(setting.uplink, Ideal), "name", name, allowed)
+
+
+def _kind(part: object) -> str:
+    return type(part).__name__

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedzo.algorithms.base import Algorithm, Round, RoundInfo
-from fedzo.algorithms.fedzo import FedZO, State
+from fedzo.algorithms.base import Round, RoundInfo
+from fedzo.algorithms.fedzo import State, Variant
 from fedzo.algorithms.server.halving import shared_out
 from fedzo.core.tasks import Evaluate
 from fedzo.core.types import Array
@@ -12,7 +12,7 @@ from fedzo.uplinks.base import RunSetting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidates(Algorithm):
+class Candidates(Variant):
     """FedZO that begins at the best of some points, found by successive halving.
 
     While the server optimizer has candidates, a round evaluates them. A device is asked for one
@@ -23,13 +23,6 @@ class Candidates(Algorithm):
     fedzo : FedZO
         With a server optimizer that has candidates.
     """
-
-    fedzo: FedZO
-
-    @property
-    def coefficients_shape(self) -> tuple[int, int] | None:
-        """(H, b2)."""
-        return self.fedzo.coefficients_shape
 
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""

@@ -69,9 +69,7 @@ class DZOPA(ZerothOrder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "learning_rate")
-        if self.coupling is not None:
-            check_positive(self, "coupling")
+        check_positive(self, "learning_rate", optional=["coupling"])
         if isinstance(self.graph, str) and self.graph not in GRAPHS:
             allowed = f"{one_of(GRAPHS)} or a matrix of weights{nearest(self.graph, GRAPHS)}"
             raise InvalidValue("graph", self.graph, allowed)

@@ -72,9 +72,7 @@ class FedAvg(Algorithm):
 
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate")
-        check_counts(self, "batch_size", "local_steps")
-        if self.participants is not None:
-            check_counts(self, "participants")
+        check_counts(self, "batch_size", "local_steps", optional=["participants"])
         check_weighting(self.weighting)
 
     def init(self, x0: Array, setting: RunSetting) -> ModelState:

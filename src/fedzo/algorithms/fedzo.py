@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from fedzo.algorithms.base import (
+    Algorithm,
     Round,
     RoundInfo,
     ZerothOrder,
@@ -17,7 +18,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, check_counts, check_positive, require
+from fedzo.errors import check_counts, check_positive, require
 from fedzo.uplinks.base import RunSetting
 
 
@@ -102,9 +103,7 @@ class FedZO(ZerothOrder):
         super().__post_init__()
         if self.learning_rate != "auto":
             check_positive(self, "learning_rate")
-        check_counts(self, "local_steps")
-        if self.participants is not None:
-            check_counts(self, "participants")
+        check_counts(self, "local_steps", optional=["participants"])
         check_weighting(self.weighting)
         allowed = "a server optimizer such as fedzo.server.Mean()"
         require(isinstance(self.server, ServerOptimizer), "server", self.server, allowed)
@@ -126,10 +125,9 @@ class FedZO(ZerothOrder):
         check_weighting(self.weighting, setting)
         check_coefficients(self, setting)
         server = self.server.init(x0)
-        if self.coefficients_shape is None and self.server.direction_scale(server) is not None:
-            kind, allowed = type(self.server).__name__, "a server optimizer that does not scale"
-            why = f"{type(self).__name__} corrects its local steps"
-            raise InvalidValue("server", kind, f"{allowed} directions: {why}")
+        fits = self.coefficients_shape is not None or self.server.direction_scale(server) is None
+        allowed = f"one that does not scale directions: {type(self).__name__} corrects its steps"
+        require(fits, "server", type(self.server).__name__, allowed)
         return State(x0, server)
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
@@ -176,3 +174,15 @@ class FedZO(ZerothOrder):
             weight=weight_of(self.weighting, objective, device),
             correction=correction,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant(Algorithm):
+    """Base class of variants that wrap FedZO and yield its tasks."""
+
+    fedzo: FedZO
+
+    @property
+    def coefficients_shape(self) -> tuple[int, int] | None:
+        """(H, b2)."""
+        return self.fedzo.coefficients_shape

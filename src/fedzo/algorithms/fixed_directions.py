@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.base import Algorithm, Round, RoundInfo
-from fedzo.algorithms.fedzo import FedZO, State
+from fedzo.algorithms.base import Round, RoundInfo
+from fedzo.algorithms.fedzo import State, Variant
 from fedzo.algorithms.server.optimizers import Mean
 from fedzo.core.types import Array
 from fedzo.core.updates import as_sum
@@ -29,7 +29,7 @@ class SumsState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedDirections(Algorithm):
+class FixedDirections(Variant):
     """FedZO's rounds over an uplink of coefficients, with a model that is a sum over a fixed set.
 
     Parameters
@@ -37,13 +37,6 @@ class FixedDirections(Algorithm):
     fedzo : FedZO
         With ``fixed_directions`` and the server optimizer :class:`~fedzo.server.Mean`.
     """
-
-    fedzo: FedZO
-
-    @property
-    def coefficients_shape(self) -> tuple[int, int] | None:
-        """(H, b2)."""
-        return self.fedzo.coefficients_shape
 
     def init(self, x0: Array, setting: RunSetting) -> SumsState:
         """Return the state before round 0: all sums are zero."""

@@ -462,11 +462,8 @@ class Loop:
             algorithm=current(self.algorithm, at.state),
             last=last,
             best=best,
-            queries=at.queries,
             evaluation_queries=self._evaluation_queries(),
-            uplink_bytes=at.uplink_bytes,
-            downlink_bytes=at.downlink_bytes,
-            channel_uses=at.channel_uses,
+            **{key: getattr(at, key) for key in SUMS},
             seconds=self.seconds,
             history=self.history,
         )

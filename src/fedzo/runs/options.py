@@ -67,8 +67,7 @@ class RunOptions:
         check_count("rounds", self.rounds, least=0)
         allowed = f"below {MOST_ROUNDS:,}: a round is a part of the address of every draw"
         require(self.rounds < MOST_ROUNDS, "rounds", self.rounds, allowed)
-        if self.workers is not None:
-            check_counts(self, "workers")
+        check_counts(self, optional=["workers"])
         for key in ("seed", "data_seed"):
             check_seed(key, getattr(self, key))
         target: Any = self.target
@@ -134,10 +133,8 @@ class FlowerSettings:
         check_positive(self, "quorum", "grace", "patience")
         require(self.clip is False or self.clip >= 1, "clip", self.clip, "a number >= 1, or false")
         require(self.quorum <= 1, "quorum", self.quorum, "a number in (0, 1]")
-        if self.max_norm is not None:
-            check_positive(self, "max_norm")
-        if self.nodes is not None:
-            check_counts(self, "nodes")
+        check_positive(self, optional=["max_norm"])
+        check_counts(self, optional=["nodes"])
 
     def needed(self, devices: int) -> int:
         """Return the size of a quorum of this many devices."""

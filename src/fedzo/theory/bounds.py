@@ -114,8 +114,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_counts(self, "devices", "dim", "rounds", "local_steps", "batch_size", "directions")
-        if self.participants is not None:
-            check_counts(self, "participants")
+        check_counts(self, optional=["participants"])
         allowed = f"at most the number of devices, {self.devices}"
         require(self.meeting <= self.devices, "participants", self.meeting, allowed)
         require(self.snr is None or self.snr > 0, "snr", self.snr, "a number > 0")

@@ -194,8 +194,4 @@ def _blocks(rows: Array) -> list[Array]:
 
 
 def _info(rows: Sequence[Array], down: int) -> UplinkInfo:
-    return UplinkInfo(
-        uplink_bytes=sum(row.nbytes for row in rows),
-        downlink_bytes=down,
-        channel_uses=sum(row.size for row in rows),
-    )
+    return UplinkInfo(sum(row.nbytes for row in rows), down, sum(row.size for row in rows))

@@ -114,9 +114,7 @@ class Seeds(Uplink):
         metrics: dict[str, float] = {"caught_up": caught_up}
         if self.verify:
             metrics["rebuild_error"] = error
-        info = UplinkInfo(
-            uplink_bytes=sent, downlink_bytes=down, channel_uses=numbers, metrics=metrics
-        )
+        info = UplinkInfo(sent, down, numbers, metrics=metrics)
         return mean.value(), info
 
     def compress(self, updates: list[Update], task: LocalSteps) -> list[Update]:

@@ -225,9 +225,7 @@ class Search(Algorithm):
     weighting: str = "uniform"
 
     def __post_init__(self) -> None:
-        check_counts(self, "batch_size")
-        if self.participants is not None:
-            check_counts(self, "participants")
+        check_counts(self, "batch_size", optional=["participants"])
         check_weighting(self.weighting)
 
     def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:

@@ -133,8 +133,7 @@ class CMA(Search):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "sigma")
-        if self.population is not None:
-            check_counts(self, "population")
+        check_counts(self, optional=["population"])
 
     def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
         """Run CMA-ES, again with twice the population when it has converged, to the end."""
