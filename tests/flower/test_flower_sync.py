@@ -9,6 +9,7 @@ import pytest
 from flwr.app import ConfigRecord, Message
 
 import fedzo
+from driving import steps_of
 from fedzo.algorithms import server as steps
 from fedzo.core.tasks import Update
 from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
@@ -386,3 +387,18 @@ def test_a_server_that_sends_what_it_has_not(caplog):
     content = protocol.task(told, [0], True)
     content["task"] = ConfigRecord({**content["task"], "run": 7})
     assert protocol.read_refusal(reply_to(problem, content)).split()[0] == "malformed"
+
+
+def test_an_entry_of_the_log_may_stand_for_several_devices_or_an_older_round():
+    numbers = np.array([[0.5, -1.0]], np.float32)
+    updates = [
+        Update(3, None, 2.0, 0, numbers, contributors=5),
+        Update(7, None, 1.0, 0, 2 * numbers, started=4),
+    ]
+    [again] = unpack_rounds(pack_round(updates), 1, (1, 2), np.dtype(np.float32))
+    assert [(u.device, u.weight, u.contributors, u.started) for u in again] == [
+        (3, 2.0, 5, None), (7, 1.0, 1, 4)
+    ]  # fmt: skip
+    task = steps_of(fedzo.FedZO(directions=2, local_steps=1), np.zeros(6, np.float32), 9, 1)
+    older = steps_of(fedzo.FedZO(directions=2, local_steps=1), np.zeros(6, np.float32), 4, 1)
+    assert np.array_equal(task.rebuild(again[1]), older.rebuild(again[1]._replace(started=None)))

@@ -5,9 +5,9 @@ from .base import RoundInfo as RoundInfo
 from .dzopa import DZOPA as DZOPA
 from .fedavg import FedAvg as FedAvg
 from .fedzo import FedZO as FedZO
-from .search import CMA as CMA
-from .search import LBFGS as LBFGS
-from .search import TPE as TPE
-from .search import Adaptive as Adaptive
+from .search.adaptive import Adaptive as Adaptive
+from .search.descent import LBFGS as LBFGS
+from .search.population import CMA as CMA
+from .search.population import TPE as TPE
 from .zo_sgd import ZOSGD as ZOSGD
 from .zone_s import ZoneS as ZoneS

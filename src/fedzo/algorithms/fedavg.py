@@ -92,8 +92,7 @@ class FedAvg(Algorithm):
             self, state.x, self.learning_rate, seed=setting.seed, round=t, devices=devices
         )
         delta, sent = setting.uplink.aggregate(t, updates, setting)
-        x = (state.x + delta).astype(state.x.dtype)
-        return ModelState(x), RoundInfo.of(updates, sent)
+        return ModelState((state.x + delta).astype(state.x.dtype)), RoundInfo.of(updates, sent)
 
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return Δ_i^t: H gradient steps from x^t."""

@@ -1,7 +1,7 @@
 r"""FedZO: Algorithm 1 of Fang et al. 2022."""
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedzo.algorithms.base import (
     Algorithm,
@@ -140,16 +140,9 @@ class FedZO(ZerothOrder):
 
     def task(self, t: int, state: State, devices: Array, setting: RunSetting) -> LocalSteps:
         """Return what the devices of round t are asked for."""
-        return LocalSteps(
-            self,
-            state.x,
-            float(self.learning_rate),
-            direction_scale=self.server.direction_scale(state.server),
-            state=state,
-            seed=setting.seed,
-            round=t,
-            devices=devices,
-        )
+        scale, rate = self.server.direction_scale(state.server), float(self.learning_rate)
+        asked: dict[str, Any] = {"seed": setting.seed, "round": t, "devices": devices}
+        return LocalSteps(self, state.x, rate, direction_scale=scale, state=state, **asked)
 
     def local(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedzo.algorithms import CMA, TPE, FedZO
 from fedzo.algorithms.adaptive_rate import SHARE
-from fedzo.algorithms.search import Search
+from fedzo.algorithms.search.base import Search
 from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of

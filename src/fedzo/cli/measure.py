@@ -129,8 +129,8 @@ def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> floa
     steps = PAPER.local_steps * (PAPER.participants or 0)
     numbers = PAPER.directions * problem.dim
     flops = 2 * PAPER.batch_size * numbers
-    floor = steps * (numbers * kernels["seconds_a_normal"] + flops / kernels["flops"])
-    floor /= engine.workers
+    each = numbers * kernels["seconds_a_normal"] + flops / kernels["flops"]
+    floor = steps * each / engine.workers
     sizes = f"N={problem.devices}, M={PAPER.participants}, H={PAPER.local_steps}"
     print(f"\none round ({problem.data.name}, {sizes}, {engine.workers} workers)")
     print(f"  round                           {seconds * 1e3:8.2f} ms")
@@ -159,8 +159,8 @@ def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
         times = medians({**actions, "rebuild": rebuild_all}, repeats)
     print("\nwhat the server does with a round's updates, one thread")
     for name in uplinks:
-        share = 100 * times[name] / round_seconds
-        print(f"  {name:<31} {times[name] * 1e3:8.2f} ms   {share:.1f} % of the round")
+        share = f"{100 * times[name] / round_seconds:.1f} % of the round"
+        print(f"  {name:<31} {times[name] * 1e3:8.2f} ms   {share}")
     print(f"  a remote server's rebuilding    {times['rebuild'] * 1e3:8.2f} ms")
 
 

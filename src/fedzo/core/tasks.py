@@ -158,6 +158,7 @@ class LocalSteps(Task):
         """Return the same as a lazy sum."""
         assert update.coefficients is not None
         at, own = self.draws(update.device), update.coefficients
+        at = at if update.started is None else at._replace(round=update.started)
         total: DirectionSum = self.algorithm.estimator.update(self.x.size, at, own)
         return total
 

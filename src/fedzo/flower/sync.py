@@ -61,6 +61,8 @@ def checksum(x: Array) -> str:
 def pack_round(updates: Sequence[Update]) -> bytes:
     """Return the updates of a round: devices, weights unless all are one, and coefficients.
 
+    An update may stand for several devices, or start from an older round.
+
     >>> numbers = np.array([[0.5, -1.0]], np.float32)
     >>> packed = pack_round([Update(3, None, 1, 0, numbers), Update(7, None, 1, 0, 2 * numbers)])
     >>> len(packed)
@@ -70,10 +72,14 @@ def pack_round(updates: Sequence[Update]) -> bytes:
     [(3, [[0.5, -1.0]]), (7, [[1.0, -2.0]])]
     """
     weighted = any(update.weight != 1 for update in updates)
-    head = np.array([len(updates) << 1 | weighted, *(u.device for u in updates)], "<u4")
+    merged = any((u.contributors, u.started) != (1, None) for u in updates)
+    flags = len(updates) << 2 | merged << 1 | weighted
+    head = np.array([flags, *(u.device for u in updates)], "<u4")
     weights = np.array([u.weight for u in updates] if weighted else [], "<f8")
+    origins = [(u.contributors, -1 if u.started is None else u.started) for u in updates]
+    others = np.array(origins if merged else [], "<i8")
     numbers = (little_endian(np.asarray(u.coefficients)) for u in updates)
-    return b"".join((head.tobytes(), weights.tobytes(), *numbers))
+    return b"".join((head.tobytes(), weights.tobytes(), others.tobytes(), *numbers))
 
 
 def unpack_rounds(
@@ -90,14 +96,18 @@ def unpack_rounds(
 
     rounds = []
     for _ in range(count):
-        number, weighted = divmod(int(read("<u4", 1)[0]), 2)
+        number, flags = divmod(int(read("<u4", 1)[0]), 4)
         devices = read("<u4", number).tolist()
-        weights = read("<f8", number).tolist() if weighted else [1.0] * number
+        weights = read("<f8", number).tolist() if flags & 1 else [1.0] * number
+        origins = read("<i8", 2 * number).tolist() if flags & 2 else [1, -1] * number
         numbers = read(dtype.newbyteorder("<"), number * shape[0] * shape[1]).astype(dtype)
         if not (np.isfinite(numbers).all() and all(0 < w < 1e300 for w in weights)):
             raise Malformed("the log has numbers that are not finite")
-        each = zip(devices, weights, numbers.reshape(number, *shape), strict=True)
-        rounds.append([Update(device, np.empty(0, dtype), w, 0, own) for device, w, own in each])
+        starts = [None if start < 0 else start for start in origins[1::2]]
+        own = numbers.reshape(number, *shape)
+        each = zip(devices, weights, own, origins[::2], starts, strict=True)
+        empty = np.empty(0, dtype)
+        rounds.append([Update(i, empty, w, 0, c, None, 0.0, n, s) for i, w, c, n, s in each])
     if left := len(content) - stream.tell():
         raise Malformed(f"the log has {left} bytes too many")
     return rounds

@@ -164,6 +164,4 @@ class Ideal(Uplink):
         for update in updates:
             mean.add(update.delta, update.weight)
             sent += update.delta.nbytes
-        uses = updates.count * setting.dim
-        info = UplinkInfo(uplink_bytes=sent, downlink_bytes=sent, channel_uses=uses)
-        return mean.value(), info
+        return mean.value(), UplinkInfo(sent, sent, channel_uses=updates.count * setting.dim)

@@ -2,7 +2,3 @@
 
 May import: algorithms.base, uplinks and core.
 """
-
-import lazy_loader as _lazy
-
-__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

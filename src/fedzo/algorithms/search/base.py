@@ -259,8 +259,8 @@ class Search(Algorithm):
         search.tell(left, values)
         search.log = search.read = np.concatenate([search.log, [left], values])
         x = search.context.x.astype(state.x0.dtype)
-        info = RoundInfo.of(replies, sent)
-        return SearchState(x, state.x0, search.log), info._replace(done=search.reason)
+        info = RoundInfo.of(replies, sent)._replace(done=search.reason)
+        return SearchState(x, state.x0, search.log), info
 
     def _suspended(self, state: SearchState, setting: RunSetting) -> Suspended:
         """Return the search that has read this state's log, replayed from it if need be."""
