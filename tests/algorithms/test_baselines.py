@@ -10,7 +10,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
 from fedzo.problems import Quadratic
-from raising import rejects
+from raising import fails
 
 SEED, T = 5, 3
 QUIET = Quadratic(dim=6, devices=4, condition=5.0, gradient_noise=0.0, dissimilarity=0.7)
@@ -74,7 +74,7 @@ def test_fedavg_reaches_the_optimum():
 
 
 def test_fedavg_needs_gradients():
-    with rejects("name"):
+    with fails("no-gradient"):
         fedzo.minimize(lambda x, i: 0.0, np.zeros(2), devices=2, algorithm=fedzo.FedAvg())
 
 
@@ -269,10 +269,10 @@ def test_zone_s_reaches_the_optimum_not_a_neighbourhood():
 
 @pytest.mark.parametrize("kind", [fedzo.ZOSGD, fedzo.DZOPA, fedzo.ZoneS])
 def test_algorithms_without_an_uplink_say_so(kind):
-    with rejects("name"):
+    with fails("uplink-not-used"):
         fedzo.minimize(QUIET, algorithm=kind(directions=2), uplink=fedzo.AirComp(), rounds=1)
 
 
 def test_fedavg_has_no_coefficients_to_send():
-    with rejects("name"):
+    with fails("no-coefficients"):
         fedzo.minimize(QUIET, algorithm=fedzo.FedAvg(), uplink=fedzo.Seeds(), rounds=1)

@@ -11,7 +11,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.problems import Quadratic, softmax
-from raising import rejects
+from raising import fails, rejects
 
 K, B2 = 12, 3
 PROBLEM = Quadratic(dim=300, devices=6)
@@ -179,6 +179,6 @@ def test_what_cannot_be_is_refused(settings):
 
 
 def test_the_server_must_be_the_mean_over_coefficients():
-    with rejects("server"):
+    with fails("not-mean"):
         run(fixed(server=steps.Adam()), rounds=1)
     run(fixed(server=steps.Adam()), rounds=1, uplink=fedzo.Ideal())

@@ -94,7 +94,7 @@ def test_updates_without_coefficients_are_refused():
         def local(self, objective, device, task, draws):
             return super().local(objective, device, task, draws, correction=lambda x: x - task.x)
 
-    with rejects("name"):
+    with fails("no-coefficients"):
         fedzo.minimize(PROBLEM, algorithm=Corrected(), uplink=fedzo.Seeds(), rounds=1)
 
 

@@ -213,16 +213,14 @@ def check_weighting(weighting: str, setting: RunSetting | None = None) -> None:
 
 def check_coefficients(algorithm: Algorithm, setting: RunSetting) -> None:
     """Raise if the uplink sends coefficients and the algorithm's updates have none."""
-    fits = algorithm.coefficients_shape is not None or not setting.uplink.wants_coefficients
-    allowed = f"an algorithm whose updates are sums of directions, to use {_kind(setting.uplink)}"
-    require(fits, "name", _kind(algorithm), f"{allowed}; or use the uplink 'ideal'")
+    if setting.uplink.wants_coefficients and algorithm.coefficients_shape is None:
+        uplink, kind = type(setting.uplink).__name__, type(algorithm).__name__
+        words = f"{uplink} sends coefficients of directions, and updates of {kind} have none"
+        raise UsageError(f"{words}: use the uplink 'ideal'", code="no-coefficients")
 
 
 def check_no_uplink(name: str, setting: RunSetting) -> None:
     """Raise unless the uplink is the ideal one, for algorithms that do not use it."""
-    allowed = f"an algorithm that sends updates through the uplink, to use {_kind(setting.uplink)}"
-    require(isinstance(setting.uplink, Ideal), "name", name, allowed)
-
-
-def _kind(part: object) -> str:
-    return type(part).__name__
+    if not isinstance(setting.uplink, Ideal):
+        words = f"{name} sends nothing through the uplink {type(setting.uplink).__name__}"
+        raise UsageError(f"{words}: use the uplink 'ideal'", code="uplink-not-used")

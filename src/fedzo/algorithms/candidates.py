@@ -7,7 +7,7 @@ from fedzo.algorithms.fedzo import State, Variant
 from fedzo.algorithms.server.halving import shared_out
 from fedzo.core.tasks import Evaluate
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue
+from fedzo.errors import UsageError
 from fedzo.uplinks.base import RunSetting
 
 
@@ -28,8 +28,8 @@ class Candidates(Variant):
         """Return the state before round 0."""
         state = self.fedzo.init(x0, setting)
         if setting.uplink.wants_coefficients and self.fedzo.server.trial(state.server) is not None:
-            allowed = "a server optimizer without candidates: this uplink carries coefficients"
-            raise InvalidValue("server", type(self.fedzo.server).__name__, allowed)
+            words = f"{type(self.fedzo.server).__name__} compares values of candidate points"
+            raise UsageError(f"{words}: use the uplink 'ideal'", code="no-values")
         return state
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:

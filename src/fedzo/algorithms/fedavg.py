@@ -18,7 +18,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, NonFinite, check_counts, check_positive
+from fedzo.errors import NonFinite, UsageError, check_counts, check_positive
 from fedzo.uplinks.base import RunSetting
 
 
@@ -81,8 +81,9 @@ class FedAvg(Algorithm):
         check_weighting(self.weighting, setting)
         check_coefficients(self, setting)
         if not setting.provides(HasGradient):
-            allowed = "another algorithm such as 'fedzo': the problem provides only loss values"
-            raise InvalidValue("name", "fedavg", allowed)
+            words = "FedAvg needs gradients, but this problem provides only loss values"
+            help_ = "use FedZO, or give the problem a gradient (HasGradient)"
+            raise UsageError(f"{words}: {help_}", code="no-gradient")
         return ModelState(x0)
 
     def round(self, t: int, state: ModelState, setting: RunSetting) -> Round[ModelState]:

@@ -18,7 +18,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
-from fedzo.errors import check_counts, check_positive, require
+from fedzo.errors import UsageError, check_counts, check_positive, require
 from fedzo.uplinks.base import RunSetting
 
 
@@ -125,9 +125,9 @@ class FedZO(ZerothOrder):
         check_weighting(self.weighting, setting)
         check_coefficients(self, setting)
         server = self.server.init(x0)
-        fits = self.coefficients_shape is not None or self.server.direction_scale(server) is None
-        allowed = f"one that does not scale directions: {type(self).__name__} corrects its steps"
-        require(fits, "server", type(self.server).__name__, allowed)
+        if self.coefficients_shape is None and self.server.direction_scale(server) is not None:
+            words = f"{type(self.server).__name__} scales directions, which corrected steps do not"
+            raise UsageError(f"{words}: use another server optimizer", code="corrected-steps")
         return State(x0, server)
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:

@@ -16,7 +16,7 @@ from fedzo.algorithms.fedzo import State, Variant
 from fedzo.algorithms.server.optimizers import Mean
 from fedzo.core.types import Array
 from fedzo.core.updates import as_sum
-from fedzo.errors import InvalidValue
+from fedzo.errors import UsageError
 from fedzo.uplinks.base import RunSetting
 
 
@@ -41,8 +41,9 @@ class FixedDirections(Variant):
     def init(self, x0: Array, setting: RunSetting) -> SumsState:
         """Return the state before round 0: all sums are zero."""
         if not isinstance(self.fedzo.server, Mean):
-            kind, allowed = type(self.fedzo.server).__name__, "'mean' with fixed_directions"
-            raise InvalidValue("server", kind, f"{allowed}, so that the model is a sum of those")
+            kind = type(self.fedzo.server).__name__
+            words = f"fixed_directions need the server optimizer Mean, not {kind}"
+            raise UsageError(f"{words}: the model is a sum of those directions", code="not-mean")
         x = self.fedzo.init(x0, setting).x
         return SumsState(x, x0.copy(), np.zeros(self.fedzo.estimator.set_shape, x0.dtype))
 

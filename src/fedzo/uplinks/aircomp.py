@@ -26,7 +26,7 @@ import numpy as np
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Replies
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, check_choice, check_positive, require
+from fedzo.errors import InvalidValue, UsageError, check_choice, check_positive, require
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
 
 CHANNELS = ("rayleigh", "rician", "fixed")
@@ -176,8 +176,7 @@ class AirComp(Uplink):
         self, t: int, updates: Replies, setting: RunSetting
     ) -> tuple[Array, UplinkInfo]:
         """Raise: the channel carries updates only."""
-        kind = type(self).__name__
-        raise InvalidValue("name", kind, "an uplink that can send values, such as 'ideal'")
+        raise UsageError("AirComp cannot send values: use the uplink 'ideal'", code="no-values")
 
     def _noise(self, t: int, setting: RunSetting) -> Array:
         """Return n / σ_w, one complex number per channel use."""
