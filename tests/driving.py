@@ -10,13 +10,13 @@ from fedzo.uplinks.base import RunSetting
 def begin(algorithm, x0, engine, uplink=None):
     """Return an algorithm's state before round 0."""
     uplink = uplink or Ideal()
-    return compose(algorithm, uplink, x0).init(x0, RunSetting(engine, uplink))
+    return compose(algorithm, uplink).init(x0, RunSetting(engine, uplink))
 
 
 def play(algorithm, t, state, engine, uplink=None):
     """Do one round; return the state after it and its RoundInfo."""
     uplink = uplink or Ideal()
-    algorithm = compose(algorithm, uplink, algorithm.model(state))
+    algorithm = compose(algorithm, uplink)
     return drive(algorithm.round(t, state, RunSetting(engine, uplink)), engine)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fedzo.algorithms.base import Round, RoundInfo
 from fedzo.algorithms.fedzo import State, Variant
+from fedzo.algorithms.server.fourier_sign import FourierSign
 from fedzo.algorithms.server.halving import shared_out
 from fedzo.core.tasks import Evaluate
 from fedzo.core.types import Array
@@ -15,7 +16,8 @@ from fedzo.uplinks.base import RunSetting
 class Candidates(Variant):
     """FedZO that begins at the best of some points, found by successive halving.
 
-    While the server optimizer has candidates, a round evaluates them. A device is asked for one
+    While the server optimizer (:class:`~fedzo.server.FourierSign`) has candidates, a round
+    evaluates them. A device is asked for one
     sample at least, so with few samples not all devices are asked.
 
     Parameters
@@ -26,20 +28,20 @@ class Candidates(Variant):
 
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
-        state = self.fedzo.init(x0, setting)
-        if setting.uplink.wants_coefficients and self.fedzo.server.trial(state.server) is not None:
-            words = f"{type(self.fedzo.server).__name__} compares values of candidate points"
+        state, server = self.fedzo.init(x0, setting), self.fedzo.server
+        has_some = isinstance(server, FourierSign) and server.candidates(state.server) is not None
+        if setting.uplink.wants_coefficients and has_some:
+            words = f"{type(server).__name__} compares values of candidate points"
             raise UsageError(f"{words}: use the uplink 'ideal'", code="no-values")
         return state
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
         """Yield the evaluation of the candidates; without candidates, FedZO's round."""
         server = self.fedzo.server
-        trial = server.trial(state.server)
-        if trial is None:
+        if not isinstance(server, FourierSign) or (some := server.candidates(state.server)) is None:
             return (yield from self.fedzo.round(t, state, setting))
-        count, samples = shared_out(trial.samples, setting.devices)
+        count, samples = shared_out(some.samples, setting.devices)
         devices = setting.uplink.participants(t, count, setting)
-        replies = yield Evaluate(trial.points, samples, seed=setting.seed, round=t, devices=devices)
+        replies = yield Evaluate(some.points, samples, seed=setting.seed, round=t, devices=devices)
         values, sent = setting.uplink.aggregate_values(t, replies, setting)
-        return State(*server.tried(state.server, state.x, values)), RoundInfo.of(replies, sent)
+        return State(*server.compared(state.server, state.x, values)), RoundInfo.of(replies, sent)

@@ -78,25 +78,26 @@ class RunSpec:
             text = f"this node does not know a part of the run: {error}"
             raise Rejected(ErrorCode.UNKNOWN_ALGORITHM, text) from error
 
-    def composed(self, x0: Array) -> Algorithm:
+    @cached_property
+    def composed(self) -> Algorithm:
         """Return the algorithm with the wrappers that the run has."""
-        return compose(self.algorithm, self.uplink, x0)
+        return compose(self.algorithm, self.uplink)
 
     def start(self, x0: Array) -> Any:
         """Return the state before the first round."""
-        return self.composed(x0).init(x0, self._setting(x0, ()))
+        return self.composed.init(x0, self._setting(x0, ()))
 
     def task(self, t: int, state: Any) -> Task:
         """Return the task of the devices in round t."""
         x = state.x
-        tasks = self.composed(x).round(t, state, self._setting(x, ()))
+        tasks = self.composed.round(t, state, self._setting(x, ()))
         task = next(tasks)
         tasks.close()
         return task
 
     def replay(self, state: Any, first: int, rounds: Sequence[list[Update]]) -> Any:
         """Return the state after these rounds, each given by the updates of its devices."""
-        algorithm, setting = self.composed(state.x), self._setting(state.x, rounds)
+        algorithm, setting = self.composed, self._setting(state.x, rounds)
         for t in range(first, first + len(rounds)):
             state, _ = drive(algorithm.round(t, state, setting), setting.engine)
         return state

@@ -291,7 +291,7 @@ def _rounds(message: SyncMessage, spec: RunSpec, x: Array) -> list[list[Update]]
 
 def _from_sums(message: SyncMessage, spec: RunSpec, start: Any) -> Any:
     """Return the state of a message's sums, which must be along the run's fixed directions."""
-    algorithm = spec.composed(start.x)
+    algorithm = spec.composed
     if not isinstance(algorithm, FixedDirections) or len(message.sums) != start.sums.nbytes:
         raise Malformed("the sums are not those of the run's directions")
     dtype = start.sums.dtype

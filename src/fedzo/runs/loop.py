@@ -128,7 +128,7 @@ class Loop:
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
         self.setting = RunSetting(engine, job.uplink)
-        self.algorithm = compose(job.algorithm, job.uplink, x0)
+        self.algorithm = compose(job.algorithm, job.uplink)
         self.at = RunState(0, self.algorithm.init(x0, self.setting), job.probed)
         if engine.meter is not None:  # after the evaluations of the start and the end
             engine.meter.evaluations = 1 + job.options.evaluates_between

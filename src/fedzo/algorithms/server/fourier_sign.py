@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedzo.algorithms.server.halving import Halving
-from fedzo.algorithms.server.optimizers import Moved, ServerState, SignMomentum, Trial, check_share
+from fedzo.algorithms.server.halving import CandidatePoints, Halving
+from fedzo.algorithms.server.optimizers import Moved, ServerState, SignMomentum, check_share
 from fedzo.core.types import Array
 from fedzo.core.waves import Waves, plane_waves
 from fedzo.errors import check_positive, require
@@ -110,15 +110,15 @@ class FourierSign(SignMomentum):
         """Return a for each wave; None for inputs that are not images."""
         return state[1][self._waves.bands] if self._waves.shape else None
 
-    def trial(self, state: ServerState) -> Trial | None:
-        """Return the waves that remain, until one has won."""
+    def candidates(self, state: ServerState) -> CandidatePoints | None:
+        """Return the waves to compare before the first step; None once one has won."""
         halving = Halving(*state[3:]) if self._waves.shape else Halving.of(1)
         if halving.winner is not None:
             return None
-        return Trial(self._starts[halving.left], halving.samples)
+        return CandidatePoints(self._starts[halving.left], halving.samples)
 
-    def tried(self, state: ServerState, x: Array, values: Array) -> Moved:
-        """Return the winner as x, if there is one."""
+    def compared(self, state: ServerState, x: Array, values: Array) -> Moved:
+        """Return the winner as x, if there is one, from the mean value at each candidate."""
         halving = Halving(*state[3:]).after(values)
         if halving.winner is not None:
             x = self._starts[halving.winner].astype(x.dtype)

@@ -24,6 +24,13 @@ FIRST = 10  # samples of the first stage
 CONTINUES = 4  # one of this many points
 
 
+class CandidatePoints(NamedTuple):
+    """Points to compare before the first step, and the number of samples for each, over devices."""
+
+    points: Array  # (k, d)
+    samples: int
+
+
 class Halving(NamedTuple):
     """The points that remain, and their values so far; plain arrays, as a server state has.
 

@@ -1,7 +1,7 @@
 """The server optimizers. Moments are float32."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,13 +13,6 @@ ServerState = tuple[Array, ...]
 Moved = tuple[Array, ServerState]  # x^{t+1}, and the next state
 
 _PIECE = 16 * SIGNS  # numbers that apply is given at a time: they stay in a core's cache
-
-
-class Trial(NamedTuple):
-    """Points to evaluate in place of a step, and the number of samples for each, over devices."""
-
-    points: Array  # (k, d)
-    samples: int
 
 
 class ServerOptimizer:
@@ -80,14 +73,6 @@ class ServerOptimizer:
         mean of those.
         """
         return None
-
-    def trial(self, state: ServerState) -> Trial | None:
-        """Return points whose values the optimizer needs before its next step; None for none."""
-        return None
-
-    def tried(self, state: ServerState, x: Array, values: Array) -> Moved:
-        """Return x and the state after a :meth:`trial`, from the mean value at each point."""
-        raise NotImplementedError
 
 
 def check_share(settings: object, *keys: str) -> None:
