@@ -13,6 +13,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -277,7 +278,9 @@ class RunFolder:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, after the records of the history that it counts."""
         sync_file(self.history)
-        write_atomic(self.checkpoint, checkpoint.packed())
+        # An interrupt is raised in the main thread; inside zipfile it would print a traceback.
+        with ThreadPoolExecutor(1) as thread:
+            write_atomic(self.checkpoint, thread.submit(checkpoint.packed).result())
 
     def load(self) -> Checkpoint | None:
         """Read the checkpoint, if there is one."""
