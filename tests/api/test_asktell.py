@@ -222,3 +222,15 @@ def test_files_that_cannot_be_read(tmp_path):
         (tmp_path / "half.json").write_text(text)
         with pytest.raises(UsageError):
             fedzo.AskTell.load(tmp_path / "half.json")
+
+
+def test_a_difference_that_is_not_finite_ends_the_run_as_in_minimize():
+    """The error is raised in the run, not to the caller of tell."""
+    algorithm = fedzo.FedZO(learning_rate=0.01, directions=2, local_steps=2)
+    opt = fedzo.AskTell(np.ones(3), devices=2, algorithm=algorithm, rounds=5)
+    while opt.result().nit < 2:
+        opt.tell([float(x @ x) for x, _ in opt.ask()])
+    while batch := opt.ask():  # the difference of two such values overflows
+        opt.tell([(-1.0) ** k * 1.7e308 for k in range(len(batch))])
+    assert opt.result().status is fedzo.Status.NON_FINITE
+    assert not opt.result().success

@@ -17,8 +17,8 @@ class Candidates(Variant):
     """FedZO that begins at the best of some points, found by successive halving.
 
     While the server optimizer (:class:`~fedzo.server.FourierSign`) has candidates, a round
-    evaluates them. A device is asked for one
-    sample at least, so with few samples not all devices are asked.
+    evaluates them. Each device evaluates at least one sample, so with few samples not all devices
+    are asked.
 
     Parameters
     ----------

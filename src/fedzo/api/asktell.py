@@ -24,7 +24,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.files import write_atomic
 from fedzo.core.tasks import Evaluation, Losses, Replies, Task
 from fedzo.core.types import Array
-from fedzo.errors import BudgetSpent, InvalidValue, UsageError, require
+from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.problems import FunctionObjective
 from fedzo.runs.auto import stand_in
 from fedzo.runs.loop import Job, Loop, Running, choose_numbers
@@ -211,7 +211,7 @@ class AskTell:
                 resume: Callable[[Any], Any] = self._tasks.send
                 try:
                     answer: Any = self._engine.answer(self._task)
-                except BudgetSpent as error:
+                except Exception as error:  # raised in the run, which knows how it ends
                     resume, answer = self._tasks.throw, error
                 self._wanted = self._engine.wanted
                 if not self._wanted:
@@ -237,7 +237,7 @@ class _AskedObjective(FunctionObjective):
 
 
 class _Notes:
-    """The values since the last whole round, as each device's work asks for them."""
+    """The values for the current task, in the order in which each device asks for them."""
 
     def __init__(self) -> None:
         self.count = 0  # values that were ever given
@@ -280,7 +280,7 @@ class _AskingEngine(LocalEngine):
             else:
                 updates = self._each(lambda i: self._reply(task, i), task.devices)
                 answer = Replies([update for update in updates if update is not None], task)
-        except BudgetSpent:
+        except Exception:
             self._done()
             raise
         if self.wanted:
