@@ -50,8 +50,9 @@ def test_values_are_the_hinge_of_the_clipped_sum(norm):
 
 def test_success_is_that_of_the_image_in_bytes():
     problem = Attack(model(), [OWN], [0], eps=EPS)
-    x = RNG.normal(size=48).astype(np.float32)
-    levels = np.rint(8 * np.tanh(4 * x)).reshape(SHAPE)
+    x = np.random.default_rng(0).normal(size=48).astype(np.float32)  # coefficients of waves
+    pixels = Waves(SHAPE).images(x[None]).reshape(SHAPE)
+    levels = np.rint(8 * np.tanh(4 * pixels))
     images = np.clip(np.rint(255 * OWN) + levels, 0, 255) / 255
     told = problem.metrics(x)
     assert told["attack_success"] == np.mean(logits(images).argmax(axis=1) != 0)
