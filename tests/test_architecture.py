@@ -27,8 +27,8 @@ HEAVY = {
     "torch", "onnxruntime", "flwr", "matplotlib", "sklearn", "optuna", "scipy", "cmaes", "pandas",
     "polars", "mlflow", "tensorboard", "ray",
 }  # fmt: skip
-MOST_MODULES = 165
-MOST_LINES = 17_800  # of code: no docstrings, comments or blank lines
+MOST_MODULES = 190
+MOST_LINES = 21_500  # of code: no docstrings, comments or blank lines
 MOST_MODULES_OF_FEDZO = 30
 MOST_FRAMES = 5  # of fedzo between a caller of minimize and a round
 MOST_FRAMES_OF_THE_COMMAND = 8

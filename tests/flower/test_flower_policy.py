@@ -19,7 +19,8 @@ from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.errors import Halted, NoAnswer, UsageError
 from fedzo.flower import InProcessGrid, make_client_app, make_server_app, protocol
 from fedzo.flower.errors import ErrorCode, Rejected
-from fedzo.flower.policy import Ledger, NodeConfig, QueryTotals
+from fedzo.flower.ledger import Ledger, QueryTotals
+from fedzo.flower.policy import NodeConfig
 from fedzo.problems import FunctionObjective, Quadratic, softmax
 from raising import fails, rejects
 
@@ -174,7 +175,7 @@ def test_device_with_few_records_answers_nothing():
 def test_clock_that_was_put_back_frees_nothing(tmp_path, monkeypatch):
     ledger = Ledger(str(tmp_path / "ledger.sqlite"))
     ledger.reserve("1", 8, QueryTotals(100, 10, 100))
-    monkeypatch.setattr("fedzo.flower.policy._today", lambda: "2001-01-01")
+    monkeypatch.setattr("fedzo.flower.ledger._today", lambda: "2001-01-01")
     with fails("queries", Rejected):
         ledger.reserve("2", 3, QueryTotals(100, 10, 100))
 
@@ -182,7 +183,7 @@ def test_clock_that_was_put_back_frees_nothing(tmp_path, monkeypatch):
 def test_ledger_survives_a_kill(tmp_path):
     path = str(tmp_path / "ledger.sqlite")
     script = (
-        "import sys, time; from fedzo.flower.policy import *\n"
+        "import sys, time; from fedzo.flower.ledger import *\n"
         "ledger = Ledger(sys.argv[1])\n"
         "while True:\n"
         "    ledger.reserve('1', 1, QueryTotals(10**9, 10**9, 10**9))\n"

@@ -18,7 +18,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.errors import Halted
 from fedzo.flower import FlowerEngine, FlowerSettings, privacy, protocol
 from fedzo.flower.errors import ErrorCode, Rejected
-from fedzo.flower.policy import Ledger
+from fedzo.flower.ledger import Ledger
 from fedzo.flower.privacy import Privacy, Private
 from fedzo.problems import FunctionObjective, Quadratic, Softmax, softmax
 from raising import fails

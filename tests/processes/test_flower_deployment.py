@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from loopback import APP, LIMIT, PATIENT, here, settings_of, without
 
-from fedzo.flower.policy import Ledger
+from fedzo.flower.ledger import Ledger
 from fedzo.runs import read_history
 
 pytestmark = pytest.mark.processes
