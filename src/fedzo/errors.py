@@ -133,6 +133,15 @@ class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
     code = "no-answer"
 
 
+class UserCodeError(FedzoError):
+    """The user's code raised an exception that would end or steer Python, such as SystemExit.
+
+    The exception is the ``__cause__``. Other exceptions of the user's code are passed on.
+    """
+
+    code = "own-code"
+
+
 class ModelError(FedzoError):
     """A black box failed, or what it answered cannot be scores; names the model and what is wrong.
 

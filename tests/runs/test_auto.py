@@ -13,7 +13,7 @@ from fedzo.algorithms.adaptive_rate import AdaptiveState, Numbers, judged, numbe
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.core.engine import LocalEngine, drive
-from fedzo.errors import UsageError
+from fedzo.errors import UsageError, UserCodeError
 from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs.auto import choose
 from fedzo.theory import report
@@ -235,10 +235,10 @@ def test_a_kill_at_any_round_is_resumed_to_the_bit(tmp_path):
 
         def dies(progress, stop=stop):
             if progress.round == stop:
-                raise SystemExit
+                raise SystemExit(0)
 
         folder = tmp_path / str(stop)
-        with pytest.raises(SystemExit):
+        with pytest.raises(UserCodeError):
             fedzo.minimize(valley, START, run_dir=folder, checkpoint_every=1, callback=dies, **run)
         again = fedzo.minimize(
             valley, START, run_dir=folder, checkpoint_every=1, resume=True, **run

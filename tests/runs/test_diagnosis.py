@@ -234,18 +234,18 @@ def test_history_that_does_not_fit_is_refused_and_repaired_if_asked(damage, tmp_
 def test_killed_between_a_record_and_its_checkpoint(last, tmp_path, monkeypatch):
     """The first checkpoint is from before the first record; a resumed run makes that again."""
 
-    class Kill(BaseException):
+    class KilledError(RuntimeError):
         pass
 
     def append(self, record, write=RunFolder.append):
         write(self, record)
         if record["round"] == last:
-            raise Kill
+            raise KilledError
 
     whole = run(rounds=6)
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "append", append)
-        with pytest.raises(Kill):
+        with pytest.raises(KilledError):
             run(rounds=6, run_dir=tmp_path / "run")
     result = run(rounds=6, run_dir=tmp_path / "run", resume=True)
     assert np.array_equal(result.last, whole.last)

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from fedzo.algorithms import Adaptive, Algorithm
 from fedzo.core.engine import LocalEngine
 from fedzo.core.files import write_atomic
+from fedzo.core.importing import Suspension
 from fedzo.core.tasks import Evaluation, Losses, Replies, Task
 from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, UsageError, require
@@ -218,7 +219,7 @@ class AskTell:
                     self._task = resume(answer)
 
 
-class _Waiting(BaseException):
+class _Waiting(Suspension):
     """Values are missing. Not an Exception: no code on the way has to do with it."""
 
     def __init__(self, queries: list[Query]) -> None:

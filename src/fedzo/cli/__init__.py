@@ -17,8 +17,17 @@ from typing import NoReturn
 from fedzo._version import __version__
 from fedzo.cli import bench, data, node, plot, report, reproduce, run, sweep, theory
 from fedzo.cli.common import Exit
+from fedzo.core.importing import user_error
 from fedzo.core.progress import show
-from fedzo.errors import CannotWrite, FedzoError, Halted, ModelError, UsageError, one_line
+from fedzo.errors import (
+    CannotWrite,
+    FedzoError,
+    Halted,
+    ModelError,
+    UsageError,
+    UserCodeError,
+    one_line,
+)
 
 COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench, node)
 
@@ -31,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may not support the letter η
             stream.reconfigure(errors="replace")
+    arguments = None
     try:
         parser = _parser()
         arguments = parser.parse_args(argv)
@@ -38,8 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(arguments.command(arguments))
         parser.print_help()
         return Exit.DONE
-    except (Exception, KeyboardInterrupt) as error:
-        return _explain(error)
+    except BaseException as error:
+        if arguments is None and isinstance(error, SystemExit):  # after --help
+            raise
+        return _explain(user_error(error))
     finally:
         _flush()
 
@@ -82,6 +94,8 @@ def _flush() -> None:
 def _code_of(error: FedzoError) -> Exit:
     if isinstance(error, CannotWrite):
         return Exit.NO_SPACE
+    if isinstance(error, UserCodeError):
+        return Exit.OWN_CODE
     return Exit.HALTED if isinstance(error, Halted | ModelError) else Exit.NOTHING_RUN
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedzo.core.types import Array
 from fedzo.errors import Halted
 
-Answer = Array | Exception
+Answer = Array | BaseException
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -57,7 +57,7 @@ class QueryBatcher:
             (answer,) = self._answer([query])
         else:
             answer = group.ask(self._place.number, query)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -135,7 +135,7 @@ class _Group:
         order = sorted(self._asked)
         try:
             answers = self._answer([self._asked[number] for number in order])
-        except Exception as error:
+        except BaseException as error:  # or the other devices would wait for ever
             answers = [error] * len(order)
         self._asked.clear()
         self._answers.update(zip(order, answers, strict=True))

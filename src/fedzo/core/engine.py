@@ -19,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 from fedzo.core.batching import QueryBatcher
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import BatchesQueries, HasScale, OwnThreads
+from fedzo.core.importing import call_user, user_error
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, evaluation_cost, meter_of
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
@@ -102,6 +103,10 @@ def drive(run: Generator[Any, Any, T], engine: Engine) -> T:
             task = resume(answer)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        except BaseException as error:
+            if (told := user_error(error)) is error:
+                raise
+            raise told from error
         finally:
             if isinstance(answer, Replies):
                 answer.close()
@@ -183,7 +188,8 @@ class LocalEngine:
         if isinstance(task, Losses):
             losses = self.losses(task.x)
             finite = np.isfinite(losses).any()  # else the run ends, and no metric is needed
-            return Evaluation(losses, self.objective.metrics(task.x) if finite else {})
+            metrics = self.objective.metrics
+            return Evaluation(losses, call_user(metrics, task.x, direct=False) if finite else {})
         return Replies(self._updates(task), task)
 
     def losses(self, x: Array) -> Array:
@@ -219,14 +225,15 @@ class LocalEngine:
 
     def _reply(self, task: Task, device: int) -> Update | None:
         try:
-            return task.reply(self.objective, device)
+            return call_user(task.reply, self.objective, device, direct=False)
         except NoAnswer as error:
             self.dropped.append(DroppedDevice(device, str(error)))
             return None
 
     def _losses(self, x: Array, devices: Array) -> Array:
         try:
-            losses = np.asarray(self.objective.losses(x, devices))
+            found = call_user(self.objective.losses, x, devices, direct=False)
+            losses = np.asarray(found)
         except NoAnswer as error:
             if len(devices) > 1:  # one at a time, to find out which
                 return np.concatenate([self._losses(x, one) for one in devices[:, None]])

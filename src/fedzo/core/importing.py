@@ -1,13 +1,21 @@
-"""Import the objects that a configuration names as ``module:name``."""
+"""The user's code: import objects by their names, ``module:name``, and call functions."""
 
 import sys
 import sysconfig
+import traceback
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from fedzo.errors import InvalidValue
+from fedzo.errors import InvalidValue, UsageError, UserCodeError
+
+T = TypeVar("T")
+
+
+class Suspension(BaseException):
+    """Ends a call of the user's code on purpose, to repeat it later; see :func:`call_user`."""
 
 
 def import_path(folder: Path) -> None:
@@ -40,12 +48,55 @@ def import_object(key: str, name: str) -> Any:
     try:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ImportError(f"{module!r} is not the name of a module")
-        return getattr(import_module(module), attribute)
+        return getattr(call_user(import_module, module), attribute)
     except ModuleNotFoundError as error:
         where = "searched: this folder, the configuration's folder and Python's path"
         raise InvalidValue(key, name, f"importable: {error}; {where}") from error
     except (ImportError, AttributeError, SyntaxError) as error:
         raise InvalidValue(key, name, f"importable: {error}") from error
+
+
+def call_user(function: Callable[..., T], *arguments: Any, direct: bool = True) -> T:
+    """Call the user's code. Every call of it by a run goes through here.
+
+    ``direct`` is False if fedzo's own code lies between the caller and the user's code.
+
+    >>> call_user(next, iter([]))
+    Traceback (most recent call last):
+    fedzo.errors.UserCodeError: the user's code raised StopIteration
+    """
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        if (told := user_error(error, direct)) is error:
+            raise
+        raise told from error
+
+
+def user_error(error: BaseException, direct: bool = False) -> BaseException:
+    """Return the exception to raise for one that the user's code raised.
+
+    An exception that steers Python itself would have an effect that depends on the caller:
+    ``StopIteration`` ends the loop of a caller, ``SystemExit`` ends a thread or the program. Such
+    an exception becomes a :class:`~fedzo.errors.UserCodeError`. So does a ``UsageError``, which
+    says that nothing was run, if fedzo cannot have raised it (``direct``). ``KeyboardInterrupt``
+    and all other exceptions stay as they are.
+    """
+    ends = StopIteration | StopAsyncIteration
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, ends):
+        return _user_error(error.__cause__)  # raised inside a generator
+    passed = isinstance(error, Exception | KeyboardInterrupt | Suspension)
+    steers = isinstance(error, ends) or (direct and isinstance(error, UsageError | InvalidValue))
+    return error if passed and not steers else _user_error(error)
+
+
+def _user_error(error: BaseException) -> UserCodeError:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    own = own_traceback(error)
+    if own is not None:
+        last = traceback.extract_tb(own)[-1]
+        what += f" ({last.filename}, line {last.lineno}, in {last.name})"
+    return UserCodeError(f"the user's code raised {what}")
 
 
 def own_traceback(error: BaseException) -> TracebackType | None:

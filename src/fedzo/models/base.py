@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
+from fedzo.core.importing import call_user
 from fedzo.core.types import Array
 from fedzo.errors import ModelError, UsageError, check_choice, check_count, first_line, require
 
@@ -234,7 +235,7 @@ class Model(ABC):
             try:
                 for part in parts:
                     answers.append(self._answer(part))  # noqa: PERF401 - counted after a failure
-            except Exception:
+            except BaseException:
                 self.meter.give_back(sum(map(len, parts[len(answers) + 1 :])))
                 raise
             return answers
@@ -359,7 +360,7 @@ class FunctionModel(Model):
         self.fun = fun
 
     def _scores(self, batch: Array) -> ArrayLike:
-        return self.fun(batch.copy())
+        return call_user(self.fun, batch.copy())
 
 
 def rounding_step(scores: Array) -> float | None:

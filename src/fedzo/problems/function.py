@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
+from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
@@ -191,8 +192,8 @@ class FunctionObjective(Objective):
 
     def _call(self, points: Array, device: int) -> Array:
         if not self.vectorized:
-            return np.array([as_number("fun", self.fun(points[0], device, *self.args))])
-        values = np.asarray(self.fun(points, device, *self.args), np.float64)
+            return np.array([as_number("fun", call_user(self.fun, points[0], device, *self.args))])
+        values = np.asarray(call_user(self.fun, points, device, *self.args), np.float64)
         if values.shape != (len(points),):
             message = f"fun returned the shape {values.shape}, not {(len(points),)}"
             raise UsageError(message, code="values-shape")

@@ -22,6 +22,7 @@ import numpy as np
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.files import write_atomic
+from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
@@ -214,7 +215,7 @@ def _train(
     function: TrainAndScore, forgive: bool, params: dict[str, Value], device: int, seed: int
 ) -> _Trained:
     try:
-        score = function(dict(params), device, np.random.default_rng(seed))
+        score = call_user(function, dict(params), device, np.random.default_rng(seed))
         return _Trained(as_number("train_and_score", score))
     except Exception as error:
         if not forgive:

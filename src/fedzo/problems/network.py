@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.capabilities import Best
+from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
@@ -197,7 +198,7 @@ class TorchProblem(Objective):
             return {}
         self.place(x)
         with _torch().inference_mode():
-            return self._own_metrics(self.module)
+            return call_user(self._own_metrics, self.module)
 
     def snapshot(self, x: Array) -> Array:
         """Return a copy of x, in a temporary file, if x is the memory of the module."""
@@ -271,7 +272,7 @@ class TorchProblem(Objective):
                 return values(batch.content)
 
     def _losses_of(self, content: Any) -> NDArray[np.float64]:
-        losses = self.loss(self.module, content)
+        losses = call_user(self.loss, self.module, content)
         if not isinstance(losses, _torch().Tensor) or losses.ndim != 1:
             _complain(losses)
         values: NDArray[np.float64] = losses.double().cpu().numpy()

@@ -19,6 +19,7 @@ from fedzo.algorithms.compose import compose, current
 from fedzo.core.capabilities import Best, HasBestMetric, HasUserView, InPlace
 from fedzo.core.engine import Engine, drive
 from fedzo.core.files import Config, as_toml
+from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.core.types import Array
@@ -292,7 +293,8 @@ class Loop:
         progress = Progress(
             t, self.options.rounds, self.to_user(self.x), self.at.queries, self.seconds, record
         )
-        if True in [bool(watcher(progress)) for watcher in self.job.watchers]:  # call each
+        stops = [call_user(_stops, watcher, progress) for watcher in self.job.watchers]
+        if True in stops:
             return Status.STOPPED, f"stopped by the callback after round {t}"
         if target is not None and record is not None and record["train_loss"] <= target:
             return Status.STOPPED, f"reached the target {target:g} after round {t}"
@@ -535,6 +537,10 @@ def run_job(job: Job, engine: Engine, x0: Array, problem: Objective | None = Non
     """
     with engine:
         return drive(tasks(job, engine, x0, problem), engine)
+
+
+def _stops(watcher: Callback, progress: Progress) -> bool:
+    return bool(watcher(progress))
 
 
 def digest_of(x: Array) -> str:

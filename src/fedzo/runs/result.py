@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import Best, HasStateDict
+from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.types import Array
 from fedzo.errors import UsageError
@@ -46,7 +47,7 @@ def closing(*things: object) -> Iterator[None]:
     with ExitStack() as stack:
         for one in reversed(things):
             if hasattr(one, "close"):
-                stack.callback(one.close)
+                stack.callback(call_user, one.close)
         yield
 
 
