@@ -48,15 +48,17 @@ def run(
 ):
     uplink = uplink or fedzo.Ideal()
     engine = FlowerEngine(grid, 5, uplink, settings)
+    options = {"rounds": 6, "evaluate_every": 3, **options}
     job = Job(
         algorithm=algorithm,
         uplink=uplink,
-        options=RunOptions(seed=5, **{"rounds": 6, "evaluate_every": 3, **options}),
-        tables={},
+        options=RunOptions(seed=5, **options),
+        tables={"run": {"evaluate_every": options["evaluate_every"]}},
         run_dir=run_dir,
         resume=resume,
         watchers=as_watchers(callback),
     )
+    engine.restore(job)
     return run_job(job, engine, engine.initial())
 
 

@@ -209,14 +209,31 @@ def test_strategy_refuses_a_seed_that_is_none():
         FedzoStrategy(seed="x").start(grid)
 
 
-def test_strategy_that_halts_is_an_error_to_flower_and_leaves_a_checkpoint(tmp_path):
-    def fails(x, device):
-        raise OSError("no instrument")
+def _fails(x, device):
+    raise OSError("no instrument")
 
-    objective = FunctionObjective(fails, dim=2, devices=3)
-    grid = InProcessGrid(make_client_app(lambda c: objective), 2)
-    with pytest.raises(Halted):
-        FedzoStrategy(run_dir=tmp_path).start(grid)
+
+def _squares(x, device):
+    return float(np.sum((x - device) ** 2))
+
+
+@pytest.mark.parametrize("bad", [1, 2, 3, 4])
+def test_strategy_returns_the_arrays_whatever_nodes_do(bad, tmp_path):
+    """Of four nodes with a device each; two are a quorum."""
+
+    def some(x, device):
+        return _fails(x, device) if device < bad else _squares(x, device)
+
+    objective = FunctionObjective(some, dim=2, devices=4)
+    grid = InProcessGrid(make_client_app(lambda c: objective), 4)
+    algorithm = fedzo.FedZO(learning_rate=0.05, direction_kind="orthogonal", directions=2)
+    strategy = FedzoStrategy(algorithm, run_dir=tmp_path)
+    start = ArrayRecord({"x": Array(np.full(2, 9.0))})
+    result = strategy.start(grid, start, num_rounds=40)
+    assert result.success == (bad <= 2)
+    assert {one["device"] for one in result.dropped} == (set(range(bad)) if bad < 4 else set())
+    mean = np.mean(range(bad, 4)) if bad < 4 else 9.0  # of the others
+    assert np.allclose(result.arrays["x"].numpy(), mean, atol=0.05)
     assert (tmp_path / "checkpoint.npz").exists()
 
 

@@ -5,13 +5,27 @@ import dataclasses
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from misbehaving import PROBLEM, QUICK, Nodes, everyone_of, expected, introduced, named, run
+from hypothesis import given
+from hypothesis import strategies as st
+from misbehaving import (
+    ALGORITHM,
+    PROBLEM,
+    QUICK,
+    Nodes,
+    everyone_of,
+    expected,
+    introduced,
+    named,
+    run,
+)
 
 import fedzo
 from fedzo.config.experiment import Experiment
 from fedzo.core.capabilities import HasGradient, Streamed
 from fedzo.errors import FedzoError, Halted, UsageError
-from fedzo.flower import FlowerEngine, FlowerSettings, make_client_app, protocol
+from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
+from fedzo.flower.errors import Malformed
+from fedzo.flower.registry import asked_again, device_ranges
 from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs import Status
 from raising import fails, rejects
@@ -49,6 +63,108 @@ def test_silent_node_costs_its_updates_and_one_grace():
     engine.losses(x)  # it is not asked again, and not waited for
     assert [kind for node, kind in grid.asked if node == 2] == [protocol.EVALUATE, protocol.HELLO]
     assert {o.reason for o in engine.dropped} == {"not on any connected node"}
+
+
+class Deaf(Nodes):
+    """Nodes of which some reply to greetings and to nothing else: the others are not disturbed."""
+
+    def __init__(self, deaf=(2,), nodes=3, **keywords):
+        super().__init__(nodes=nodes, **keywords)
+        self.deaf, self.deaf_since = set(deaf), 0
+
+    def answer(self, message):
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        self.asked.append((node, kind))
+        return None if node in self.deaf and kind != protocol.HELLO else InProcessGrid.answer(
+            self, message
+        )  # fmt: skip
+
+
+def graces(result):
+    """Return the rounds in which the server waited for a silent node."""
+    dropped = [one for record in result.history for one in record.get("dropped", ())]
+    return sorted({one["round"] for one in dropped if "grace period" in one["reason"]})
+
+
+ALL = dataclasses.replace(ALGORITHM, participants=None)
+
+
+@pytest.mark.parametrize("algorithm", [ALGORITHM, ALL], ids=["some", "all"])
+@pytest.mark.parametrize("deaf", [{2}, {1, 3}])
+def test_deaf_nodes_cost_two_grace_periods_in_ten_rounds(deaf, algorithm):
+    """They answer greetings, so each round could wait for them again."""
+    grid = Deaf(deaf, nodes=6)
+    result = run(grid, algorithm=algorithm, rounds=40, evaluate_every=1)
+    assert result.success
+    assert result.nit == 40
+    waited = graces(result)
+    assert waited
+    assert all(len([s for s in waited if t <= s < t + 10]) <= 2 for t in range(40))
+    assert len([t for t in waited if t >= 20]) <= 2  # and less and less
+    assert {one["device"] for one in result.dropped} == {node - 1 for node in deaf}
+
+
+def test_pauses_are_the_same_after_a_resume(tmp_path):
+    whole = run(Deaf({2}, nodes=6), rounds=24, evaluate_every=1)
+    run(Deaf({2}, nodes=6), rounds=11, evaluate_every=1, run_dir=tmp_path)
+    again = run(Deaf({2}, nodes=6), rounds=24, evaluate_every=1, run_dir=tmp_path, resume=True)
+    assert graces(again) == graces(whole)
+    assert again.dropped == whole.dropped
+    assert np.array_equal(again.x, whole.x)
+
+
+def test_node_that_can_hear_again_takes_part_within_ten_rounds():
+    grid = Deaf({2})
+
+    def heal(progress):
+        if progress.round == 3:
+            grid.deaf.clear()
+
+    result = run(grid, algorithm=ALL, rounds=14, evaluate_every=1, callback=heal)
+    taking_part = [record["participants"] for record in result.history]
+    assert taking_part[4] == 4
+    assert taking_part[-1] == 6
+
+
+def test_paused_nodes_are_asked_if_the_quorum_needs_them():
+    grid = Deaf({2})
+
+    def heal(progress):
+        if progress.round == 2:
+            grid.deaf.clear()
+            grid.away |= {1}
+
+    settings = dataclasses.replace(QUICK, patience=5.0)
+    result = run(grid, algorithm=ALL, rounds=4, evaluate_every=1, callback=heal, settings=settings)
+    assert result.success
+    assert result.history[-1]["participants"] == 4  # of nodes 2 and 3
+
+
+@given(st.lists(st.integers(0, 200), max_size=12))
+def test_pauses_grow_and_end_together(silences):
+    found = sorted(set(silences))
+    again = [asked_again(found[: i + 1]) for i in range(len(found))]
+    for t, after in zip(found, again, strict=True):
+        assert 5 <= after - t <= 160
+        assert after % 5 == 0
+    assert asked_again(reversed(found)) == asked_again(found)
+
+
+def test_node_that_claims_millions_of_devices_costs_nothing():
+    """The list is rejected by its length, before its items are looked at."""
+    held = list(range(protocol.MOST_HELD + 1))
+    hello = {"version": "1", "fingerprint": "f", "checksum": "c", "dim": 8, "devices": 10**9}
+    hello |= {"held": held, "sizes": held, "offers": [], "cost": 0}
+    content = RecordDict({"hello": ConfigRecord(hello)})
+    with pytest.raises(Malformed) as caught:
+        protocol.read_hello(content)
+    assert caught.value.key in ("held", "sizes")
+
+
+def test_list_of_devices_in_a_message_is_short():
+    assert len(device_ranges(range(0, 10**6, 2))) < 200
+    assert device_ranges([]) == "none"
+    assert device_ranges([4, 3, 9]) == "3-4, 9"
 
 
 def test_node_that_comes_back_takes_part_again():

@@ -219,8 +219,8 @@ def test_a_device_that_fails_is_left_out_and_named(failure, reason, vectorized, 
 
     options = {**RUN, "rounds": 2, "vectorized": vectorized, "run_dir": tmp_path}
     result = fedzo.minimize(broken, np.ones(3), retries=1, on_failure="leave_out", **options)
-    assert (result.success, result.status) == (False, Status.HALTED)
-    assert result.message == "finished 2 rounds, but device 2 never replied"
+    assert result.success  # three of four are a quorum
+    assert result.message.startswith("finished 2 rounds; device 2 was dropped")
     first, last = map(json.loads, (tmp_path / "history.jsonl").read_text().splitlines())
     named = {"device": 2, "reason": reason}
     assert first["dropped"] == [{"round": 0, **named}]

@@ -46,12 +46,14 @@ class Engine(Protocol):
 
     An engine is a context manager around a run. ``dropped`` collects the devices that did not
     reply; the reader empties it. ``meter`` counts the queries of a problem that counts them itself.
-    ``scale`` is the problem's typical length of each coordinate of x, if it has one.
+    ``scale`` is the problem's typical length of each coordinate of x, if it has one. A run is a
+    success if this share of the devices, ``quorum``, takes part in it.
     """
 
     seed: int
     dim: int
     devices: int
+    quorum: float
     dropped: list[DroppedDevice]
     meter: Meter | None
     scale: Array | None
@@ -137,6 +139,7 @@ class LocalEngine:
     array([0., 1., 2.])
     """
 
+    quorum = 0.5
     sending_updates: set[int] = set()  # noqa: RUF012 - always empty: one process draws alike
 
     def __init__(self, objective: Objective, seed: int, workers: int | None = None) -> None:
@@ -298,6 +301,7 @@ class ReplayEngine:
     [array([4.])]
     """
 
+    quorum = 0.5
     meter: Meter | None = None
     scale: Array | None = None
     evaluation_cost = 0

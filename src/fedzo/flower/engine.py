@@ -17,11 +17,11 @@ from fedzo.core.types import Array
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
-from fedzo.flower.registry import Found, Requests
+from fedzo.flower.registry import SILENT, Found, Requests
 from fedzo.flower.replay import RunSpec
 from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, SyncMessage, drawn_by_sums
 from fedzo.flower.validation import UpdateValidator, clipped_losses
-from fedzo.runs.history import RESERVED
+from fedzo.runs.history import RESERVED, read_history
 from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
@@ -86,6 +86,7 @@ class FlowerEngine:
         check_seed("seed", seed)
         self.settings, self.seed = settings or FlowerSettings(), seed
         self.uplink, self.coefficients = uplink, uplink.wants_coefficients
+        self.quorum = self.settings.quorum
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
@@ -112,6 +113,20 @@ class FlowerEngine:
         homes = self._registry.homes(range(self.devices))
         return {i for node, own in homes.items() if self._registry.unlike(node) for i in own}
 
+    def restore(self, job: Job) -> None:
+        """Continue with the round of a resumed job, and with the silences of its nodes."""
+        folder = job.folder
+        before = folder.load() if folder is not None and job.resume else None
+        if folder is None or before is None:
+            return
+        self._nodes.round, dropped = before.round, list(before.dropped)
+        for record in read_history(folder.history, lenient=True):
+            if record["round"] <= before.round and job.options.evaluates(record["round"]):
+                dropped += record.get("dropped", ())
+        for one in dropped:
+            if str(one.get("reason")).startswith(SILENT):
+                self._nodes.restored.setdefault(one["device"], set()).add(one["round"])
+
     def enable_replay(self, job: Job, x0: Array) -> None:
         """Let nodes replay a job from x0, if its uplink and its parts allow that.
 
@@ -129,10 +144,8 @@ class FlowerEngine:
             return
         file = None if job.run_dir is None else job.run_dir / LOG
         most = None if job.algorithm.fixed_directions is None else 1
-        before = job.folder.load() if job.folder is not None and job.resume else None
-        first = 0 if before is None else before.round
         log_file = Log(file, bool(job.resume), most)
-        self._nodes.downlink = Downlink(spec, x0, log_file, first)
+        self._nodes.downlink = Downlink(spec, x0, log_file, self._nodes.round)
 
     def provides(self, kind: type[Any]) -> bool:
         """Return whether the problem of most nodes has a capability."""
@@ -147,6 +160,8 @@ class FlowerEngine:
             lambda node, own: RecordDict(),
             lambda content, asked: dict.fromkeys(asked, protocol.read_vector(content, self.dim)),
         )
+        if self._nodes.round:  # of a resumed run: those who do not reply are dropped from no round
+            self.dropped.clear()
         if not found:
             raise Halted(f"no node sent a start of {self.dim} numbers")
         votes = Counter((x.dtype.str, x.tobytes()) for _, x in sorted(found.items()))
@@ -205,7 +220,7 @@ class FlowerEngine:
     # ---------------------------------------------------------------------- a round's updates
 
     def _updates(self, task: Task) -> Iterator[Update]:
-        self._nodes.sent, self._nodes.received = [], []
+        self._nodes.sent, self._nodes.received, self._nodes.round = [], [], task.round + 1
         steps = task if isinstance(task, LocalSteps) else None
         if self.coefficients and steps and steps.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")

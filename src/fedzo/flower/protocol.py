@@ -45,6 +45,8 @@ HELLO, INITIAL, TRAIN, EVALUATE = MESSAGE_TYPES
 # A problem has a few metrics with short names. The server ignores the others.
 MOST_METRICS, LONGEST_NAME = 64, 64
 
+MOST_HELD = 10**6  # devices of one node
+
 
 # ----------------------------------------------------------------------------- introductions
 
@@ -150,9 +152,10 @@ def hello(introduction: Hello) -> RecordDict:
 
 def read_hello(content: RecordDict) -> Hello:
     """Return a node's introduction, checked for contradictions."""
-    told = schema.read_fields(Hello, schema.config(content, "hello"))
+    told = schema.read_fields(Hello, schema.config(content, "hello"), MOST_HELD)
     for key, valid in (
-        ("held", len({i for i in told.held if 0 <= i < told.devices}) == len(told.held)),
+        ("held", min(told.held, default=0) >= 0 and max(told.held, default=-1) < told.devices),
+        ("held", len(set(told.held)) == len(told.held)),
         ("sizes", len(told.sizes) == len(told.held) and min(told.sizes, default=0) >= 0),
         ("dim", told.dim > 0),
         ("cost", told.cost >= 0),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode as FlowerCode
 from flwr.serverapp import Grid
@@ -28,6 +29,9 @@ Found = Mapping[int, Any]
 Write = Callable[[int, list[int]], RecordDict]
 Read = Callable[[RecordDict, list[int]], Found]
 InFlight = dict[str, tuple[int, list[int]]]  # messages without a reply: their nodes and devices
+
+SILENT = "no reply within the"  # the begin of the reason why a silent device was dropped
+_PAUSE, _LONGEST_PAUSE = 5, 80  # rounds without a request to a node that was silent
 
 _GONE = (
     FlowerCode.NODE_UNAVAILABLE,
@@ -71,6 +75,7 @@ class NodeRegistry:
         self._owners: dict[int, int] = {}  # the node of each device
         self.refused: dict[int, str] = {}  # rejected nodes, and the reasons
         self.problem: Hello | None = None  # set by :meth:`settle`
+        self._elected: tuple[Hello, int] | None = None  # of the present nodes
         self.sizes: dict[int, int] = {}  # samples of every device introduced so far
 
     def look(self) -> None:
@@ -105,10 +110,13 @@ class NodeRegistry:
 
         If two problems have as many nodes, the earlier one is elected.
         """
-        votes = Counter(each.shape for each in self._nodes.values() if each.held)
-        wanted = max(votes, key=votes.__getitem__, default=None)
-        agreed = [each for each in self._nodes.values() if each.shape == wanted]
-        return (agreed[0], len(set().union(*(each.held for each in agreed)))) if agreed else None
+        if self._elected is None and self._nodes:
+            votes = Counter(each.shape for each in self._nodes.values() if each.held)
+            wanted = max(votes, key=votes.__getitem__, default=None)
+            agreed = [each for each in self._nodes.values() if each.shape == wanted]
+            if agreed:
+                self._elected = agreed[0], len(set().union(*(each.held for each in agreed)))
+        return self._elected
 
     def settle(self, problem: Hello) -> None:
         """Reject all nodes with another problem, now and later."""
@@ -123,6 +131,7 @@ class NodeRegistry:
     def drop(self, node: int, reason: str) -> None:
         """Drop a node until it replies to a greeting again."""
         if self._nodes.pop(node, None) is not None:
+            self._elected = None
             self._assign_devices()
             log.warning("node %d is dropped: %s", node, short_line(reason))
 
@@ -158,7 +167,7 @@ class NodeRegistry:
         taken = self._owners.keys() & introduction.held
         if taken:
             log.warning("node %d: another node holds devices %s", node, device_ranges(taken))
-        self._nodes[node] = introduction
+        self._nodes[node], self._elected = introduction, None
         self._claim(node, introduction)
 
     def _read(self, node: int, reply: Message) -> Hello:
@@ -222,13 +231,29 @@ def device_ranges(devices: Iterable[int]) -> str:
     >>> device_ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
-    runs: list[list[int]] = []
-    for device in sorted(devices):
-        if runs and runs[-1][-1] == device - 1:
-            runs[-1][1:] = [device]
-        else:
-            runs.append([device])
-    return ", ".join("-".join(map(str, run)) for run in runs) or "none"
+    numbers = np.unique(np.fromiter(devices, np.int64))
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1)[:20] + 1)
+    names = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs if len(run)]
+    return ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "none"
+
+
+def asked_again(silences: Iterable[int]) -> int:
+    """Return the first round in which a node is asked that was silent in these rounds.
+
+    The pause is at least 5 rounds. It doubles, up to 80, if the node is silent again soon after.
+    Pauses end in rounds divisible by 5, so all nodes that were silent before are asked together,
+    and cost two grace periods in ten rounds at most.
+
+    >>> asked_again([]), asked_again([3]), asked_again([3, 10]), asked_again([3, 10, 20])
+    (0, 10, 20, 40)
+    >>> asked_again([3, 40])  # it had come back
+    45
+    """
+    pause, again = _PAUSE, 0
+    for t in sorted(silences):
+        pause = min(2 * pause, _LONGEST_PAUSE) if again and t < again + pause else _PAUSE
+        again = -(-(t + pause) // pause) * pause
+    return again
 
 
 class Requests:
@@ -256,6 +281,9 @@ class Requests:
         self.grid, self.settings, self._warn = grid, settings, warn
         self.downlink: Downlink | None = None  # set if nodes replay the rounds
         self.dropped: list[DroppedDevice] = []
+        self.round = 0  # the number of the round that requests are part of
+        self._silences: dict[int, set[int]] = {}  # the rounds in which each node was silent
+        self.restored: dict[int, set[int]] = {}  # the same by device, from before a resume
         self.sent: list[Message] = []  # in the last round
         self.received: list[Message] = []
         self._ttl = settings.patience + settings.grace
@@ -289,11 +317,13 @@ class Requests:
 
         Wait for all devices. When a quorum has replied, wait up to ``grace`` seconds more, and only
         for connected nodes. Devices that fail or are missing then are dropped from the request.
-        Nodes that return in the meantime are asked again.
+        Nodes that return in the meantime are asked again. A node that was silent is not asked for
+        some rounds (see :func:`asked_again`), unless the quorum needs it.
         """
         found: dict[int, Any] = {}
         missing, in_flight = dict.fromkeys(devices, "not on any connected node"), InFlight()
         need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
+        paused = self._paused()
         while missing:
             if wait.time_to_look():
                 self.registry.look()
@@ -301,8 +331,13 @@ class Requests:
                     if node not in self.registry:
                         del in_flight[i]
                         missing.update(dict.fromkeys(asked, "the node was lost"))
-            idle = missing.keys() - {i for _, asked in in_flight.values() for i in asked}
-            self._send(kind, self.registry.homes(idle), content, in_flight)
+            under_way = {i for _, asked in in_flight.values() for i in asked}
+            homes = self.registry.homes(missing.keys() - under_way)
+            ready = {node: own for node, own in homes.items() if node not in paused}
+            hoped = len(devices) - len(missing) + len(under_way) + sum(map(len, ready.values()))
+            if hoped < need:
+                paused, ready = {}, homes
+            self._send(kind, ready, content, in_flight)
             for node, asked, reply in self._replies(kind, in_flight):
                 results = self._results(node, asked, reply, read)
                 for device in asked:
@@ -314,17 +349,36 @@ class Requests:
                         found[device] = results[device]
                 self.leave_out({i: why for i, why in results.items() if isinstance(why, str)})
             enough = len(devices) - len(missing) >= need
-            expected = in_flight or self.registry.homes(missing)  # now, or asked again
+            expected = in_flight or self.registry.homes(missing).keys() - paused  # now, or again
             if not missing or (enough and (not expected or wait.grace_is_over())):
                 break
             state = f"{len(devices) - len(missing)} of {len(devices)} devices have replied"
             wait.pause(enough, state, at_work=bool(in_flight))
-        late = f"no reply within the {self.settings.grace:g} s grace period"
+        self._drop_silent(missing, in_flight, paused)
+        return found
+
+    def _drop_silent(
+        self, missing: dict[int, str], in_flight: InFlight, paused: Mapping[int, int]
+    ) -> None:
+        """Drop the devices without a reply, and note which nodes were silent."""
+        for node, own in self.registry.homes(missing).items():
+            if node in paused:
+                why = f"the node was silent: it is asked again in round {paused[node]}"
+                missing.update(dict.fromkeys(own, why))
+        late = f"{SILENT} {self.settings.grace:g} s grace period"
         for node, asked in in_flight.values():
+            self._silences.setdefault(node, set()).add(self.round)
             self.registry.drop(node, late)
             missing.update(dict.fromkeys(asked, late))
         self.leave_out(missing)
-        return found
+
+    def _paused(self) -> dict[int, int]:
+        """Return the nodes that are not asked now, and the rounds in which they are again."""
+        for node, own in self.registry.homes(self.restored).items():
+            for device in own:
+                self._silences.setdefault(node, set()).update(self.restored.pop(device))
+        again = {node: asked_again(rounds) for node, rounds in self._silences.items()}
+        return {node: t for node, t in again.items() if self.round < t}
 
     def leave_out(self, why: Mapping[int, str]) -> None:
         """Drop devices from the round: log it, and keep the reasons for the history."""

@@ -78,7 +78,8 @@ def take(plain: dict[str, Any], name: str, hint: Any) -> Any:
 def _fits(value: Any, hint: Any) -> bool:
     if typing.get_origin(hint) in (list, tuple):
         inner = typing.get_args(hint)[0]
-        return isinstance(value, list) and all(_fits(v, inner) for v in value)
+        allowed = {int, float} if inner is float else {inner}
+        return isinstance(value, list) and set(map(type, value)) <= allowed
     if isinstance(value, bool):
         return hint is bool
     return isinstance(value, int | float) if hint is float else isinstance(value, hint)

@@ -84,7 +84,9 @@ def run_on(
         {**problem, "seed": experiment.options.data_seed},
     )
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
-        job, x0 = experiment.job(run_dir, resume, log_progress), engine.initial()
+        job = experiment.job(run_dir, resume, log_progress)
+        engine.restore(job)
+        x0 = engine.initial()
         engine.enable_replay(job, x0)
         return run_job(job, engine, x0)
 

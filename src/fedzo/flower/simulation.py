@@ -105,7 +105,7 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
                 cast(Grid, _Watched(grid, interrupted)),
                 job.options.seed,
                 job.uplink,
-                replace(experiment.flower, quorum=1.0, patience=_NO_HURRY, clip=False),
+                replace(experiment.flower, grace=_NO_HURRY, patience=_NO_HURRY, clip=False),
                 warn=cache(log.warning),  # once for the same devices and error
             )
             outcome.append(drive(engine))

@@ -17,10 +17,11 @@ from flwr.serverapp.strategy import Result
 
 from fedzo.algorithms import Algorithm, FedZO
 from fedzo.core.types import Array
-from fedzo.errors import Halted, InvalidValue, nearest, require
+from fedzo.errors import InvalidValue, nearest, require
 from fedzo.flower.engine import FlowerEngine
 from fedzo.flower.errors import log
 from fedzo.flower.protocol import vector
+from fedzo.flower.registry import device_ranges
 from fedzo.flower.server import HELD_BY_NODES, log_progress
 from fedzo.runs.loop import Job, run_job
 from fedzo.runs.minimize import checked_start
@@ -84,6 +85,15 @@ class Layout:
         return ArrayRecord(made)
 
 
+@dataclass
+class StrategyResult(Result):
+    """Flower's result, with fedzo's ``success``, ``message`` and dropped devices."""
+
+    success: bool = False
+    message: str = ""
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class FedzoStrategy:
     """Runs any of fedzo's algorithms in the ``main`` of a ServerApp.
@@ -145,8 +155,8 @@ class FedzoStrategy:
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
-    ) -> Result:
-        """Run the rounds; return the final arrays and all metrics.
+    ) -> StrategyResult:
+        """Run the rounds; return the best arrays and all metrics, whatever happens in the run.
 
         Parameters
         ----------
@@ -169,22 +179,23 @@ class FedzoStrategy:
         evaluate_fn : callable, optional
             Evaluates a model on the server, after each evaluation by the nodes.
 
+        Returns
+        -------
+        StrategyResult
+            Flower's result. Its ``success`` is False if the run diverged or lost its quorum, and
+            ``message`` says why. ``dropped`` lists devices that did not take part.
+
         Raises
         ------
         Halted
-            The run could not be finished. Flower lists it as failed; ``run_dir`` has a checkpoint.
+            No quorum of the devices joined, so nothing was run.
         """
         algorithm = self._with(train_config or {})
         _warn_ignored("evaluate_config", evaluate_config or {})
         log.info("fedzo: %s over %s, seed %s", algorithm, self.uplink, self.seed)
         settings = self.settings if timeout is None else replace(self.settings, patience=timeout)
         engine = FlowerEngine(grid, self.seed, self.uplink, settings)
-        layout = Layout.of(initial_arrays or vector(engine.initial()), self.trainable)
-        x0 = checked_start(layout.vector())
-        if x0.shape != (engine.dim,):
-            allowed = f"{engine.dim} numbers for the nodes' problem; trainable selects arrays"
-            raise InvalidValue("initial_arrays", f"{x0.size} numbers", allowed)
-        result = Result()
+        result = StrategyResult()
 
         def watch(progress: Progress) -> None:
             log_progress(progress)
@@ -217,12 +228,23 @@ class FedzoStrategy:
             resume=self.resume,
             watchers=(watch,),
         )
+        engine.restore(job)
+        layout = Layout.of(initial_arrays or vector(engine.initial()), self.trainable)
+        x0 = checked_start(layout.vector())
+        if x0.shape != (engine.dim,):
+            allowed = f"{engine.dim} numbers for the nodes' problem; trainable selects arrays"
+            raise InvalidValue("initial_arrays", f"{x0.size} numbers", allowed)
         engine.enable_replay(job, x0)
         found = run_job(job, engine, x0)
-        if not found.success:
-            raise Halted(found.message)
-        log.info("%s", found.message)
+        result.success, result.message, result.dropped = found.success, found.message, found.dropped
         result.arrays = layout.record(found.x)
+        if not found.success:
+            log.error("the run is not a success: %s", found.message)
+        elif found.dropped:
+            absent = device_ranges(one["device"] for one in found.dropped)
+            log.warning("%s; devices %s were dropped in some rounds", found.message, absent)
+        else:
+            log.info("%s", found.message)
         return result
 
     def _with(self, train_config: Mapping[str, Any]) -> Algorithm:

@@ -174,13 +174,14 @@ def clipped_losses(losses: Array, clip: float) -> Array:
     """Return losses within ``clip`` times their spread around the median; NaN stays NaN.
 
     The spread is the median distance from the median, or the median itself if that is larger: an
-    honest device may have a much larger loss than the others. If both are zero, nothing is clipped.
+    honest device may have a much larger loss than the others. If both are zero, or if there are
+    fewer than three losses, nothing is clipped.
 
     >>> clipped_losses(np.array([2.0, 2.5, -1e300, 2.25, np.nan]), clip=5)
     array([ 2.  ,  2.5 , -8.  ,  2.25,   nan])
     """
     known = losses[np.isfinite(losses)]
-    if not len(known):
+    if len(known) < 3:
         return losses
     middle = lower_median(known.tolist())
     spread = max(lower_median(np.abs(known - middle).tolist()), abs(middle))

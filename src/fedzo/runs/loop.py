@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 import warnings
@@ -486,8 +487,9 @@ class Loop:
             losses,
             best,
             moved or self._waits_for_better,
-            silent=sorted(self.silent or ()),
-            dropped=always_dropped(self.at.round, self.history, self.dropped),
+            {*(self.silent or ()), *always_dropped(self.at.round, self.history, self.dropped)},
+            math.ceil(self.engine.quorum * self.engine.devices),
+            self.engine.devices,
         )
         end, words = found or (None, "")
         return status if end is None else end, message + words

@@ -98,7 +98,7 @@ class FlowerSettings:
         The share of a round's devices, in (0, 1], that must reply.
     grace : float
         Seconds to wait for the other devices once the quorum has replied. A device without a
-        reply by then is dropped from the round, and asked again after its next sign of life.
+        reply by then is dropped from the round, and its node is not asked for some rounds.
     patience : float
         Seconds to wait for a quorum. Then the run stops, with a checkpoint.
     max_norm : float, optional

@@ -1,7 +1,7 @@
 """What a run reports: its progress, its result, and the diagnosis of a run without success."""
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -70,7 +70,8 @@ class Result:
         f(x) over all devices, as evaluated.
     success : bool
         False if the run diverged, did not improve on its start, was interrupted or could not
-        continue.
+        continue, or if fewer devices than a quorum took part. With a quorum it is True, and
+        ``dropped`` lists the others.
     status, message
         The cause, as a number and as text.
     nit : int
@@ -166,8 +167,9 @@ def diagnose(
     losses: Sequence[float],
     best: Best,
     moved: bool,
-    silent: Sequence[int],
-    dropped: Sequence[int],
+    absent: Collection[int],
+    quorum: int,
+    devices: int,
 ) -> tuple[Status | None, str] | None:
     """Return why a run that ended normally is not a success: a status, and text for its message.
 
@@ -184,15 +186,15 @@ def diagnose(
         The best of them.
     moved : bool
         Whether the model differs from the start.
-    silent : sequence of int
-        Devices that replied to no evaluation.
-    dropped : sequence of int
-        Devices that were dropped in every round.
+    absent : collection of int
+        Devices that replied to no evaluation, or were dropped in every round.
+    quorum, devices : int
+        How many devices must take part, and how many there are.
 
     Examples
     --------
     >>> best = Best(x=None, fun=1.0, round=0)
-    >>> diagnose(9, 90, 0, 0, [1.0, 7.0], best, moved=True, silent=[], dropped=[])
+    >>> diagnose(9, 90, 0, 0, [1.0, 7.0], best, moved=True, absent=[], quorum=2, devices=3)
     (<Status.DIVERGED: 5>, ', but the loss rose from 1 to 7')
     """
     if not losses:
@@ -201,12 +203,16 @@ def diagnose(
         return None
     first, last = losses[0], losses[-1]
     kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
+    missing = f"device {listed(sorted(absent))} was dropped in every round or never evaluated"
     flat = "μ or the step is below the precision of x, or the loss is flat around it"
     reasons = (
         (not queries, Status.HALTED, ", in which no device took part"),
-        (silent, Status.HALTED, f", but device {listed(silent)} never replied"),
+        (
+            devices - len(absent) < quorum,
+            Status.HALTED,
+            f", but without a quorum of {quorum} of {devices} devices: {missing}",
+        ),
         (2 * idle > rounds, Status.STALLED, f", but in {idle} of {rounds} no device took part"),
-        (dropped, Status.HALTED, f", but device {listed(dropped)} was dropped in every round"),
         (
             last - first > 0.01 * abs(first),  # less than one per cent is noise around a good start
             Status.DIVERGED,
@@ -218,6 +224,7 @@ def diagnose(
             Status.STALLED,
             f", but no evaluated model is better than the start, {first:.4g}",
         ),
+        (absent, None, f"; {missing}"),
         (  # perhaps this is the optimum
             2 * still > rounds,
             None,
