@@ -1,6 +1,8 @@
 """Nodes that replay a run from its coefficients: the server's model, to the bit."""
 
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,7 +163,7 @@ def test_sums_that_are_not_of_the_run_are_refused():
     def told(sums, spec=spec):
         message = SyncMessage("r", 4, "0" * 16, 4, sums=sums, spec=spec.text)
         known = {"fedzo": fedzo.FedZO}
-        return catch_up(message, None, lambda: start, known, lambda spec, x: None)
+        return catch_up(message, None, lambda: start, known, lambda spec, x, directions: None)
 
     for sums in (b"1234", np.full(9, np.nan).tobytes(), np.zeros(12).tobytes()):
         with pytest.raises(Malformed, match="the sums are not"):
@@ -300,9 +302,11 @@ def sync_message(**changes):
     return problem, replace(message, **changes)
 
 
-def reply_to(problem, content):
+def reply_to(problem, content, **node_config):
     grid = InProcessGrid(make_client_app(lambda context: problem), 1)
-    (reply,) = grid.send_and_receive([Message(content, 1, protocol.TRAIN)])
+    grid.contexts[1].node_config.update(node_config)
+    kind = protocol.EVALUATE if "metrics" in content["task"] else protocol.TRAIN
+    (reply,) = grid.send_and_receive([Message(content, 1, kind)])
     return reply.content
 
 
@@ -402,3 +406,29 @@ def test_an_entry_of_the_log_may_stand_for_several_devices_or_an_older_round():
     task = steps_of(fedzo.FedZO(directions=2, local_steps=1), np.zeros(6, np.float32), 9, 1)
     older = steps_of(fedzo.FedZO(directions=2, local_steps=1), np.zeros(6, np.float32), 4, 1)
     assert np.array_equal(task.rebuild(again[1]), older.rebuild(again[1]._replace(started=None)))
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_time_to_catch_up_counts(monkeypatch, evaluation):
+    """Replay runs on a thread, as the problem's own code does: the node replies in time."""
+    problem, told = sync_message()
+    go_on = threading.Event()
+    replay = RunSpec.replay
+    monkeypatch.setattr(RunSpec, "replay", lambda *arguments: go_on.wait(60) and replay(*arguments))
+    content = protocol.model(told, [0]) if evaluation else protocol.task(told, [0], True)
+    began = time.monotonic()
+    refusal = protocol.read_refusal(reply_to(problem, content, **{"limits.seconds": 1}))
+    took = time.monotonic() - began
+    go_on.set()
+    assert refusal.split()[0] == "seconds"
+    assert took < 30  # not the 60 s of the replay
+
+
+def test_directions_of_a_replay_are_charged():
+    problem, told = sync_message()
+    drawn = len(told.log) // problem.initial().itemsize
+    assert drawn > 6
+    content = protocol.task(told, [0], True)
+    for limit, code in ((drawn - 1, "queries"), (10**6, None)):
+        refusal = protocol.read_refusal(reply_to(problem, content, **{"limits.queries": limit}))
+        assert (refusal and refusal.split()[0]) == code

@@ -66,7 +66,9 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
     from flwr.supernode.cli import flower_supernode
 
     from fedzo.errors import UsageError, shown
+    from fedzo.flower.errors import log
     from fedzo.flower.policy import NodeConfig
+    from fedzo.flower.watchdog import watch
 
     if ".".join(flwr.__version__.split(".")[:2]) not in FLOWER:
         text = f"fedzo node start supports Flower {' and '.join(FLOWER)}, not {flwr.__version__}"
@@ -84,8 +86,13 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
             code="no-apps",
         )
     put_launchers_first()
+    watch()
     sys.argv = ["flower-supernode", *arguments]
-    flower_supernode()
+    try:
+        flower_supernode()
+    except Exception as error:  # Flower's other threads would keep the process, and answer nothing
+        log.error("the node ends: %s: %s", type(error).__name__, error)
+        os._exit(1)
 
 
 def put_launchers_first() -> None:

@@ -237,19 +237,19 @@ class _Host:
         """Do a round's task on this node's cores. The error of one device affects no other."""
         task, devices, coefficients = protocol.read_task(message.content, self.algorithms)
         node = self._node(context)
+        guard = RequestGuard(node, str(context.run_id), self.guarded)
         node.limits.check_devices(devices)
         if isinstance(task, Task):
             node.limits.check_task(task)
         objective = self._problem(node, context)
         if isinstance(task, SyncMessage):
-            synced = self._catch_up(task, node, objective)
+            synced = self._catch_up(task, guard, objective)
             task = synced.spec.task(task.round, synced.state)
         node.limits.check_dimension(policy.points_of(task), objective)
         steps, _, batch = policy.request_size(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
             node.limits.check_records(batch, "a batch")
         queries = policy.queries_of(task, objective)
-        guard = RequestGuard(node, str(context.run_id), self.guarded)
         found = guard.answer(objective, devices, lambda device: queries, steps, task.reply)
         failures = {i: self.error(error) for i, error in found.failures.items()}
         updates = tuple(found.answers.values())
@@ -259,10 +259,11 @@ class _Host:
         """Send the losses of devices, and the metrics together with a loss that was charged."""
         x, devices, wanted = protocol.read_model(message.content)
         node = self._node(context)
+        guard = RequestGuard(node, str(context.run_id), self.guarded)
         node.limits.check_devices(devices)
         objective = self._problem(node, context)
         if isinstance(x, SyncMessage):
-            x = self._catch_up(x, node, objective).x
+            x = self._catch_up(x, guard, objective).x
         node.limits.check_dimension(x, objective)
         held = set(policy.held_devices(node.plain, objective.devices))
         first = next((device for device in devices if device in held), None)
@@ -275,23 +276,27 @@ class _Host:
                 metrics = objective.metrics(x)
             return loss
 
-        guard = RequestGuard(node, str(context.run_id), self.guarded)
         queries = functools.partial(policy.evaluation_queries, objective)
         found = guard.answer(objective, devices, queries, 1, ask)
         failures = {i: self.error(error) for i, error in found.failures.items()}
         return protocol.losses(found.answers, failures, metrics if first in found.answers else {})
 
     def _catch_up(
-        self, message: SyncMessage, node: NodeConfig, objective: Objective
+        self, message: SyncMessage, guard: RequestGuard, objective: Objective
     ) -> SyncedState:
         """Replay the run from the cached state and the message, and cache the new state."""
+        node = guard.node
 
-        def check(spec: RunSpec, x: Array) -> None:
+        def check(spec: RunSpec, x: Array, directions: int) -> None:
             node.limits.check_dimension(x, objective)
             node.limits.check_task(LocalSteps(spec.algorithm, x))
+            guard.charge_directions(objective, directions)
 
-        cached = node.states.get(message.run)
-        synced = catch_up(message, cached, objective.initial, self.algorithms, check)
+        def replay() -> SyncedState:
+            cached = node.states.get(message.run)
+            return catch_up(message, cached, objective.initial, self.algorithms, check)
+
+        synced: SyncedState = guard.limited(objective, replay)
         if synced.moved:
             node.states.put(message.run, synced.round, synced.text, synced.state)
         return synced

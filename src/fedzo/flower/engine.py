@@ -133,6 +133,8 @@ class FlowerEngine:
         They receive the coefficients of earlier rounds, in place of the model. A job with a folder
         stores them there, and a resumed job continues with them.
         """
+        if not self._nodes.round:
+            self.restore(job)
         if isinstance(job.algorithm, FedZO) and job.algorithm.automatic:
             return  # its hyper-parameters are not known yet
         spec = RunSpec(job.algorithm, self.uplink, self.seed, self.devices, x0.dtype.name)

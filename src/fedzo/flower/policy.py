@@ -127,7 +127,7 @@ class Limits:
     ----------
     queries_per_run, queries_per_day, queries : int
         Values F_i(x, ξ) in one run, in one day (UTC) and in total, evaluations included. The node
-        counts them in its ledger.
+        counts them in its ledger. A direction that it draws to catch up with a run counts as one.
     local_steps, directions, batch_size : int
         The largest H, b2 and b1 of a message. Points that are only evaluated count as directions,
         and so do those of a fixed set.
@@ -139,7 +139,7 @@ class Limits:
         Bytes for a message. A request that needs more by its numbers is rejected, and on Linux
         the limit is enforced for the problem's own memory.
     seconds : int
-        The time for a message. Devices that are not done by then are dropped.
+        The time for a message, with catching up. Devices that are not done by then are dropped.
     records : int
         The smallest number of records of a device, and of a batch.
 
@@ -392,7 +392,8 @@ class RequestGuard:
     """Charges and limits the work of one message.
 
     Every message that needs values passes through :meth:`answer`. Its queries and its private
-    releases are reserved in the ledger first, and its time and memory are limited.
+    releases are reserved in the ledger first, and its time and memory are limited. The time begins
+    when the guard is made, so it includes catching up with the run.
 
     Parameters
     ----------
@@ -407,6 +408,26 @@ class RequestGuard:
     node: NodeConfig
     run: str
     guarded: bool = True
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def _seconds_left(self) -> float | None:
+        spent = time.monotonic() - self.began
+        return max(self.node.limits.seconds - spent, 0.0) if self.guarded else None
+
+    def charge_directions(self, objective: Objective, count: int) -> None:
+        """Charge directions that are drawn to catch up, as many queries."""
+        if self.guarded and count:
+            self.node.ledger.reserve(self.run, count, self.node.limits.of_queries(objective))
+
+    def limited(self, objective: Objective, work: Callable[[], Any]) -> Any:
+        """Return the result of work that no device is charged for, within time and memory."""
+        outcomes = Outcomes()
+        with _memory(self.node.limits.memory if self.guarded else None):
+            outcomes.fill(objective, [0], lambda *_: work(), self._seconds_left)
+        if 0 in outcomes.failures:
+            raise outcomes.failures[0]
+        return outcomes.answers[0]
 
     def answer(
         self, objective: Objective, devices: Sequence[int], queries: Count, releases: int, ask: Ask
@@ -436,7 +457,7 @@ class RequestGuard:
             _memory(limits.memory if self.guarded else None),
             LocalEngine(objective, seed=0, workers=1),  # limits BLAS to one thread
         ):
-            outcomes.fill(objective, devices, checked, limits.seconds if self.guarded else None)
+            outcomes.fill(objective, devices, checked, self._seconds_left)
         return outcomes
 
     @contextmanager

@@ -240,12 +240,13 @@ def catch_up(
     cached: CachedState | None,
     start: Callable[[], Array],
     known: Mapping[str, Any],
-    check: Callable[[RunSpec, Array], None],
+    check: Callable[[RunSpec, Array, int], None],
 ) -> SyncedState:
     """Return the state before the round of a message, or raise :class:`OutOfSync`.
 
     ``start()`` returns the node's start, and ``known`` are the algorithms that the node allows.
-    ``check`` is called with the spec first, and raises to reject it.
+    ``check`` is called first, with the spec, the start and the number of directions to draw, and
+    raises to reject them.
     """
     x, text = start(), message.spec or ("" if cached is None else cached.spec)
     position = NodePosition(-1 if cached is None else cached.round, checksum(x), differs=False)
@@ -254,9 +255,10 @@ def catch_up(
     spec = RunSpec.read(text, known)
     x = x.astype(spec.dtype, copy=False)
     position = replace(position, start=checksum(x))
-    check(spec, x)
     if drawn_by_sums(spec, x) > 2 * MOST_DRAWN:
         raise Malformed("the run's fixed directions would take too long to draw")
+    directions = (spec.algorithm.fixed_directions or 0) if message.sums else 0
+    check(spec, x, directions + len(message.log) // x.itemsize)
     like, moved = spec.start(x), True
     here = cached if cached is not None and cached.spec == text else None
     if message.state:

@@ -1,0 +1,132 @@
+"""Keep a node able to hear: Flower's SuperNode can stay connected and answer nothing.
+
+Its main loop fetches a message, waits for the reply of a client process, and sends it. Three things
+stop that loop for good, while other threads keep the node connected:
+
+* an error while a message is fetched, such as an app whose content does not have its hash;
+* a client process that ends without a reply, or with half of one;
+* the end of ``flower-superexec``, the process that starts client processes.
+
+:func:`watch` replaces the steps of that loop. In the first two cases the server receives an error,
+and the node continues with the next message. In the third one the process is started again. Any
+other error ends the node, and systemd starts it again.
+"""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode as FlowerCode
+from flwr.common.constant import Status
+
+from fedzo.flower.errors import log
+
+PATIENCE = 30.0  # seconds for a reply whose client process has ended, or for the rest of one
+_UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
+
+
+def watch() -> None:
+    """Replace the steps of the SuperNode's loop in this process."""
+    from flwr.supernode import start_client_internal as flower
+
+    module: Any = flower
+    pull, push = module._pull_and_store_message, module._push_messages
+    module._pull_and_store_message = guarded_pull(pull, module._insert_message)
+    module._push_messages = guarded_push(push, module._insert_message)
+    module.subprocess = SimpleNamespace(Popen=keep_running)
+
+
+def guarded_pull(pull: Callable[..., Any], insert: Callable[..., None]) -> Callable[..., Any]:
+    """Return Flower's step that fetches a message; an error then is a reply to the server."""
+
+    def guarded(*, state: Any, object_store: Any, receive: Callable[[], Any], **others: Any) -> Any:
+        received: list[Message] = []
+
+        def receive_one() -> Any:
+            found = receive()
+            received.extend([] if found is None else [found[0]])
+            return found
+
+        try:
+            return pull(state=state, object_store=object_store, receive=receive_one, **others)
+        except Exception as error:
+            if not received:  # the connection is lost
+                raise
+            log.error("a message could not be fetched: %s: %s", type(error).__name__, error)
+            return _reply_error(received[0], state, object_store, insert)
+
+    return guarded
+
+
+def guarded_push(push: Callable[..., Any], insert: Callable[..., None]) -> Callable[..., Any]:
+    """Return Flower's step that waits for a reply and sends it, without waits that never end."""
+
+    def guarded(*, state: Any, object_store: Any, **others: Any) -> None:
+        idle_since = None
+        while not any(m.metadata.reply_to_message_id for m in _waiting(state)):
+            now = time.monotonic()
+            if state.get_tasks(statuses=_UNFINISHED):
+                idle_since = None  # Flower itself ends a task whose process stops its heartbeat
+            elif idle_since is None:
+                idle_since = now
+            elif now - idle_since > PATIENCE:
+                log.error("the client process ended without a reply")
+                for entry in list(state.msg_store.values()):
+                    _reply_error(entry.message, state, object_store, insert)
+                break
+            time.sleep(0.5)
+        if _waiting(state):
+            push(state=state, object_store=_Complete(object_store), **others)
+
+    return guarded
+
+
+def _waiting(state: Any) -> list[Message]:
+    """Return the messages that Flower has not taken out of its store."""
+    return [one.message for one in list(state.msg_store.values()) if not one.is_retrieved]
+
+
+def _reply_error(message: Message, state: Any, store: Any, insert: Callable[..., None]) -> int:
+    """Put an error in place of a reply; return the run, as Flower's step does."""
+    code = FlowerCode.CLIENT_APP_RAISED_EXCEPTION
+    error = Error(code, "this node could not fetch or answer the message")
+    insert(Message(error, reply_to=message), state, store)
+    return message.metadata.run_id
+
+
+class _Complete:
+    """An object store whose objects arrive in time, or the reply fails."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self._asked = store, dict[str, float]()
+
+    def get(self, object_id: str) -> Any:
+        found = self._store.get(object_id)
+        if found == b"" and time.monotonic() - self._since(object_id) > PATIENCE:
+            raise TimeoutError("the client process sent half of a reply")
+        return found
+
+    def _since(self, object_id: str) -> float:
+        return self._asked.setdefault(object_id, time.monotonic())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def keep_running(command: list[str]) -> threading.Thread:
+    """Run a command, and again whenever it ends, as long as this process lives."""
+
+    def keep() -> None:
+        while True:
+            started = time.monotonic()
+            code = subprocess.Popen(command).wait()
+            log.error("%s has ended with code %d: it is started again", command[0], code)
+            time.sleep(max(0.0, 5.0 - (time.monotonic() - started)))
+
+    thread = threading.Thread(target=keep, name="fedzo-superexec", daemon=True)
+    thread.start()
+    return thread
