@@ -1,5 +1,6 @@
 """Plain functions through `minimize`: vectorised, bounded, failing, budgeted."""
 
+import functools
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import fedzo
 from fedzo.errors import BudgetSpent, UsageError
 from fedzo.problems import FunctionObjective
 from fedzo.runs import Status
+from fedzo.runs.registry import ALGORITHMS
 from raising import fails, rejects
 
 ALGORITHM = fedzo.FedZO(
@@ -46,12 +48,124 @@ def test_a_vectorised_function_of_another_shape_is_refused(shape):
         fedzo.minimize(lambda p, i: np.zeros(shape), np.ones(3), vectorized=True, **RUN)
 
 
-def test_a_function_without_a_device_is_refused_in_one_line():
-    def loss(x):
-        return 0.0
+class Model:
+    """Functions of the kinds that people pass."""
 
+    def of_x(self, x):
+        return float(np.sum((x - 2) ** 2))
+
+    def of_both(self, x, device):
+        return self.of_x(x) + device
+
+    def __call__(self, x, power=2):
+        return float(np.sum(np.abs(x - 2) ** power))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        Model().of_x,
+        Model(),
+        lambda *args: Model().of_x(*args),
+        functools.partial(Model().of_both, device=0),
+        functools.partial(Model.of_x, Model()),
+        lambda x, scale=1.0, **_: scale * Model().of_x(x),
+    ],
+    ids=["bound", "object", "star", "partial", "partial of a method", "defaults"],
+)
+def test_without_devices_the_function_takes_x_alone(fun):
+    result = fedzo.minimize(fun, np.zeros(3), max_queries=300)
+    np.testing.assert_allclose(result.x, 2, atol=1e-4)
+    same(result, fedzo.minimize(lambda x, i: fun(x), np.zeros(3), devices=1, max_queries=300))
+
+
+def test_with_devices_the_function_takes_the_device_even_if_there_is_one():
+    seen = set()
+
+    def fun(x, *rest):
+        seen.add(rest)
+        return float(x @ x)
+
+    fedzo.minimize(fun, np.ones(2), devices=1, args=("more",), max_queries=30)
+    fedzo.minimize(fun, np.ones(2), args=("alone",), max_queries=30)
+    assert seen == {(0, "more"), ("alone",)}
+
+
+@pytest.mark.parametrize("vectorized", [True, False])
+@pytest.mark.parametrize(
+    ("fun", "devices", "args"),
+    [
+        (lambda x: 0.0, 1, ()),
+        (lambda x: 0.0, 4, ()),
+        (lambda x, device: 0.0, None, ()),
+        (lambda x, device: 0.0, 4, (1.0,)),
+        (lambda x, a: 0.0, None, ()),
+        (lambda: 0.0, None, ()),
+    ],
+)
+def test_a_function_of_other_arguments_is_refused_before_a_call(fun, devices, args, vectorized):
     with rejects("fun"):
-        fedzo.minimize(loss, np.ones(3), **RUN)
+        fedzo.minimize(fun, np.ones(3), devices=devices, args=args, vectorized=vectorized)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "cma", "lbfgs", "tpe", "fedzo", "zo_sgd"])
+def test_an_algorithm_by_its_name(name):
+    if name == "tpe":
+        pytest.importorskip("optuna", reason="needs fedzo[tune]")
+    named = fedzo.minimize(Model().of_x, np.zeros(2), method=name, max_queries=60)
+    given = ALGORITHMS[name]()
+    same(named, fedzo.minimize(Model().of_x, np.zeros(2), algorithm=given, max_queries=60))
+    assert type(named.algorithm) is type(given)
+
+
+def test_a_method_is_a_known_name_and_given_once():
+    for method in ("cmaes", 3, fedzo.CMA()):
+        with rejects("method"):
+            fedzo.minimize(distance, np.ones(3), devices=4, method=method)
+    with rejects("method"):
+        fedzo.minimize(distance, np.ones(3), method="cma", **RUN)
+    with rejects("tol"):
+        fedzo.minimize(distance, np.ones(3), devices=4, method="cma", tol=0.1)
+    loose = fedzo.minimize(distance, np.ones(3), devices=4, method="adaptive", tol=0.1)
+    assert loose.algorithm.tol == 0.1
+
+
+def test_cma_ends_on_its_own_without_a_budget():
+    result = fedzo.minimize(Model().of_x, np.zeros(3), method="cma")
+    np.testing.assert_allclose(result.x, 2, atol=1e-4)
+    assert result.success
+
+
+# --- unbounded below
+
+
+@pytest.mark.parametrize("method", ["adaptive", "cma", "lbfgs"])
+@pytest.mark.parametrize("limit", [-np.inf, -1e200])
+def test_a_function_without_a_minimum(method, limit):
+    """It falls linearly, and has no bottom a little further on."""
+
+    def fun(x):
+        return -float(x[0]) if x[0] < 1.5 else limit
+
+    result = fedzo.minimize(fun, np.ones(2), method=method, max_queries=2000)
+    assert result.status is Status.HALTED
+    assert not result.success
+    assert np.isfinite(result.fun)
+    assert "unbounded" in result.message
+
+
+@pytest.mark.parametrize("power", [1, 3])
+@pytest.mark.parametrize("dim", [1, 3, 250])
+@pytest.mark.parametrize("max_queries", [400, 20_000])
+def test_no_assertion_of_a_library_where_f_falls_without_end(dim, power, max_queries):
+    def fun(x):
+        return -float(np.sum(x**power))
+
+    for method in ("adaptive", "cma"):
+        result = fedzo.minimize(fun, np.ones(dim), method=method, max_queries=max_queries)
+        assert result.nfev <= max_queries
+        assert np.isfinite(result.fun)
+        assert result.fun < -dim
 
 
 @pytest.mark.parametrize(

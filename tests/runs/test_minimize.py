@@ -124,7 +124,7 @@ def test_objective_knows_its_start():
         ({"x0": [0, np.nan, 0]}, "x0"),
         ({"x0": None}, "x0"),
         ({"x0": ["a", "b", "c"]}, "x0"),
-        ({"devices": None}, "devices"),
+        ({"devices": None}, "fun"),
         ({"devices": 0}, "devices"),
         ({"devices": 2.5}, "devices"),
         ({"fun": Spoiled(), "devices": 7}, "devices"),

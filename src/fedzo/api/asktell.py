@@ -29,7 +29,7 @@ from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.problems import FunctionObjective
 from fedzo.runs.auto import stand_in
 from fedzo.runs.loop import Job, Loop, Running, choose_numbers
-from fedzo.runs.minimize import UNLIMITED, checked_start, split_options
+from fedzo.runs.minimize import UNLIMITED, by_name, checked_start, ends_alone, split_options
 from fedzo.runs.options import RunKeywords
 from fedzo.runs.registry import describe_job, make_parts
 from fedzo.runs.result import Result, Status
@@ -50,9 +50,10 @@ class Query(NamedTuple):
 class AskTell:
     """A run that asks for values in batches and continues when it gets them.
 
-    The parameters are those of :func:`fedzo.minimize`. The same seed and the same values give the
-    same run, to the bit. Evaluations are part of the batches, as often as ``minimize`` would
-    evaluate. With ``max_queries`` the run ends before a batch that the budget does not cover.
+    The parameters are those of :func:`fedzo.minimize`, with one device by default. The same seed
+    and the same values give the same run, to the bit. Evaluations are part of the batches, as often
+    as ``minimize`` would evaluate. With ``max_queries`` the run ends before a batch that the budget
+    does not cover.
 
     Examples
     --------
@@ -69,7 +70,8 @@ class AskTell:
         self,
         x0: ArrayLike,
         *,
-        devices: int,
+        devices: int = 1,
+        method: str | None = None,
         algorithm: Algorithm | None = None,
         uplink: Uplink | None = None,
         bounds: Bounds | None = None,
@@ -78,8 +80,9 @@ class AskTell:
         max_queries: int | None = None,
         **options: Unpack[RunKeywords],
     ) -> None:
-        algorithm, uplink = algorithm or Adaptive(), uplink or Ideal()
-        if isinstance(algorithm, Adaptive):  # it knows when to end
+        algorithm = by_name(method, algorithm) or Adaptive()
+        uplink = uplink or Ideal()
+        if ends_alone(algorithm, max_queries):
             options.setdefault("rounds", UNLIMITED)
         run, _ = split_options(options)
         start = checked_start(x0)

@@ -64,10 +64,7 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
             chosen["bounds"] = bounds
         theirs = [] if callback is None else [_for_scipy(callback, OptimizeResult)]
         chosen["callback"] = [*theirs, *as_watchers(chosen.get("callback")), *shown]
-        if devices is None:
-            result = minimize(lambda x, _: fun(x, *args), x0, devices=1, **chosen)
-        else:
-            result = minimize(lambda x, i: fun(x, i, *args), x0, devices=devices, **chosen)
+        result = minimize(fun, x0, devices=devices, args=tuple(args), **chosen)
         return OptimizeResult(**vars(result), nfev=result.nfev)
 
     return method

@@ -1,4 +1,4 @@
-"""A plain function ``fun(x, device) -> float`` as an objective."""
+"""A plain function, ``fun(x)`` or ``fun(x, device)``, as an objective."""
 
 import inspect
 import reprlib
@@ -25,6 +25,7 @@ from fedzo.errors import (
 from fedzo.variables.bounds import Bounds, Box, LogScale
 
 OnFailure = Literal["raise", "leave_out"]
+UNBOUNDED = -1e100  # no function with a minimum has values below this
 
 
 class FunctionOptions(TypedDict, total=False):
@@ -49,12 +50,15 @@ class FunctionObjective(Objective):
     Parameters
     ----------
     fun : callable
-        ``fun(x, device) -> float`` with x of shape (d,) and ``device`` in 0, ..., N-1. It may
-        overwrite x. It may return an array of one number.
-    dim, devices : int
-        d and N.
+        ``fun(x, device) -> float`` with x of shape (d,) and ``device`` in 0, ..., N-1, or, if
+        ``devices`` is omitted, ``fun(x) -> float``. It may overwrite x. It may return an array of
+        one number. A value of -inf, or below -1e100, ends the run: f is unbounded below.
+    dim : int
+        d.
+    devices : int, optional
+        N. By default there is one device, and the function does not receive it.
     vectorized : bool
-        The function is ``fun(points, device)``: points of shape (k, d), values of shape (k,).
+        The function takes points of shape (k, d) in place of x, and returns values of shape (k,).
     bounds : sequence of pairs or scipy.optimize.Bounds, optional
         (low, high) of each number in x, None for an open end. The function is evaluated inside
         them only, by a smooth change of variables: see :class:`~fedzo.variables.bounds.Box`.
@@ -65,7 +69,7 @@ class FunctionObjective(Objective):
         The typical length of each number in x (on a logarithmic scale: in decades), as in SciPy.
         By default that of the bounds.
     args : tuple
-        Further arguments of the function: ``fun(x, device, *args)``.
+        Further arguments of the function: ``fun(x, device, *args)``, or ``fun(x, *args)``.
     retries : int
         How often the function is called again if it raises or returns a non-finite value.
     on_failure : str
@@ -88,9 +92,9 @@ class FunctionObjective(Objective):
 
     def __init__(
         self,
-        fun: Callable[[Array, int], Any],
+        fun: Callable[..., Any],
         dim: int,
-        devices: int,
+        devices: int | None = None,
         *,
         vectorized: bool = False,
         bounds: Bounds | None = None,
@@ -101,16 +105,19 @@ class FunctionObjective(Objective):
         on_failure: OnFailure = "raise",
         max_queries: int | None = None,
     ) -> None:
-        check_count("devices", devices)
+        if devices is not None:
+            check_count("devices", devices)
         check_count("retries", retries, least=0)
         require(isinstance(vectorized, bool), "vectorized", vectorized, "True or False")
         check_choice("on_failure", on_failure, get_args(OnFailure))
         require(isinstance(args, tuple), "args", args, "a tuple, such as (1.0,)")
-        also = f", and {len(args)} more of args" if args else ""
-        takes = "(x, device, *args)" if args else "(x, device)"
-        allowed = f"a function of {takes}, device in 0, ..., N-1{also}"
-        check_takes("fun", fun, 2 + len(args), allowed)
-        self.fun, self.dim, self.devices = fun, dim, devices
+        self.federated, more = devices is not None, ", *args" if args else ""
+        allowed = f"a function of (x, device{more}), or of (x{more}) without devices"
+        if not self.federated:
+            allowed = f"a function of (x{more}), or of (x, device{more}) with devices=N"
+        also = f"; args has {len(args)}" if args else ""
+        check_takes("fun", fun, 1 + self.federated + len(args), allowed + also)
+        self.fun, self.dim, self.devices = fun, dim, devices or 1
         self.vectorized, self.retries, self.on_failure = vectorized, retries, on_failure
         self.args = args
         self.logarithm = None if scale == "linear" else LogScale(scale, dim)
@@ -174,13 +181,15 @@ class FunctionObjective(Objective):
             else:
                 finite = np.isfinite(values)
                 if finite.all():
-                    return values
+                    break
                 failure, reason = None, f"the function returned {values[~finite][0]}"
-        if self.on_failure == "leave_out":
-            raise NoAnswer(reason) from failure
-        if failure is not None:
-            raise failure
-        return values  # not finite: the estimator reports the round
+        else:
+            if self.on_failure == "leave_out":
+                raise NoAnswer(reason) from failure
+            if failure is not None:
+                raise failure
+        self._check_bounded(points, values)
+        return values  # perhaps not finite: the estimator reports the round
 
     def _ask(self, points: Array, device: int) -> Array:
         """Call the function once, for as many values as the budget allows."""
@@ -190,10 +199,18 @@ class FunctionObjective(Objective):
         self.meter.require(granted, wanted)
         return values
 
+    def _check_bounded(self, points: Array, values: Array) -> None:
+        """Raise if a value shows that there is no minimum."""
+        if (values < UNBOUNDED).any():
+            lowest = int(np.nanargmin(values))
+            at = np.array2string(self.to_user(points[lowest]), precision=4, threshold=6)
+            raise Halted(f"f is unbounded below: fun returned {values[lowest]:.4g} at x = {at}")
+
     def _call(self, points: Array, device: int) -> Array:
+        own = (device, *self.args) if self.federated else self.args
         if not self.vectorized:
-            return np.array([as_number("fun", call_user(self.fun, points[0], device, *self.args))])
-        values = np.asarray(call_user(self.fun, points, device, *self.args), np.float64)
+            return np.array([as_number("fun", call_user(self.fun, points[0], *own))])
+        values = np.asarray(call_user(self.fun, points, *own), np.float64)
         if values.shape != (len(points),):
             message = f"fun returned the shape {values.shape}, not {(len(points),)}"
             raise UsageError(message, code="values-shape")

@@ -13,16 +13,16 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedzo.algorithms import Adaptive, Algorithm, FedZO
+from fedzo.algorithms import CMA, LBFGS, TPE, Adaptive, Algorithm, FedZO
 from fedzo.core.capabilities import Closable, InPlace, LoadsBest, WritesFiles
 from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, UsageError, check_count, nearest, require
+from fedzo.errors import InvalidValue, UsageError, check_choice, check_count, nearest, require
 from fedzo.problems.function import FunctionObjective, FunctionOptions
 from fedzo.runs.loop import Job, run_job, tasks
 from fedzo.runs.options import RunKeywords, RunOptions
-from fedzo.runs.registry import check_part, describe_job, describe_problem
+from fedzo.runs.registry import ALGORITHMS, check_part, describe_job, describe_problem
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal, Uplink
 
@@ -38,10 +38,11 @@ class MinimizeKeywords(RunKeywords, FunctionOptions, total=False):
 
 
 def minimize(
-    fun: Callable[[Array, int], Any] | Objective,
+    fun: Callable[..., Any] | Objective,
     x0: ArrayLike | None = None,
     *,
     devices: int | None = None,
+    method: str | None = None,
     algorithm: Algorithm | None = None,
     uplink: Uplink | None = None,
     tol: float | None = None,
@@ -55,17 +56,21 @@ def minimize(
     Parameters
     ----------
     fun : callable or Objective
-        ``fun(x, device) -> float`` with ``device`` in 0, ..., N-1, or an
-        :class:`~fedzo.Objective`. It is called from several threads at once unless
-        ``workers=1``.
+        ``fun(x) -> float``, or, with ``devices=N``, ``fun(x, device) -> float`` with ``device`` in
+        0, ..., N-1, or an :class:`~fedzo.Objective`. With several devices it is called from
+        several threads at once unless ``workers=1``.
     x0 : array, optional
         The start. The run has its precision, float32 or float64. By default an objective
         starts at its ``initial()``, which is zero unless the objective defines it.
     devices : int, optional
-        N, for a plain function. An objective has its own.
+        N, for a plain function ``fun(x, device)``. An objective has its own.
+    method : str, optional
+        The name of an algorithm with its default settings: "adaptive", "cma", "lbfgs", "tpe",
+        "fedzo", or another name that ``[algorithm]`` knows.
     algorithm : Algorithm, optional
-        By default ``Adaptive()`` for a plain function, which needs no settings and ends on its
-        own, and ``FedZO()`` for an objective.
+        An algorithm with custom settings, in place of ``method``. By default ``Adaptive()`` for a
+        plain function, which needs no settings and ends on its own, and ``FedZO()`` for an
+        objective.
     uplink : Uplink, optional
         ``Ideal()`` by default.
     tol : float, optional
@@ -101,13 +106,20 @@ def minimize(
     (array([2., 2., 2.]), 'finished 60 rounds')
     >>> result.queries  # 60 rounds x 5 devices x 5 steps x (3 + 1) values
     6000
+    >>> result = fedzo.minimize(lambda x: float(np.sum((x - 3) ** 2)), [0.0, 1.0])
+    >>> result.x.round(4), result.success
+    (array([3., 3.]), True)
     """
+    algorithm = by_name(method, algorithm)
     plain = algorithm is None and not isinstance(fun, Objective)
-    allowed = "omitted, or given to the algorithm: fedzo.Adaptive(tol=...)"
-    require(plain or tol is None, "tol", tol, allowed)
+    if tol is not None and (plain or algorithm == Adaptive()):
+        algorithm = Adaptive(tol=tol)
+    else:
+        allowed = "omitted, or given to the algorithm: fedzo.Adaptive(tol=...)"
+        require(tol is None, "tol", tol, allowed)
     if algorithm is None:
-        algorithm = Adaptive(tol=tol or 0.0) if plain else FedZO()
-    if isinstance(algorithm, Adaptive):  # ends on its own
+        algorithm = Adaptive() if plain else FedZO()
+    if ends_alone(algorithm, options.get("max_queries")):
         options.setdefault("rounds", UNLIMITED)
     uplink = Ideal() if uplink is None else uplink
     for table, part in (("algorithm", algorithm), ("uplink", uplink)):
@@ -124,6 +136,26 @@ def minimize(
         watchers=as_watchers(callback),
     )
     return perform(job, objective, start)
+
+
+def by_name(method: str | None, algorithm: Algorithm | None) -> Algorithm | None:
+    """Return the algorithm that a name stands for, or the given one.
+
+    >>> by_name("cma", None)
+    CMA(batch_size=25, participants=None, weighting='uniform', sigma=0.5, population=None)
+    """
+    if method is None:
+        return algorithm
+    require(algorithm is None, "method", method, "omitted, because algorithm is given")
+    check_choice("method", method, ALGORITHMS)
+    return ALGORITHMS[method]()
+
+
+def ends_alone(algorithm: Algorithm, max_queries: int | None) -> bool:
+    """Return whether a run needs no number of rounds to end."""
+    if isinstance(algorithm, Adaptive | LBFGS | CMA):
+        return True
+    return isinstance(algorithm, TPE) and max_queries is not None
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptions]:
@@ -144,7 +176,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptio
 
 
 def as_objective(
-    fun: Callable[[Array, int], Any] | Objective,
+    fun: Callable[..., Any] | Objective,
     x0: ArrayLike | None,
     devices: int | None,
     options: FunctionOptions,
@@ -181,7 +213,7 @@ def as_objective(
 
 
 def _of_function(
-    fun: Callable[[Array, int], Any],
+    fun: Callable[..., Any],
     x0: ArrayLike | None,
     devices: int | None,
     options: FunctionOptions,
@@ -189,15 +221,12 @@ def _of_function(
     if not callable(fun) or isinstance(fun, type):
         what = "a class" if isinstance(fun, type) else f"an object of type {type(fun).__name__}"
         raise UsageError(
-            f"fun is {what}, {name_of(fun)}: it must be a function of (x, device), or an object of "
-            "a subclass of fedzo.Objective",
+            f"fun is {what}, {name_of(fun)}: it must be a function of (x) or (x, device), or an "
+            "object of a subclass of fedzo.Objective",
             code="not-a-function",
         )
     if x0 is None:
         raise InvalidValue("x0", None, "given: a function has no start")
-    if devices is None:
-        raise InvalidValue("devices", None, "given: a function has no number of devices")
-    check_count("devices", devices)
     start = checked_start(x0)
     objective = FunctionObjective(fun, start.size, devices, **options)
     return objective, objective.encode(start)

@@ -17,9 +17,10 @@ import numpy as np
 from fedzo.algorithms.search.base import Asking, Search, SearchContext
 from fedzo.algorithms.search.descent import typical_scale
 from fedzo.core.types import Array
-from fedzo.errors import MissingExtra, check_counts, check_positive, require
+from fedzo.errors import Halted, MissingExtra, check_counts, check_positive, require
 
 SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
+_FAR = 1e32  # beyond which the library asserts that nothing lies
 _WORST = 1e300  # what stands for a point that has no value
 
 
@@ -43,6 +44,7 @@ class Evolution:
         seed = int(context.draw().words(1)[0])
         self.luckiest: list[Array] = []  # the point of the lowest value so far
         self.lowest = math.inf
+        check_near(start)
         self.strategy = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
 
     @property
@@ -66,6 +68,7 @@ class Evolution:
     def generation(self) -> Asking[bool]:
         """Ask for one generation; return False when the run has converged."""
         asked = [self.strategy.ask() for _ in range(self.size)]
+        check_near(np.array(asked))
         points = np.array(asked)[:, : self.context.dim] * self.scale
         values = yield from self.context.values(points)
         lowest = int(np.argmin(values))
@@ -74,6 +77,12 @@ class Evolution:
         finite = np.minimum(values, _WORST).tolist()
         self.strategy.tell(list(zip(asked, finite, strict=True)))
         return not self.strategy.should_stop()
+
+
+def check_near(points: Array) -> None:
+    """Raise where the library would stop at an assertion: f falls without end, or is flat."""
+    if not (np.abs(points) < _FAR).all():
+        raise Halted(f"f seems unbounded below: the search has moved x by {_FAR:g} times its scale")
 
 
 def population_for(context: SearchContext) -> int | None:
@@ -95,7 +104,8 @@ class CMA(Search):
     .. math:: x_j \sim m + \sigma\, N(0, C), \qquad m \leftarrow \sum_j w_j x_{j:\lambda}
 
     with x_{j:λ} the j-th best of λ points by their mean over the devices; σ and C follow the paths
-    that m takes. When a run has converged the next begins at x0 with twice the population.
+    that m takes. When a run has converged the next begins at x0 with twice the population, if the
+    number of queries is limited; the search ends there if it is not.
 
     Parameters
     ----------
@@ -149,6 +159,8 @@ class CMA(Search):
                 pass
             if context.noise:
                 yield from context.compare([context.x, run.x, *run.luckiest], repeats)
+            if not math.isfinite(budget):  # no number of queries says how often to begin again
+                return "CMA-ES has converged"
             population = 2 * run.size
 
 
