@@ -141,7 +141,7 @@ def test_server_is_told_which_line_would_allow_its_run(algorithm, needed):
         app = make_client_app(lambda c: PROBLEM)
         grid = InProcessGrid(app, 2, node_config=allowed)
         engine = FlowerEngine(grid, 5, fedzo.Ideal(), FlowerSettings(clip=False))
-        job = Job(algorithm, fedzo.Ideal(), RunOptions(rounds=2), tables={})
+        job = Job(algorithm, fedzo.Ideal(), RunOptions(rounds=20), tables={})
         dropped = run_job(job, engine, engine.initial()).dropped
         if not dropped:
             break
