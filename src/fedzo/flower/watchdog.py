@@ -24,9 +24,9 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode as FlowerCode
 from flwr.common.constant import Status
+from flwr.supercore.constant import TaskType
 
 from fedzo.errors import UsageError
-from fedzo.flower.allowlist import CLIENT
 from fedzo.flower.errors import log
 
 _UNANSWERED = "this node could not fetch or answer the message"
@@ -113,8 +113,8 @@ class _OneTaskType:
         self._state = state
 
     def create_task(self, *, task_type: Any, **others: Any) -> Any:
-        if str(task_type) != CLIENT:
-            text = f"this node runs {CLIENT} tasks only, not {task_type}"
+        if task_type != TaskType.CLIENT_APP:
+            text = f"this node runs {TaskType.CLIENT_APP} tasks only, not {task_type}"
             raise UsageError(text, code="task-type")
         return self._state.create_task(task_type=task_type, **others)
 
