@@ -40,6 +40,8 @@ from .runs.result import Progress as Progress
 from .runs.result import Result as Result
 from .runs.result import Status as Status
 from .uplinks import AirComp as AirComp
+from .uplinks import AirCompSeeds as AirCompSeeds
+from .uplinks import Digital as Digital
 from .uplinks import Ideal as Ideal
 from .uplinks import Robust as Robust
 from .uplinks import RobustSeeds as RobustSeeds

@@ -439,7 +439,7 @@ def test_whoever_has_the_scalars_can_follow_the_server_to_the_bit(name, dtype, s
                 own = np.frombuffer(numbers, dtype).reshape(algorithm.coefficients_shape)
                 heard.append(Update(device, np.empty(0), weight, 0, own))
         mean = UpdateMean(40)
-        for update in fedzo.Seeds().compress(heard, work):  # one, where directions are shared
+        for update in fedzo.Seeds().compress(heard, work, None):  # one, where directions are shared
             mean.add(work.rebuilt(update), update.weight)
         x, kept = algorithm.server.step(t, kept, x, mean.value())
     for mine, theirs in zip(flatten(State(x, kept)), flatten(state), strict=True):

@@ -58,7 +58,7 @@ def test_same_contest_of_waves():
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_same_run_by_every_uplink(kind, weighting):
     problem = softmax(devices=8)
-    shared = kind == "robust_seeds"
+    shared = UPLINKS[kind].wants_shared_directions
     algorithm = fedzo.FedZO(participants=5, weighting=weighting, shared_directions=shared)
     there = run(Nodes(problem), UPLINKS[kind](), algorithm, rounds=3)
     here = fedzo.minimize(

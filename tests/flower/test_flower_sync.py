@@ -102,6 +102,14 @@ WAYS = {
     ),
     "hiso": (fedzo.FedZO(**ALGORITHM, server=steps.HiSo()), fedzo.Seeds()),
     "robust": (fedzo.FedZO(**ALGORITHM, shared_directions=True), fedzo.RobustSeeds("median")),
+    "air": (
+        fedzo.FedZO(**ALGORITHM, shared_directions=True),
+        fedzo.AirCompSeeds(snr_db=0.0, channel="rician"),
+    ),
+    "digital": (
+        fedzo.FedZO(**ALGORITHM, participants=4),
+        fedzo.Digital(payload="coefficients", access="outage", attempts=2),
+    ),
     "orthogonal": (fedzo.FedZO(**ALGORITHM, direction_kind="orthogonal"), fedzo.Seeds()),
     "fixed": (fedzo.FedZO(**ALGORITHM, fixed_directions=30, participants=4), fedzo.Seeds()),
     "signs": (fedzo.FedZO(**ALGORITHM, direction_kind="rademacher"), fedzo.Seeds()),

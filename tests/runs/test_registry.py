@@ -145,7 +145,7 @@ def test_settings_of_own_parts_can_be_set(own):
 def test_another_part_leaves_behind_the_keys_of_the_old_one(own):
     experiment = Experiment.load(FILE, {"uplink": {"name": "ideal"}, "server": {"name": "mean"}})
     assert (experiment.tables["uplink"], experiment.tables["server"]) == (
-        {"name": "ideal"},
+        {"name": "ideal", "radio": None},
         {"name": "mean"},
     )
     server = {"name": f"{own}:Momentum", "keep": 0.1}

@@ -126,7 +126,7 @@ def test_a_round_in_the_complex_baseband():
     delta, info = uplink.aggregate(t, Replies(updates), here)
     np.testing.assert_allclose(delta, scaled.real, rtol=1e-10)
     assert info.metrics["energies"] == pytest.approx(energies)
-    assert info.energy == pytest.approx(sum(energies.values()))
+    assert info.costs["energy"] == pytest.approx(sum(energies.values()))
     assert max(energies.values()) <= 1  # the energy constraint, for every device
     mean = np.mean([u.delta for u in updates], axis=0)
     ratio = np.linalg.norm(delta - mean) / np.linalg.norm(mean)

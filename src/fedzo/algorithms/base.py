@@ -31,8 +31,8 @@ class RoundInfo(NamedTuple):
         Bytes sent to the server, and to the devices.
     channel_uses : int
         Number of symbols that the devices sent over the channel.
-    energy : float or None
-        Transmit energy of all devices, in units of the budget of one device and round.
+    costs : mapping
+        Further costs of the uplink by name, whose sums the history has.
     metrics : mapping
         Further numbers for the history.
     done : str
@@ -44,7 +44,7 @@ class RoundInfo(NamedTuple):
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     channel_uses: int = 0
-    energy: float | None = None
+    costs: Mapping[str, float] = {}
     metrics: Mapping[str, Any] = {}
     done: str = ""
 
@@ -217,6 +217,12 @@ def check_coefficients(algorithm: Algorithm, setting: RunSetting) -> None:
         uplink, kind = type(setting.uplink).__name__, type(algorithm).__name__
         words = f"{uplink} sends coefficients of directions, and updates of {kind} have none"
         raise UsageError(f"{words}: use the uplink 'ideal'", code="no-coefficients")
+    if setting.uplink.wants_shared_directions and not algorithm.shared_directions:
+        words = f"{type(setting.uplink).__name__} needs the same directions on all devices"
+        raise UsageError(
+            f"uplink.name: {words}; set algorithm.shared_directions = true",
+            code="directions-not-shared",
+        )
 
 
 def check_no_uplink(name: str, setting: RunSetting) -> None:

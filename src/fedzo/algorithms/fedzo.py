@@ -124,6 +124,7 @@ class FedZO(ZerothOrder):
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
         check_coefficients(self, setting)
+        setting.uplink.check(setting)
         server = self.server.init(x0)
         if self.coefficients_shape is None and self.server.direction_scale(server) is not None:
             words = f"{type(self.server).__name__} scales directions, which corrected steps do not"
@@ -142,7 +143,8 @@ class FedZO(ZerothOrder):
         """Return what the devices of round t are asked for."""
         scale, rate = self.server.direction_scale(state.server), float(self.learning_rate)
         asked: dict[str, Any] = {"seed": setting.seed, "round": t, "devices": devices}
-        return LocalSteps(self, state.x, rate, direction_scale=scale, state=state, **asked)
+        x = setting.uplink.broadcast(t, state.x, devices, setting)
+        return LocalSteps(self, x, rate, direction_scale=scale, state=state, **asked)
 
     def local(
         self,

@@ -7,20 +7,20 @@ from typing import Any
 from fedzo.cli.common import draw_to
 from fedzo.errors import InvalidValue, UsageError
 
-X = {
-    "rounds": "round",
-    "queries": "queries",
-    "bytes": "uplink_bytes",
-    "channel_uses": "channel_uses",
-    "seconds": "seconds",
-}
+SHORT = {"rounds": "round", "bytes": "uplink_bytes"}  # other words for keys of a history
 
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("plot", help="draw the curves of runs")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--x", choices=X, default="rounds", help="the quantity on the x axis")
+    parser.add_argument(
+        "--x",
+        default="rounds",
+        metavar="KEY",
+        help="the quantity on the x axis: rounds, bytes, or any number of history.jsonl, such as "
+        "queries, channel_uses, energy, seconds_on_air or joules (rounds)",
+    )
     parser.add_argument(
         "--y", nargs="+", metavar="METRIC", help="the quantities to draw: keys of history.jsonl"
     )
@@ -48,7 +48,7 @@ def plot(arguments: argparse.Namespace) -> int:
     runs = read_runs(arguments.runs)
     if arguments.label is not None:
         runs = dict(zip(_labels(arguments.label, len(runs)), runs.values(), strict=True))
-    x, y = X[arguments.x], arguments.y
+    x, y = SHORT.get(arguments.x, arguments.x), arguments.y
     try:
         check_keys(runs, x, y)
     except InvalidValue as error:

@@ -24,7 +24,15 @@ from fedzo.errors import FedzoError, UsageError, naming, nearest, one_of, requir
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Backend, as_objective, perform
 from fedzo.runs.options import FlowerSettings, RunOptions
-from fedzo.runs.registry import COMPONENTS, arguments_of, make, make_parts, maker, parameters_of
+from fedzo.runs.registry import (
+    COMPONENTS,
+    arguments_of,
+    make,
+    make_parts,
+    maker,
+    names_of,
+    parameters_of,
+)
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Uplink
 
@@ -231,13 +239,20 @@ def _apply(changes: Changes, tables: dict[str, Any]) -> None:
                 taken, takes = (parameters_of(maker(table, n)) for n in (before, keys["name"]))
                 for gone in taken - takes:
                     old.pop(gone, None)
-        old.update(keys)
+        for key, value in keys.items():
+            *path, last = key.split(".")  # a table within the table, as uplink.radio.power_dbm
+            place = old
+            for name in path:
+                below = place.get(name)
+                place[name] = {"name": below} if isinstance(below, str) else dict(below or {})
+                place = place[name]
+            place[last] = value
 
 
 def _names_modules(tables: Mapping[str, Any]) -> bool:
     """Return whether a configuration names custom parts, as ``module:name``."""
     parts = [keys for keys in tables.values() if isinstance(keys, dict)]
-    return any(":" in str(keys.get("name", "")) for keys in parts)
+    return any(":" in name for keys in parts for name in names_of(keys))
 
 
 def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:

@@ -60,7 +60,10 @@ class Run:
         steps = algorithm.get("local_steps", 1) * (algorithm.get("participants") or devices)
         if algorithm["name"] == "zone_s":
             steps = 1  # one device per round
-        if tables["uplink"]["name"] == "aircomp":  # P(|h| >= h_min) for h of variance one
+        if tables["uplink"]["name"] in (
+            "aircomp",
+            "aircomp_seeds",
+        ):  # P(|h| >= h_min) for h of variance one
             steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
         each = steps * values * algorithm.get("batch_size", 1)
         seconds = _SECONDS.get(tables["problem"]["name"], _SECONDS_OTHERWISE)

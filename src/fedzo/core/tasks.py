@@ -159,7 +159,7 @@ class LocalSteps(Task):
         assert update.coefficients is not None
         at, own = self.draws(update.device), update.coefficients
         at = at if update.started is None else at._replace(round=update.started)
-        total: DirectionSum = self.algorithm.estimator.update(self.x.size, at, own)
+        total: DirectionSum = self.algorithm.estimator.update(self.x.shape[-1], at, own)
         return total
 
 

@@ -22,7 +22,7 @@ from fedzo.core.types import Array
 from fedzo.errors import FedzoError
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.schema import LONGEST_TEXT, read_json, take
-from fedzo.runs.registry import describe_parts, make_parts
+from fedzo.runs.registry import describe_parts, make_parts, names_of
 from fedzo.runs.store import flatten
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
@@ -55,7 +55,7 @@ class RunSpec:
     def can_be_sent(self) -> bool:
         """Whether all parts are fedzo's, so that every node knows them by name."""
         parts = describe_parts(self.algorithm, self.uplink)
-        names = (parts["uplink"]["name"], parts.get("server", {}).get("name", "mean"))
+        names = (*names_of(parts["uplink"]), parts.get("server", {}).get("name", "mean"))
         return ":" not in "".join(names) and len(self.text) <= LONGEST_TEXT
 
     @classmethod
@@ -85,25 +85,27 @@ class RunSpec:
 
     def start(self, x0: Array) -> Any:
         """Return the state before the first round."""
-        return self.composed.init(x0, self._setting(x0, ()))
+        return self.composed.init(x0, self.setting(x0))
 
     def task(self, t: int, state: Any) -> Task:
         """Return the task of the devices in round t."""
         x = state.x
-        tasks = self.composed.round(t, state, self._setting(x, ()))
+        tasks = self.composed.round(t, state, self.setting(x))
         task = next(tasks)
         tasks.close()
         return task
 
     def replay(self, state: Any, first: int, rounds: Sequence[list[Update]]) -> Any:
         """Return the state after these rounds, each given by the updates of its devices."""
-        algorithm, setting = self.composed, self._setting(state.x, rounds)
+        algorithm, setting = self.composed, self.setting(state.x, rounds)
         for t in range(first, first + len(rounds)):
             state, _ = drive(algorithm.round(t, state, setting), setting.engine)
         return state
 
-    def _setting(self, x: Array, log: Sequence[list[Update]]) -> RunSetting:
-        return RunSetting(ReplayEngine(self.seed, x.size, self.devices, log), self.uplink)
+    def setting(self, x: Array, log: Sequence[list[Update]] = ()) -> RunSetting:
+        """Return the setting of a node that replays this log of replies."""
+        engine = ReplayEngine(self.seed, x.size, self.devices, log)
+        return RunSetting(engine, self.uplink, self.algorithm.coefficients_shape)
 
 
 class CachedState(NamedTuple):

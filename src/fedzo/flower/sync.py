@@ -443,7 +443,8 @@ class Downlink:
         known = all(update.coefficients is not None for update in updates)
         if not known:
             log.warning("round %d has whole updates: the model is sent for it", task.round + 1)
-        logged = self.spec.uplink.compress(list(updates), task) if known else None
+        setting = self.spec.setting(task.x)
+        logged = self.spec.uplink.compress(list(updates), task, setting) if known else None
         self._log.append(task.round, None if logged is None else pack_round(logged))
         self._sums_after = None
         if self._sums is not None and logged is not None:

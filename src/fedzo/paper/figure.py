@@ -199,7 +199,7 @@ def symbols_of(tables: Tables) -> Settings:
     (50, 7, 25, 0.001, False)
     """
     found = {s: tables[table][key] for s, (table, key) in SYMBOLS.items() if key in tables[table]}
-    if tables["uplink"]["name"] == "aircomp":
+    if tables["uplink"]["name"] in ("aircomp", "aircomp_seeds"):
         found.pop("M", None)
     elif "M" in found and found["M"] is None:
         found["M"] = found["N"]

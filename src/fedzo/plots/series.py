@@ -15,7 +15,10 @@ from fedzo.plots.interval import interval
 History = Sequence[Mapping[str, Any]]
 Runs = Mapping[str, Sequence[History]]  # the history of each seed, by label
 
-COSTS = ("round", "queries", "uplink_bytes", "channel_uses", "seconds")  # keys for the x axis
+COSTS = (  # keys for the x axis
+    "round", "queries", "uplink_bytes", "channel_uses", "energy", "seconds_on_air", "joules",
+    "seconds",
+)  # fmt: skip
 METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
 WIRELESS = ("noise_to_update", "energy", "participants", "channel_uses")
 DISTANCES = ("optimality_gap", "gradient_norm_squared")  # their minimum is zero
@@ -37,6 +40,8 @@ _LABELS = {
     "gradient_norm_squared": "|∇f(x)|²",
     "noise_to_update": "receiver's noise over the update",
     "energy": "energy so far, in budgets of a round",
+    "seconds_on_air": "time on air so far, in seconds",
+    "joules": "energy of all devices so far, in joules",
     "energy_max": "largest energy of a device, of its budget",
     "participants": "devices in the round",
 }
@@ -125,7 +130,7 @@ def axes_of_runs(
     keys = metrics(runs)
     if y is None:
         wireless = WIRELESS if "energy" in keys else ()
-        y = [key for key in (*METRICS, *wireless) if key in keys]
+        y = [key for key in (*METRICS, *wireless) if key in keys and key != x]
     return [axes(x, key, _curves(runs, x, key), log_x=log_x) for key in y]
 
 

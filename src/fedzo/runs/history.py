@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -20,19 +20,21 @@ Record = dict[str, Any]
 # Names that a problem's metrics cannot have.
 RESERVED = {
     "round", "train_loss", "participants", "queries", "evaluation_queries", "uplink_bytes",
-    "downlink_bytes", "channel_uses", "energy", "seconds", "dropped",
+    "downlink_bytes", "channel_uses", "seconds", "dropped",
 }  # fmt: skip
 
 
-def numeric_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+def numeric_metrics(metrics: Mapping[str, Any], taken: Iterable[str] = ()) -> dict[str, float]:
     """Return the metrics of a problem or a round that are numbers, as floats.
+
+    ``taken`` are names that the history of this run uses for something else.
 
     >>> numeric_metrics({"accuracy": np.float32(0.5), "note": "good"})
     {'accuracy': 0.5}
     """
     numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real | np.number)}
-    if taken := sorted(RESERVED & numbers.keys()):
-        names = ", ".join(taken)
+    if clash := sorted(RESERVED.union(taken) & numbers.keys()):
+        names = ", ".join(clash)
         raise UsageError(
             f"the names {names} are reserved for the history: rename these metrics",
             code="reserved-metric",

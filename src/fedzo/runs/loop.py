@@ -81,7 +81,7 @@ class RunState(NamedTuple):
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     channel_uses: int = 0
-    energy: float | None = None  # None if the uplink does not measure it
+    costs: Mapping[str, float] = {}  # further sums, by the uplink's names
     idle: int = 0  # rounds without participants
     still: int = 0  # rounds with participants that left the model unchanged
     last: RoundInfo = RoundInfo(participants=0, queries=0)
@@ -92,8 +92,8 @@ class RunState(NamedTuple):
         counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
         info = info._replace(**counts)
         sums: dict[str, Any] = {key: getattr(self, key) + counts[key] for key in SUMS}
-        if info.energy is not None:
-            sums["energy"] = (self.energy or 0.0) + float(info.energy)
+        costs = numeric_metrics(info.costs)
+        sums["costs"] = {**self.costs, **{k: self.costs.get(k, 0.0) + v for k, v in costs.items()}}
         sums["idle"] = self.idle + (info.participants == 0)
         sums["still"] = self.still + (still and info.participants > 0)
         return self._replace(round=self.round + 1, state=state, last=info, **sums)
@@ -101,7 +101,7 @@ class RunState(NamedTuple):
     @property
     def totals(self) -> dict[str, Any]:
         """The sums over all rounds so far, for a checkpoint."""
-        return {key: getattr(self, key) for key in (*SUMS, "energy", "idle", "still")}
+        return {key: getattr(self, key) for key in (*SUMS, "costs", "idle", "still")}
 
 
 class Loop:
@@ -129,7 +129,7 @@ class Loop:
         chosen = problem.capability(HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
-        self.setting = RunSetting(engine, job.uplink)
+        self.setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
         self.algorithm = compose(job.algorithm, job.uplink)
         self.at = RunState(0, self.algorithm.init(x0, self.setting), job.probed)
         if engine.meter is not None:  # after the evaluations of the start and the end
@@ -352,20 +352,20 @@ class Loop:
         losses = np.delete(losses, absent)
         if not len(losses):
             raise Halted("no device could be evaluated")
-        metrics = numeric_metrics(evaluation.metrics)
+        metrics = numeric_metrics(evaluation.metrics, at.costs)
         cost = self._requested(before, self.engine.evaluation_cost)
         record: Record = {
             "round": at.round,
             "train_loss": mean_loss(losses),
             **metrics,
-            **numeric_metrics(at.last.metrics),
+            **numeric_metrics(at.last.metrics, at.costs),
             "participants": at.last.participants,
             "queries": at.queries,
             "evaluation_queries": self._evaluation_queries() + cost,
             "uplink_bytes": at.uplink_bytes,
             "downlink_bytes": at.downlink_bytes,
             "channel_uses": at.channel_uses,
-            **({} if at.energy is None else {"energy": at.energy}),
+            **at.costs,
             "seconds": round(self.seconds, 3),
             **({"dropped": self.dropped} if self.dropped else {}),
         }
@@ -498,7 +498,8 @@ class Loop:
 def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None) -> Running[Result]:
     """Yield the tasks of a run, from the probes of "auto" to the last evaluation."""
     job.check_folder()
-    job = yield from choose_numbers(job, RunSetting(engine, job.uplink), x0, problem)
+    setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
+    job = yield from choose_numbers(job, setting, x0, problem)
     loop = Loop(job, engine, x0, problem)
     with loop.opened():
         return loop.close(*(yield from loop.go()))

@@ -35,7 +35,8 @@ from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
 from fedzo.problems import PROBLEMS, FunctionObjective
 from fedzo.runs.options import RunOptions
-from fedzo.uplinks import AirComp, Ideal, Robust, RobustSeeds, Seeds, Uplink
+from fedzo.uplinks import AirComp, AirCompSeeds, Digital, Ideal, Robust, RobustSeeds, Seeds, Uplink
+from fedzo.uplinks.channels import CHANNELS, POLICIES, RADIOS, Channel, PowerControl, Radio
 
 Array = NDArray[Any]
 Table = dict[str, Any]
@@ -78,6 +79,8 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
 UPLINKS: dict[str, type[Uplink]] = {
     "ideal": Ideal,
     "aircomp": AirComp,
+    "aircomp_seeds": AirCompSeeds,
+    "digital": Digital,
     "seeds": Seeds,
     "robust": Robust,
     "robust_seeds": RobustSeeds,
@@ -87,6 +90,10 @@ COMPONENTS = {
     "algorithm": Component(ALGORITHMS, "fedzo", Algorithm),
     "server": Component(SERVER_OPTIMIZERS, "mean", ServerOptimizer),
     "uplink": Component(UPLINKS, "ideal", Uplink),
+    # Tables within [uplink]:
+    "channel": Component(CHANNELS, "rayleigh", Channel),
+    "power": Component(POLICIES, "truncated_inversion", PowerControl),
+    "radio": Component(RADIOS, "radio", Radio),
 }
 PARTS = ("algorithm", "server", "uplink")  # the components beside the problem
 NOT_IMPORTABLE = "is defined where no other program can import it"
@@ -104,8 +111,9 @@ def maker(table: str, name: object, known: Mapping[str, Any] | None = None) -> A
     'FedZO'
     >>> maker("uplink", "ideel")
     Traceback (most recent call last):
-    fedzo.errors.InvalidValue: uplink.name = 'ideel': must be one of 'ideal', 'aircomp', 'seeds',
-    'robust', 'robust_seeds', or 'module:Class' for your own (did you mean 'ideal'?)
+    fedzo.errors.InvalidValue: uplink.name = 'ideel': must be one of 'ideal', 'aircomp',
+    'aircomp_seeds', 'digital', 'seeds', 'robust', 'robust_seeds', or 'module:Class' for your own
+    (did you mean 'ideal'?)
     """
     component, key = COMPONENTS[table], f"{table}.name"
     names = component.known if known is None else known
@@ -141,7 +149,7 @@ def make_parts(
 
     >>> algorithm, uplink, resolved = make_parts({"algorithm": {"local_steps": 2}})
     >>> algorithm.local_steps, uplink, resolved["server"]
-    (2, Ideal(), {'name': 'mean'})
+    (2, Ideal(radio=None), {'name': 'mean'})
     """
     keys = {table: dict(tables.get(table, {})) for table in PARTS}
     names = {table: keys[table].pop("name", COMPONENTS[table].default) for table in PARTS}
@@ -150,7 +158,8 @@ def make_parts(
         known = {"algorithm": algorithms, "server": SERVER_OPTIMIZERS, "uplink": UPLINKS}
     makers = {table: maker(table, names[table], known.get(table)) for table in PARTS}
     optimizer, server_keys = make("server", makers["server"], keys["server"])
-    uplink, uplink_keys = make("uplink", makers["uplink"], keys["uplink"])
+    own = algorithms is None
+    uplink, uplink_keys = make("uplink", makers["uplink"], keys["uplink"], own)
     kind, given = makers["algorithm"], {"server": optimizer}
     if not has_server(kind):
         if not isinstance(optimizer, Mean):
@@ -186,15 +195,31 @@ def check_part(table: str, part: object) -> None:
 # ---------------------------------------------------------------------- checked by a signature
 
 
-def make(table: str, factory: Callable[..., Any], keys: Mapping[str, Any]) -> Any:
+def make(
+    table: str, factory: Callable[..., Any], keys: Mapping[str, Any], custom: bool = True
+) -> Any:
     """Return the object that a table makes, and the table's keys with the defaults.
+
+    A key whose value is a component itself may be a table, or the ``module:Class`` of a custom one.
+    Without ``custom``, nothing is imported for it.
 
     >>> make("point", complex, {"real": 1, "imag": 2})
     ((1+2j), {'real': 1, 'imag': 2})
     """
     arguments = arguments_of(table, factory, keys)
+    hints, made = _hints(factory), {}
+    for key, value in arguments.items():
+        name = value.get("name") if isinstance(value, Mapping) else value
+        within = key in COMPONENTS and COMPONENTS[key].base in _options(hints.get(key))
+        if within and (name is not value or ":" in str(name)):
+            name = COMPONENTS[key].default if name is None else name
+            with naming(table):
+                kind = maker(key, name, None if custom else COMPONENTS[key].known)
+            own = {k: v for k, v in value.items() if k != "name"} if name is not value else {}
+            made[key], whole = make(f"{table}.{key}", kind, own, custom)
+            arguments[key] = {"name": name, **whole}
     with naming(table):
-        return factory(**arguments), arguments
+        return factory(**arguments | made), arguments
 
 
 def arguments_of(
@@ -282,13 +307,15 @@ def _fits_option(value: Any, option: Any) -> bool:
         return isinstance(value, float) or is_number(value)
     if kind is tuple:
         return isinstance(value, list | tuple)  # TOML has lists only
-    return isinstance(value, kind) if inspect.isclass(kind) else True
+    table = isinstance(value, Mapping) and any(kind is part.base for part in COMPONENTS.values())
+    return isinstance(value, kind) or table if inspect.isclass(kind) else True
 
 
 def _type_name(hint: Any) -> str:
     """Return a type as an error message names it."""
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     names |= {list: "a list", tuple: "a list", dict: "a table", Any: "a value"}
+    names |= {part.base: "a table" for part in COMPONENTS.values()}
     found = []
     for option in _options(hint):
         if typing.get_origin(option) is typing.Literal:
@@ -307,8 +334,8 @@ def describe_parts(algorithm: Algorithm, uplink: Uplink) -> dict[str, Table]:
 
     >>> from fedzo import FedZO, Ideal
     >>> tables = describe_parts(FedZO(local_steps=2), Ideal())
-    >>> tables["algorithm"]["local_steps"], tables["server"], tables["uplink"]
-    (2, {'name': 'mean'}, {'name': 'ideal'})
+    >>> tables["algorithm"]["local_steps"], tables["server"], tables["uplink"]["name"]
+    (2, {'name': 'mean'}, 'ideal')
     """
     described = {"algorithm": _describe("algorithm", algorithm)}
     if described["algorithm"].pop("server", None) is not None:
@@ -316,9 +343,23 @@ def describe_parts(algorithm: Algorithm, uplink: Uplink) -> dict[str, Table]:
     return described | {"uplink": _describe("uplink", uplink)}
 
 
+def names_of(keys: Mapping[str, Any]) -> list[str]:
+    """Return the names in a table: its own, and those of the components within it.
+
+    >>> names_of({"name": "aircomp", "channel": {"name": "mine:Wall"}, "power": "mine:Loud"})
+    ['aircomp', 'mine:Wall', 'mine:Loud']
+    """
+    values = [value for key, value in keys.items() if key == "name" or key in COMPONENTS]
+    return [str(v.get("name", "")) if isinstance(v, Mapping) else str(v) for v in values]
+
+
 def _describe(table: str, part: Any) -> Table:
     names = {kind: name for name, kind in COMPONENTS[table].known.items()}
-    return {"name": names.get(type(part), name_of(type(part))), **asdict(part)}
+    described: Table = {"name": names.get(type(part), name_of(type(part)))}
+    for key, value in asdict(part).items():
+        own = vars(part)[key]
+        described[key] = _describe(key, own) if key in COMPONENTS and is_dataclass(own) else value
+    return described
 
 
 def describe_job(
@@ -342,7 +383,7 @@ def describe_job(
     reason = _why_python_only("algorithm", algorithm) or _why_python_only("uplink", uplink)
     if reason:
         described.setdefault("python_only", reason)
-    names = [str(keys.get("name")) for keys in (described, *parts.values())]
+    names = [name for keys in (described, *parts.values()) for name in names_of(keys)]
     folders = {own_folder(name.partition(":")[0]) for name in names if ":" in name} - {None}
     if len(folders) == 1:
         table["modules"] = str(folders.pop())
@@ -402,10 +443,11 @@ def _why_python_only(table: str, part: Any) -> str:
     if kind is None:
         return f"its {what} {NOT_IMPORTABLE}"
     own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
-    server = own.pop("server") if table == "algorithm" and has_server(kind) else None
+    within = [key for key, value in own.items() if key in COMPONENTS and is_dataclass(value)]
+    reasons = [_why_python_only(key, own.pop(key)) for key in within]
     if lost := [key for key, value in own.items() if not _survives(key, value, kind)]:
         return f"its {what} was made with {', '.join(lost)} in Python"
-    return "" if server is None else _why_python_only("server", server)
+    return next(filter(None, reasons), "")
 
 
 def _found(name: str) -> Any:

@@ -17,13 +17,23 @@ unchanged:
 :math:`\sigma_e^2`     (1 + d/b2) σ_g²/b1                   d σ_g²/(b1 b2)
 =====================  ===================================  =============================
 
+With directions that all devices of a step share, the directions of two devices are not independent.
+What they add to the variance of the mean is not divided by M:
+
+.. math:: \hat c_g = (1 + d/b_2) (M + (c_g - 1)/b_1), \qquad
+          \hat\sigma^2 = 3 \hat c_g \sigma_h^2 + (1 + d/b_2) \sigma_g^2/b_1
+
+take the places of :math:`\tilde c_g` and :math:`\tilde\sigma^2`, except in what comes from the
+channel's noise. The samples stay independent, so σ_g² is still divided by M.
+
 ``docs/theory.md`` has the calculation and the counterexamples.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from fedzo.errors import UsageError, check_counts, check_positive, nearest, require
@@ -101,6 +111,10 @@ class Setting:
         H, b1 and b2.
     snr : float, optional
         γ = P h_min²/σ_w² of an over-the-air uplink; None for one without errors.
+    shared : bool
+        All devices share their directions.
+    coefficients : bool
+        Coefficients are sent over the air, not updates.
     """
 
     devices: int
@@ -111,6 +125,8 @@ class Setting:
     batch_size: int = 1
     directions: int = 1
     snr: float | None = None
+    shared: bool = False
+    coefficients: bool = False
 
     def __post_init__(self) -> None:
         check_counts(self, "devices", "dim", "rounds", "local_steps", "batch_size", "directions")
@@ -118,6 +134,8 @@ class Setting:
         allowed = f"at most the number of devices, {self.devices}"
         require(self.meeting <= self.devices, "participants", self.meeting, allowed)
         require(self.snr is None or self.snr > 0, "snr", self.snr, "a number > 0")
+        if self.coefficients:
+            require(self.dim > 2, "dim", self.dim, "at least 3 for coefficients over the air")
 
     @property
     def meeting(self) -> int:
@@ -137,11 +155,20 @@ class Setting:
         return self.batch_size * self.directions
 
     @property
+    def noise_snr(self) -> float:
+        """γ, and H γ (d - 2)/d for coefficients: their squares add up over the H steps."""
+        steps = self.local_steps * (self.dim - 2) / self.dim if self.coefficients else 1.0
+        return math.inf if self.snr is None else self.snr * steps
+
+    @property
     def noise_excess(self) -> float:
         """Ĉ - 1 of theorem 3, NH/(8 M~ γ), which comes from the receiver's noise."""
-        if self.snr is None:
-            return 0.0
-        return self.devices * self.local_steps / (8 * self.meeting * self.snr)
+        return self.devices * self.local_steps / (8 * self.meeting * self.noise_snr)
+
+    @property
+    def smoothing_excess(self) -> float:
+        """κ - 1, which shared directions add to the terms in d μ²: 1/M, or 0."""
+        return 1 / self.meeting if self.shared and self.meeting > 1 else 0.0
 
 
 class Term(NamedTuple):
@@ -216,7 +243,7 @@ def moments(constants: Constants, setting: Setting, printed: bool = False) -> Mo
     if printed:
         growth, variance = 1 + c.c_g * d / (b1 * b2), d * c.sigma_g**2 / (b1 * b2)
     else:
-        growth = (1 + d / b2) * (1 + (c.c_g - 1) / b1)
+        growth = (1 + d / b2) * ((setting.meeting if setting.shared else 1) + (c.c_g - 1) / b1)
         variance = (1 + d / b2) * c.sigma_g**2 / b1
     return Moments(growth, 3 * growth * c.sigma_h**2 + variance, 1 + c.c_h)
 
@@ -254,9 +281,10 @@ def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limi
             Term("sampled drift", "1 / (3 √(M H³) L)", 1 / (3 * math.sqrt(m * h**3) * smooth)),
         ]
     else:
-        snr = setting.snr
-        drift = math.sqrt(m * snr / (2 * growth * n * h**3)) / smooth
-        noise = m**2 * snr / (36 * growth * unlike * n * h * smooth)
+        snr = setting.noise_snr
+        own = moments(constants, replace(setting, shared=False), printed).growth
+        drift = math.sqrt(m * snr / (2 * own * n * h**3)) / smooth
+        noise = m**2 * snr / (36 * own * unlike * n * h * smooth)
         sampled = 1 / (2 * math.sqrt(3 * n * h**3) * smooth)
         terms = [
             Term("variance", "M̃ / (288 c̃g c̃h L)", m / (288 * growth * unlike * smooth)),
@@ -267,7 +295,7 @@ def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limi
             Term("drift in noise", "√(M̃ γ) / (L √(2 c̃g N H³))", drift),
             Term("noise", "M̃² γ / (36 c̃g c̃h N H L)", noise),
         ]
-    return Limit(tuple(terms))
+    return Limit(_named(terms, setting))
 
 
 def bound(
@@ -294,6 +322,7 @@ def bound(
     _, variance, _ = moments(constants, setting, printed)
     smooth, m, h = constants.L, setting.meeting, setting.local_steps
     across = setting.dim * (smooth * smoothing) ** 2  # d L² μ²
+    more = setting.smoothing_excess  # κ - 1
     around = (smooth * smoothing) ** 2  # L² μ²
     way = h * setting.rounds * learning_rate
     start = Term("start", "4 (f⁰ - f*) / (H T η)", ratio(4 * constants.gap, way))
@@ -302,25 +331,47 @@ def bound(
     if setting.theorem == 1:
         terms = [
             Term("variance", "24 η L σ̃² / N", 24 * each * variance),
-            Term("smoothing, d", "d L² μ² / 12", across / 12),
+            Term("smoothing, d", "d L² μ² / 12", (1 + more) * across / 12),
             Term("smoothing", "5 L² μ²", 5 * around),
         ]
     elif setting.snr is None:
         terms = [
             Term("variance", "32 η L σ̃² / M", 32 * each * variance),
             Term("sampling", "36 η H L σh² / M", sampling),
-            Term("smoothing, d", "d L² μ² / 24", across / 24),
+            Term("smoothing, d", "d L² μ² / 24", (1 + more) * across / 24),
             Term("smoothing", "13 L² μ²", 13 * around),
         ]
     else:
-        noisy = 1 + setting.noise_excess  # Ĉ
+        noise, noisy = setting.noise_excess, 1 + setting.noise_excess + more  # Ĉ - 1, Ĉ
+        own = moments(constants, replace(setting, shared=False), printed).variance
         terms = [
-            Term("variance", "32 η L Ĉ σ̃² / M̃", 32 * each * noisy * variance),
+            Term("variance", "32 η L Ĉ σ̃² / M̃", 32 * each * (variance + noise * own)),
             Term("sampling", "36 η H L σh² / M̃", sampling),
             Term("smoothing, d", "Ĉ d L² μ² / 36", noisy * across / 36),
             Term("smoothing", "(12 + Ĉ/9) L² μ²", (12 + noisy / 9) * around),
         ]
-    return Bound((start, *terms))
+    return Bound((start, *_named(terms, setting)))
+
+
+_SHARED = {
+    "32 η L Ĉ σ̃² / M̃": "32 η L (σ̂² + (Ĉ-1) σ̃²) / M̃",
+    "Ĉ d L² μ² / 36": "(Ĉ + 1/M̃) d L² μ² / 36",
+    "(12 + Ĉ/9) L² μ²": "(12 + (Ĉ + 1/M̃)/9) L² μ²",
+    "d L² μ² / 12": "(1 + 1/N) d L² μ² / 12",
+    "d L² μ² / 24": "(1 + 1/M) d L² μ² / 24",
+}
+
+
+def _named(terms: Iterable[Term], setting: Setting) -> tuple[Term, ...]:
+    """Return terms with the formulas of shared directions, if they are shared."""
+    if not setting.shared:
+        return tuple(terms)
+    known = {
+        t: _SHARED.get(t.formula, t.formula.replace("c̃g", "ĉg").replace("σ̃", "σ̂"))
+        for t in terms
+        if not t.name.endswith("noise")
+    }
+    return tuple(t._replace(formula=known.get(t, t.formula)) for t in terms)
 
 
 def ratio(a: float, b: float) -> float:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from fedzo.algorithms import Algorithm, FedZO
+from fedzo.algorithms.server import Mean
 from fedzo.core.engine import ReplayEngine
 from fedzo.errors import UsageError, require
 from fedzo.theory.advice import (
@@ -22,12 +23,17 @@ from fedzo.theory.advice import (
 )
 from fedzo.theory.bounds import Bound, Constants, Limit, Setting, bound, limit
 from fedzo.theory.estimate import Estimate
-from fedzo.uplinks import AirComp, Uplink
+from fedzo.theory.privacy import channel_privacy
+from fedzo.uplinks import AirComp, AirCompSeeds, Ideal, Seeds, Uplink
 from fedzo.uplinks.base import RunSetting
 
 Rows = list[tuple[str, ...]]
 
 _PARTICIPANTS = {1: "all devices", 2: "some of the devices", 3: "over the air"}
+_PERFECT = (
+    "csi_error", "phase_error", "misalignment", "antennas", "combining", "power", "clip",
+    "downlink_snr_db",
+)  # fmt: skip
 _COVERED = ("sphere", "orthogonal")  # both have the moments that the proofs use, or smaller
 
 
@@ -47,6 +53,8 @@ class Report:
     errors: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     queries: int = 0
+    outside: tuple[str, ...] = ()
+    privacy: Rows = field(default_factory=list)
 
     @property
     def limit(self) -> Limit:
@@ -61,7 +69,7 @@ class Report:
     @property
     def allowed(self) -> bool:
         """Whether the run's η is within the limit. The bound holds only then."""
-        return self.steps.learning_rate <= self.limit.value
+        return not self.outside and self.steps.learning_rate <= self.limit.value
 
     @property
     def advised(self) -> Steps:
@@ -76,7 +84,8 @@ class Report:
     def sections(self) -> list[tuple[str, Rows]]:
         """Return the titles and rows of the report."""
         cost = f", measured with {self.queries:,} queries" if self.queries else ""
-        only = "" if self.allowed else " (no bound: η is above the limit)"
+        why = "it does not apply" if self.outside else "η is above the limit"
+        only = "" if self.allowed else f" (no bound: {why})"
         sections = [
             (f"constants{cost}", self._constants()),
             ("learning rate η at most", self._limits()),
@@ -85,6 +94,8 @@ class Report:
             ("local steps H", self._local_steps()),
             ("rates, Table I (orders: only their ratios mean something)", self._rates()),
         ]
+        if self.privacy:
+            sections.append(("privacy by the noise of the channel", self.privacy))
         warnings: Rows = [(text,) for text in self.warnings]
         return [*sections, ("warnings", warnings)] if warnings else sections
 
@@ -96,6 +107,8 @@ class Report:
         named = "  ".join(f"{key} = {value}" for key, value in sizes.items())
         noise = "" if s.snr is None else f"  γ = {_number(s.snr)}"
         lines = [f"theorem {s.theorem}, {_PARTICIPANTS[s.theorem]}: {named}{noise}"]
+        if self.outside:
+            lines.append(f"theorem {s.theorem} does not apply: {', '.join(self.outside)}")
         for title, rows in self.sections():
             lines += ["", title, *_columns(rows)]
         return "\n".join(lines)
@@ -203,7 +216,9 @@ is 0.004735; drift, 2 / (M H² L), is 0.008; sampled drift, 1 / (3 √(M H³) L)
         setting,
         steps,
         known,
-        warnings=(*_above(known, setting, steps), *warnings, *_outside(algorithm, uplink)),
+        warnings=(*_above(known, setting, steps), *warnings),
+        outside=_outside(algorithm, uplink),
+        privacy=_privacy(uplink, setting),
         **{key: measured[key] for key in ("errors", "notes", "queries") if key in measured},
     )
 
@@ -212,14 +227,16 @@ def _setting(
     algorithm: FedZO, devices: int, dim: int, rounds: int, uplink: Uplink | None, seed: int
 ) -> tuple[Setting, list[str]]:
     """Return the sizes of a run, and warnings about them."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "local_steps": algorithm.local_steps,
         "batch_size": algorithm.batch_size,
         "directions": algorithm.directions,
+        "shared": algorithm.shared_directions,
     }
     if not isinstance(uplink, AirComp):
         return Setting(devices, dim, rounds, algorithm.participants, **sizes), []
-    run = RunSetting(ReplayEngine(seed, dim, devices), uplink)
+    engine = ReplayEngine(seed, dim, devices)
+    run = RunSetting(engine, uplink, algorithm.coefficients_shape)
     counts = [len(uplink.participants(t, None, run)) for t in range(rounds)]
     counts = [count for count in counts if count > 0]
     if not counts:
@@ -227,11 +244,13 @@ def _setting(
         raise UsageError(words, code="no-participants")
     empty = rounds - len(counts)
     warnings = [f"no device takes part in {empty} rounds: T counts the others"] if empty else []
-    snr = 10 ** (uplink.snr_db / 10) * uplink.h_min**2  # γ = P h_min² / σ_w²
-    setting = Setting(devices, dim, len(counts), min(counts), **sizes, snr=snr)
+    snr = 10 ** (uplink.mean_snr_db / 10) * uplink.h_min**2  # γ = P h_min² / σ_w²
+    own = isinstance(uplink, AirCompSeeds)
+    setting = Setting(devices, dim, len(counts), min(counts), **sizes, snr=snr, coefficients=own)
     if setting.noise_excess > 1:
         warnings.append(
-            f"corollary 3 needs 8 M̃ γ >= N H: {_number(8 * setting.meeting * snr)} is below "
+            "corollary 3 needs 8 M̃ γ >= N H: "
+            f"{_number(8 * setting.meeting * setting.noise_snr)} is below "
             f"{devices * algorithm.local_steps}"
         )
     return setting, warnings
@@ -245,16 +264,39 @@ def _above(constants: Constants, setting: Setting, steps: Steps) -> list[str]:
     return [f"learning_rate = {_number(eta)} is {above}: {'; '.join(terms)}"] if terms else []
 
 
-def _outside(algorithm: FedZO, uplink: Uplink | None) -> list[str]:
-    """Return a warning for each setting that the theorems do not cover."""
+def _outside(algorithm: FedZO, uplink: Uplink | None) -> tuple[str, ...]:
+    """Return the settings that the theorems do not cover."""
     settings: list[tuple[str, Any, bool]] = [
         ("direction_kind", algorithm.direction_kind, algorithm.direction_kind in _COVERED),
         ("weighting", algorithm.weighting, algorithm.weighting == "uniform"),
+        ("difference", algorithm.difference, algorithm.difference == "forward"),
+        ("server", type(algorithm.server).__name__, isinstance(algorithm.server, Mean)),
+        ("fixed_directions", algorithm.fixed_directions, algorithm.fixed_directions is None),
     ]
     if isinstance(uplink, AirComp):
-        settings.append(("csi_error", uplink.csi_error, uplink.csi_error == 0))
+        usual = type(uplink)()
+        own = vars(uplink)
+        settings += [(key, own[key], own[key] == vars(usual)[key]) for key in _PERFECT]
+    elif uplink is not None:
+        settings.append(("uplink", type(uplink).__name__, isinstance(uplink, Ideal | Seeds)))
+    return tuple(f"{key} = {value!r}" for key, value, inside in settings if not inside)
+
+
+def _privacy(uplink: Uplink | None, setting: Setting) -> Rows:
+    """Return the privacy that the channel's noise gives, if amplitudes are set by a clip."""
+    if not isinstance(uplink, AirComp) or uplink.clip is None:
+        return []
+    numbers = setting.dim
+    if setting.coefficients:
+        numbers = setting.local_steps * setting.directions
+    try:
+        found = channel_privacy(uplink, numbers, setting.rounds)
+    except UsageError as error:  # not known for this uplink, or an extra is missing
+        return [(str(error),)]
     return [
-        f"{k} = {value!r} is outside the theorems" for k, value, inside in settings if not inside
+        ("noise over the clip, per round", _number(found.noise)),
+        (f"ε of a device's update in {setting.rounds} rounds", _number(found.device)),
+        ("ε of a record", _number(found.record), f"at δ = {found.delta:g}"),
     ]
 
 

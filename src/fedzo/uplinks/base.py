@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedzo.core.engine import Engine
+from fedzo.core.engine import Engine, ReplayEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import UpdateMean as UpdateMean  # noqa: PLC0414 - public here
+from fedzo.errors import require
+from fedzo.uplinks.channels.radio import Radio
 
 
 class UplinkInfo(NamedTuple):
@@ -26,9 +28,10 @@ class UplinkInfo(NamedTuple):
     channel_uses : int
         Symbols, of one number each, for which the devices use the channel. In this unit, sending
         one after another and sending at once can be compared.
-    energy : float or None
-        The energy that all devices spend on sending, in units of a device's budget per round; None
-        if the uplink does not model it.
+    costs : mapping
+        Further costs by name, each a number of this round. The history has their sums over the
+        rounds so far. ``energy`` is what all devices spend on sending, in units of a device's
+        budget per round; ``seconds_on_air`` and ``joules`` are known if a radio is.
     metrics : mapping
         Further numbers for the history.
     """
@@ -36,7 +39,7 @@ class UplinkInfo(NamedTuple):
     uplink_bytes: int
     downlink_bytes: int
     channel_uses: int
-    energy: float | None = None
+    costs: Mapping[str, float] = {}
     metrics: Mapping[str, Any] = {}
 
 
@@ -51,6 +54,10 @@ class RunSetting:
         What answers the tasks; rounds yield them and do not call it.
     uplink : Uplink
         How replies reach the server.
+    numbers : int
+        How many numbers an update is sent as: d, or H b2 coefficients.
+    replaying : bool
+        Whether the round is replayed from a log of what the server received.
     scale : array, optional
         The problem's typical length of each coordinate of x.
     scratch : dict
@@ -58,9 +65,14 @@ class RunSetting:
         enough to rebuild it.
     """
 
-    def __init__(self, engine: Engine, uplink: Uplink) -> None:
+    def __init__(
+        self, engine: Engine, uplink: Uplink, coefficients: tuple[int, int] | None = None
+    ) -> None:
         self.seed, self.dim, self.devices = engine.seed, engine.dim, engine.devices
         self.engine, self.uplink, self.scale = engine, uplink, engine.scale
+        sends = coefficients is not None and uplink.wants_coefficients
+        self.numbers = math.prod(coefficients or ()) if sends else engine.dim
+        self.replaying = isinstance(engine, ReplayEngine)
         self.scratch: dict[str, Any] = {}
 
     def provides(self, kind: type[Any]) -> bool:
@@ -87,23 +99,36 @@ class Uplink:
 
     A subclass defines :meth:`aggregate`, and :meth:`participants` if devices are not sampled
     uniformly. With ``wants_coefficients`` the updates must be sums of directions. Without
-    ``wants_updates`` the uplink uses coefficients only, and no update is rebuilt for it. If
+    ``wants_updates`` the uplink uses coefficients only, and no update is rebuilt for it. With
+    ``wants_shared_directions`` it needs the same directions on all devices. Without
+    ``carries_values`` it sends no losses, as searches need. If
     ``downlink`` is ``log``, nodes that replay the run receive coefficients in place of the model.
     """
 
     wants_coefficients: ClassVar[bool] = False
     wants_updates: ClassVar[bool] = True
+    wants_shared_directions: ClassVar[bool] = False
+    carries_values: ClassVar[bool] = True
     downlink: str = "log"
+
+    def check(self, setting: RunSetting) -> None:
+        """Raise unless the settings suit the run; called before the first round."""
 
     def participants(self, t: int, wanted: int | None, setting: RunSetting) -> Array:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""
         return sample_uniformly(t, wanted, setting)
 
+    def broadcast(self, t: int, x: Array, devices: Array, setting: RunSetting) -> Array:
+        """Return the model as the devices receive it, shape (d,), or (M, d) if it differs."""
+        return x
+
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t, the mean update as the server receives it: an array or a DirectionSum."""
         raise NotImplementedError
 
-    def compress(self, updates: list[Update], task: LocalSteps) -> list[Update]:
+    def compress(
+        self, updates: list[Update], task: LocalSteps, setting: RunSetting
+    ) -> list[Update]:
         """Return a minimal list of updates with the same aggregate.
 
         The server sends it to nodes that replay the round. By default all updates are needed; with
@@ -141,6 +166,12 @@ class Ideal(Uplink):
     precision. Over the air this is conventional orthogonal access: the devices use the channel one
     after another, d symbols each.
 
+    Parameters
+    ----------
+    radio : Radio, optional
+        Report ``energy``, ``seconds_on_air`` and ``joules``, as if every symbol carried one number
+        at full power without errors.
+
     Examples
     --------
     >>> import numpy as np
@@ -158,10 +189,40 @@ class Ideal(Uplink):
     (array([1., 1.]), 32, 4)
     """
 
+    radio: Radio | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_radio(self.radio)
+
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, or the weighted mean where weights differ."""
         mean, sent = UpdateMean(setting.dim), 0
         for update in updates:
             mean.add(update.delta, update.weight)
             sent += update.delta.nbytes
-        return mean.value(), UplinkInfo(sent, sent, channel_uses=updates.count * setting.dim)
+        costs = full_power(self.radio, updates.count, setting.dim)
+        return mean.value(), UplinkInfo(sent, sent, updates.count * setting.dim, costs)
+
+
+def check_radio(radio: object) -> None:
+    """Raise unless this is a radio or None."""
+    require(radio is None or isinstance(radio, Radio), "radio", radio, "a Radio, or a table")
+
+
+def sending_costs(radio: Radio | None, uses: float, sent: float) -> dict[str, float]:
+    """Return the time that the channel is in use, and the energy of all devices.
+
+    ``sent`` is the energy in units of P times the duration of a symbol.
+
+    >>> sending_costs(Radio(bandwidth_hz=1e6, power_dbm=30.0), uses=100, sent=50.0)
+    {'seconds_on_air': 0.0001, 'joules': 5e-05}
+    """
+    if radio is None:
+        return {}
+    return {"seconds_on_air": radio.seconds(uses), "joules": radio.watts * radio.seconds(sent)}
+
+
+def full_power(radio: Radio | None, devices: int, numbers: int) -> dict[str, float]:
+    """Return what devices spend that send one number per symbol, one after another."""
+    uses = devices * numbers
+    return {"energy": float(devices), **sending_costs(radio, uses, uses)} if radio else {}

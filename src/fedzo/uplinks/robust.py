@@ -134,6 +134,7 @@ class RobustSeeds(Robust):
 
     wants_coefficients: ClassVar[bool] = True
     wants_updates: ClassVar[bool] = False
+    wants_shared_directions: ClassVar[bool] = True
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return the update that the centre of the round's coefficients makes."""
@@ -153,10 +154,12 @@ class RobustSeeds(Robust):
                 "came without; use 'robust'",
                 code="no-coefficients",
             )
-        (centre,) = self.compress(received, task)
+        (centre,) = self.compress(received, task, setting)
         return centre.delta, _info(rows, down=len(rows) * task.x.nbytes)
 
-    def compress(self, updates: list[Update], task: LocalSteps) -> list[Update]:
+    def compress(
+        self, updates: list[Update], task: LocalSteps, setting: RunSetting
+    ) -> list[Update]:
         """Return the centre of the coefficients as one update."""
         if not updates:
             return []

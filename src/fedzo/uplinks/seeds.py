@@ -20,7 +20,8 @@ from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, UpdateMean, as_sum
 from fedzo.errors import UsageError, check_choice
-from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, check_radio, full_power
+from fedzo.uplinks.channels.radio import Radio
 
 DOWNLINKS = ("log", "model")
 
@@ -46,6 +47,8 @@ class Seeds(Uplink):
         Rebuild every update from its coefficients, as a remote server does, and record the largest
         difference from the devices' own sums: ``rebuild_error`` in the history, which should be 0.
         More than rounding stops the run. For those who change local steps or kernels.
+    radio : Radio, optional
+        Report ``energy``, ``seconds_on_air`` and ``joules``: see :class:`~fedzo.Ideal`.
 
     Examples
     --------
@@ -63,11 +66,13 @@ class Seeds(Uplink):
 
     downlink: str = "log"
     verify: bool = False
+    radio: Radio | None = None
 
     wants_coefficients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_choice("downlink", self.downlink, DOWNLINKS)
+        check_radio(self.radio)
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and the cost of sending it."""
@@ -101,7 +106,7 @@ class Seeds(Uplink):
         log = sent
         if alike:
             assert task is not None
-            (centre,) = self.compress(alike, task)
+            (centre,) = self.compress(alike, task, setting)
             if len(alike) == len(devices):
                 log = one
                 mean.add(centre.delta)
@@ -110,14 +115,18 @@ class Seeds(Uplink):
         most = model
         if fixed and self.downlink == "log":
             most = min(model, fixed * (model // setting.dim))
-        down, caught_up = self._downlink(t, devices, log, most, setting)
+        log = log if self.downlink == "log" else 0
+        down, caught_up = catch_up(self, t, devices, log, most, setting)
         metrics: dict[str, float] = {"caught_up": caught_up}
         if self.verify:
             metrics["rebuild_error"] = error
-        info = UplinkInfo(sent, down, numbers, metrics=metrics)
+        costs = full_power(self.radio, len(devices), numbers // max(1, len(devices)))
+        info = UplinkInfo(sent, down, numbers, costs, metrics)
         return mean.value(), info
 
-    def compress(self, updates: list[Update], task: LocalSteps) -> list[Update]:
+    def compress(
+        self, updates: list[Update], task: LocalSteps, setting: RunSetting
+    ) -> list[Update]:
         """Return the mean coefficients as one update if directions are shared."""
         if not updates or not task.algorithm.shared_directions:
             return updates
@@ -128,24 +137,27 @@ class Seeds(Uplink):
             shares += update.weight
         return [of_all(updates[0], total / shares, task)]
 
-    def _downlink(
-        self, t: int, devices: list[int], log: int, most: int, setting: RunSetting
-    ) -> tuple[int, int]:
-        """Return the bytes that bring the devices to x^t, and how many devices use the log.
 
-        A device for which the log is longer than ``most`` bytes (the model, or the sums of a fixed
-        set) receives those. A round of the log is as large as this one. Participants of past rounds
-        are not stored: they are a function of the round. Only rounds that are recent enough for the
-        log to pay are searched.
-        """
-        recent = most // log if self.downlink == "log" and log else 0
-        missing, total, caught_up = set(devices), 0, 0
-        for rounds in range(1, min(recent, t) + 1):
-            there = missing & set(self.participants(t - rounds, len(devices), setting).tolist())
-            total += len(there) * rounds * log
-            caught_up += len(there)
-            missing -= there
-        return total + len(missing) * most, caught_up
+def catch_up(
+    uplink: Uplink, t: int, devices: list[int], log: int, most: int, setting: RunSetting
+) -> tuple[int, int]:
+    """Return the bytes that bring the devices to x^t, and how many devices use the log.
+
+    A round of the log has ``log`` bytes, 0 if there is no log. A device for which the log is longer
+    than ``most`` bytes (the model, or the sums of a fixed set) receives those. Participants of past
+    rounds are not stored: they are a function of the round. Only rounds that are recent enough for
+    the log to pay are searched.
+    """
+    recent = most // log if log else 0
+    missing, total, caught_up = set(devices), 0, 0
+    for rounds in range(1, min(recent, t) + 1):
+        if not missing:
+            break
+        there = missing & set(uplink.participants(t - rounds, len(devices), setting).tolist())
+        total += len(there) * rounds * log
+        caught_up += len(there)
+        missing -= there
+    return total + len(missing) * most, caught_up
 
 
 def lazy(update: Update, task: LocalSteps) -> DirectionSum:
