@@ -1,7 +1,7 @@
 """``fedzo.tune``: good hyper-parameters for a federation, without moving its data."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,10 +15,10 @@ from fedzo.algorithms.search.base import Search
 from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
-from fedzo.errors import InvalidValue, check_count, nearest, one_of, require
+from fedzo.errors import InvalidValue, UsageError, check_count, nearest, one_of, require
 from fedzo.plots.tuning import draw_trials
 from fedzo.problems.function import OnFailure
-from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Training, Tuning
+from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Tuning
 from fedzo.runs.history import RESERVED
 from fedzo.runs.loop import Job, choose_numbers
 from fedzo.runs.minimize import UNLIMITED, perform, split_options
@@ -46,10 +46,10 @@ Method = Literal["auto", "tpe", "cma", "fedzo"]
 class Tuned:
     """The best evaluated parameters, and how they were found.
 
-    ``score`` is their mean over all devices and evaluation seeds. ``queries`` counts all
-    trainings, including evaluations. ``history`` has the parameters of each evaluation, and
-    ``trials`` all tried parameters with their mean scores. ``improved`` is False if no
-    parameters are better than the start; ``message`` then says so.
+    ``score`` is their mean over all devices and evaluation seeds: the best trial is scored again.
+    ``queries`` counts all trainings, including evaluations. ``history`` has the parameters of each
+    evaluation, and ``trials`` all tried parameters with their mean scores. ``improved`` is False if
+    no parameters are better than the start; ``message`` then says so.
     """
 
     params: dict[str, Value]
@@ -60,6 +60,16 @@ class Tuned:
     history: list[dict[str, Any]] = field(repr=False)
     trials: list[dict[str, Any]] = field(repr=False)
     result: Result = field(repr=False)
+
+    def trials_dataframe(self) -> Any:
+        """Return the trials as a pandas.DataFrame, with the columns of ``trials.csv``."""
+        try:
+            import pandas as pd  # type: ignore[import-untyped]
+        except ImportError:
+            raise UsageError("trials_dataframe needs pandas: pip install pandas") from None
+        problem = self.result.problem
+        assert isinstance(problem, Tuning)
+        return pd.DataFrame(problem.table())
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the score of every trial against each parameter."""
@@ -149,6 +159,10 @@ def tune(
         max_queries=max_queries,
         seed=run.seed,
     )
+    if worst is None and isinstance(algorithm, Search):
+        problem.worst = np.inf  # a trial that failed is never the best
+    if run_dir is not None:
+        problem.log_to(Path(run_dir) / "trials.jsonl", resume)
     job = Job(
         algorithm=algorithm,
         uplink=Ideal(),
@@ -185,7 +199,7 @@ def tune(
         improved=improved,
         message=message,
         history=result.history,
-        trials=_trials(problem.trainings),
+        trials=problem.trials,
         result=result,
     )
 
@@ -200,20 +214,11 @@ def _algorithm(method: str, space: Space, trials: int) -> FedZO | Search:
         method = "tpe" if unordered or few else "cma"
     if method == "tpe":
         return TPE(batch_size=1, levels=space.levels, conditions=space.conditions)
-    allowed = "'auto' or 'tpe', where the space has a fedzo.Choice"
+    if method == "cma":
+        return CMA(batch_size=1, levels=space.levels if any(space.levels) else ())
+    allowed = "'auto', 'tpe' or 'cma', where the space has a fedzo.Choice"
     require(not unordered, "method", method, allowed)
-    return CMA(batch_size=1) if method == "cma" else TUNER
-
-
-def _trials(trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """Return the tried parameters, in order, with their mean scores."""
-    found: dict[str, tuple[dict[str, Value], list[float]]] = {}
-    for training in trainings:
-        found.setdefault(repr(training.params), (training.params, []))[1].append(training.score)
-    return [
-        {"params": params, "score": float(np.mean(scores)), "trainings": len(scores)}
-        for params, scores in found.values()
-    ]
+    return TUNER
 
 
 def _probed(job: Job) -> int:

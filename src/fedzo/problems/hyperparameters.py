@@ -7,11 +7,15 @@ All points of one estimate, eq. (2), are trained with the same seeds, so a diffe
 shows the effect of the parameters and hardly that of the seed.
 """
 
+import csv
+import io
 import json
 import multiprocessing
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,11 +47,18 @@ class Batch(NamedTuple):
 
 
 class Training(NamedTuple):
-    """The parameters, the device and the score of a training."""
+    """A training: its parameters, device, seed and score, and the reason if it failed."""
 
     params: dict[str, Value]
     device: int
+    seed: int
     score: float
+    failure: str = ""
+
+
+class _Trained(NamedTuple):
+    score: float
+    failure: str = ""  # the exception, if the training raised one
 
 
 class Tuning(Objective):
@@ -70,11 +81,12 @@ class Tuning(Objective):
         The number of trainings per device and evaluation. Their seeds are the same in all
         evaluations.
     worst : float, optional
-        The score of trainings with a higher or non-finite score; the score of guessing is a good
-        choice. Without it, a device with a non-finite score is dropped from the round.
+        The score of trainings that fail, and of those with a higher or non-finite score; the score
+        of guessing is a good choice. Without it, a device with a non-finite score is dropped from
+        the round. :func:`fedzo.tune` does not return parameters for which a training failed.
     on_failure : str
         If a training raises: ``raise`` ends the run with its exception; ``leave_out`` counts it as
-        a non-finite score.
+        a non-finite score, that is as ``worst`` if given.
     parallel : str
         ``threads``: train several devices at once, which helps if the training releases the GIL.
         ``processes``: run each training in another process; pickle must be able to send the
@@ -132,7 +144,13 @@ class Tuning(Objective):
         self._seed, self._workers = seed, workers
         self._sent = _pickled(self._train) if parallel == "processes" else None
         self._pool: ProcessPoolExecutor | None = None
-        self.trainings: list[Training] = []
+        self.trainings: list[Training] = []  # in order, each once
+        self._known: dict[_Key, Training] = {}
+        self._counted: set[_Key] = set()  # by the meter
+        self._resumed: list[_Key] = []  # as logged by an earlier part of the run
+        self._log: Path | None = None
+        self._logged = 0  # of the trainings
+        self._lock = threading.Lock()
 
     @property
     def evaluation_cost(self) -> int:
@@ -144,7 +162,12 @@ class Tuning(Objective):
         return self._start.copy()
 
     def batch(self, device: int, size: int, draws: Draws) -> Batch:
-        """Return one new seed per realisation."""
+        """Return one new seed per realisation; in round 0 those of the evaluation of the start.
+
+        So the first trial of a search, the start, costs nothing after its evaluation.
+        """
+        if draws.round == draws.step == 0:
+            draws = Draws(self._seed, Stream.PROBLEM, device=device)
         return Batch(device, _seeds(draws, size))
 
     def values(self, points: Array, batch: Batch) -> Array:
@@ -162,16 +185,62 @@ class Tuning(Objective):
             for i in devices
             for seed in _seeds(at._replace(device=int(i)), self.evaluation_seeds)
         ]
-        return np.asarray(self._scores(tasks).reshape(len(devices), -1).mean(axis=1))
+        scores = self._scores(tasks)
+        if not np.isfinite(scores).all():
+            raise self._no_answer(tasks[int(np.flatnonzero(~np.isfinite(scores))[0])])
+        return np.asarray(scores.reshape(len(devices), -1).mean(axis=1))
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return the parameters."""
         return self.space.params(x)
 
     def write_files(self, folder: Path, best: Best) -> None:
-        """Write the best evaluated parameters and their score to ``best.json``."""
+        """Write the best evaluated parameters to ``best.json``, and all to ``trials.csv``."""
         found = {"params": self.space.params(best.x), "score": best.fun, "round": best.round}
         write_atomic(folder / "best.json", (json.dumps(found, indent=1) + "\n").encode())
+        table, text = self.table(), io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(table[0]) if table else [])
+        writer.writeheader()
+        writer.writerows(table)
+        write_atomic(folder / "trials.csv", text.getvalue().encode())
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """The tried parameters in order, with their mean score and number of trainings."""
+        found: dict[str, list[Training]] = {}
+        for training in self.trainings:
+            found.setdefault(repr(training.params), []).append(training)
+        for every in found.values():  # threads end in any order
+            every.sort(key=lambda one: (one.device, one.seed))
+        return [
+            {
+                "params": every[0].params,
+                "score": float(np.mean([one.score for one in every])),
+                "trainings": len(every),
+                "failed": sum(bool(one.failure) for one in every),
+            }
+            for every in found.values()
+        ]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row per trial, with the same columns in all."""
+        rows = []
+        for number, trial in enumerate(self.trials):
+            params = {f"params_{name}": trial["params"].get(name) for name in self.space.parameters}
+            counts = {key: trial[key] for key in ("score", "trainings", "failed")}
+            rows.append({"number": number, **counts, **params})
+        return rows
+
+    def log_to(self, path: Path, resume: bool) -> None:
+        """Write each training to a file as it is done; with ``resume``, first read it."""
+        self._log = path
+        if resume and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError, TypeError):  # a last line that a kill cut off
+                    one = Training(**json.loads(line))
+                    self._known[_key(one.params, one.device, one.seed)] = one
+                    self.trainings.append(one)
+            self._resumed, self._logged = list(self._known), len(self.trainings)
 
     def close(self) -> None:
         """End the processes; a later training starts new ones."""
@@ -180,25 +249,59 @@ class Tuning(Objective):
             self._pool = None
 
     def _scores(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Array:
-        """Train as many tasks as the budget allows, and return the scores."""
-        granted = self.meter.take(len(tasks))
-        if self._sent is None:
-            found = [self._train(*task) for task in tasks[:granted]]
-        else:
-            self._pool = self._pool or _processes(self._workers, self._sent)
-            found = list(self._pool.map(_train_here, tasks[:granted]))
-        self.meter.require(granted, len(tasks))
-        scores = np.array([one.score for one in found])
-        for (params, device, _), score in zip(tasks, scores.tolist(), strict=True):
-            self.trainings.append(Training(params, device, score))
-        if self.worst is not None:
-            return np.where(scores < self.worst, scores, self.worst)
-        if not np.isfinite(scores).all():
-            wrong = int(np.flatnonzero(~np.isfinite(scores))[0])
-            params, device, _ = tasks[wrong]
-            why = f" ({found[wrong].failure})" if found[wrong].failure else ""
-            raise NoAnswer(f"the score on device {device} is not finite with {params}{why}")
+        """Train as many tasks as the budget allows, and return the scores.
+
+        A seed repeats a training, so that one that is known is not done again.
+        """
+        if self._resumed:  # the meter has counted those before the checkpoint
+            self._counted.update(self._resumed[: self.meter.queries])
+            self._resumed = []
+        wanted = {_key(*task): task for task in tasks}
+        new = [key for key in wanted if key not in self._counted]
+        granted = self.meter.take(len(new))
+        self._counted.update(new[:granted])
+        unknown = [wanted[key] for key in new[:granted] if key not in self._known]
+        try:
+            for task, one in zip(unknown, self._trained(unknown), strict=True):
+                capped = self.worst is not None and not one.score < self.worst
+                score = self.worst if capped and self.worst is not None else one.score
+                failed = one.failure or ("" if np.isfinite(one.score) else "not finite")
+                self._note(Training(*task, score, failed))
+        except BaseException:  # a resumed run asks again for those that were not answered
+            lost = [key for key in new[:granted] if key not in self._known]
+            self._counted.difference_update(lost)
+            self.meter.give_back(len(lost))
+            raise
+        self.meter.require(granted, len(new))
+        scores = np.array([self._known[_key(*task)].score for task in tasks])
+        if self.worst is None and not np.isfinite(scores).all():
+            raise self._no_answer(tasks[int(np.flatnonzero(~np.isfinite(scores))[0])])
         return scores
+
+    def _trained(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Iterator[_Trained]:
+        """Yield the outcome of each training, in order."""
+        if self._sent is None:
+            return (self._train(*task) for task in tasks)
+        self._pool = self._pool or _processes(self._workers, self._sent)
+        return self._pool.map(_train_here, tasks)
+
+    def _note(self, training: Training) -> None:
+        """Keep a training, and write it to the log once the run has a folder."""
+        with self._lock:
+            self._known[_key(training.params, training.device, training.seed)] = training
+            self.trainings.append(training)
+            if self._log is not None and self._log.with_name("config.toml").exists():
+                lines = [
+                    json.dumps(t._asdict(), default=repr) for t in self.trainings[self._logged :]
+                ]
+                with self._log.open("a", encoding="utf-8") as file:
+                    file.write("".join(f"{line}\n" for line in lines))
+                self._logged = len(self.trainings)
+
+    def _no_answer(self, task: tuple[dict[str, Value], int, int]) -> NoAnswer:
+        failure = self._known[_key(*task)].failure
+        why = "" if failure == "not finite" else f" ({failure})"
+        return NoAnswer(f"the score on device {task[1]} is not finite with {task[0]}{why}")
 
 
 def _seeds(draws: Draws, count: int) -> list[int]:
@@ -206,9 +309,11 @@ def _seeds(draws: Draws, count: int) -> list[int]:
     return [int(word) for word in draws.words(2 * count).view(np.uint64)]
 
 
-class _Trained(NamedTuple):
-    score: float
-    failure: str = ""  # the exception, if the training raised one
+_Key = tuple[str, int, int]
+
+
+def _key(params: dict[str, Value], device: int, seed: int) -> _Key:
+    return repr(params), device, seed
 
 
 def _train(

@@ -141,8 +141,8 @@ def minimize(
 def by_name(method: str | None, algorithm: Algorithm | None) -> Algorithm | None:
     """Return the algorithm that a name stands for, or the given one.
 
-    >>> by_name("cma", None)
-    CMA(batch_size=25, participants=None, weighting='uniform', sigma=0.5, population=None)
+    >>> by_name("adaptive", None)
+    Adaptive(batch_size=25, participants=None, weighting='uniform', tol=0.0)
     """
     if method is None:
         return algorithm

@@ -68,7 +68,9 @@ class Int:
 
     def at(self, share: float) -> int:
         """Return the value at a share of the way from low to high."""
-        value = round(_between(self.low - 0.5, self.high + 0.5, self.log, share))
+        if not self.log:
+            return self.low + min(int(share * self.levels), self.levels - 1)
+        value = round(_between(self.low - 0.5, self.high + 0.5, True, share))
         return min(max(value, self.low), self.high)
 
     def share(self, value: float) -> float:
@@ -222,12 +224,15 @@ def _check_ends(kind: Float | Int) -> None:
         fits = -math.inf < kind.low < kind.high < math.inf and kind.high - kind.low < math.inf
     except TypeError:
         fits = False
-    require(fits, name, (kind.low, kind.high), "two finite numbers, low < high")
+    ends = (kind.low, kind.high)
+    require(fits, name, ends, "two finite numbers, low < high")
     require(isinstance(kind.log, bool), "log", kind.log, "True or False")
     least = 1 if isinstance(kind, Int) else 0
     positive = kind.low >= least and kind.low > 0
     fits = not kind.log or (positive and kind.high / kind.low < math.inf)
-    require(fits, "low", kind.low, "positive for a logarithmic scale, and high / low finite")
+    log = f"{type(kind).__name__}(low, high, log=True)"
+    allowed = f"two numbers, low {'>= 1' if least else '> 0'}, high / low finite"
+    require(fits, log, ends, allowed)
 
 
 def _between(low: float, high: float, log: bool, share: float) -> float:
