@@ -3,6 +3,7 @@
 import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Message
+from one_node import EVERYTHING
 
 import fedzo
 from driving import steps_of
@@ -21,7 +22,8 @@ class Nodes(InProcessGrid):
     """Nodes that can be taken away, kept silent, and made to answer anything."""
 
     def __init__(self, problem=PROBLEM, nodes=3):
-        super().__init__(make_client_app(lambda context: problem), nodes)
+        app = make_client_app(lambda context: problem)
+        super().__init__(app, nodes, node_config=EVERYTHING)
         self.away, self.silent, self.asked = set(), set(), []
         self.spoil = lambda message, reply: reply
 

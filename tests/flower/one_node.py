@@ -7,14 +7,17 @@ import fedzo
 from driving import steps_of
 from fedzo.flower import InProcessGrid, make_client_app, protocol
 from fedzo.problems import Quadratic
+from fedzo.runs.registry import ALGORITHMS
 
 PROBLEM = Quadratic(dim=8, devices=6)
+# What a node can allow; by default it does local steps of FedZO.
+EVERYTHING = {"algorithms": list(ALGORITHMS), "tasks": ["local_steps", "evaluate", "slopes"]}
 
 
 def node(problem=PROBLEM, nodes=1, **node_config):
     """Return a grid whose nodes have this configuration besides their part."""
     source = problem if callable(problem) or isinstance(problem, dict) else lambda c: problem
-    grid = InProcessGrid(make_client_app(source), nodes)
+    grid = InProcessGrid(make_client_app(source), nodes, node_config=EVERYTHING)
     for context in grid.contexts.values():
         context.node_config.update({k.replace("_", "-"): v for k, v in node_config.items()})
         context.node_config.update(node_config.get("dotted", {}))

@@ -2,26 +2,37 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
-from one_node import ask, limited, node, refusal
+from one_node import PROBLEM, ask, limited, node, refusal
 
 import fedzo
 from driving import steps_of
 from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.errors import Halted, NoAnswer, UsageError
-from fedzo.flower import InProcessGrid, make_client_app, make_server_app, protocol
+from fedzo.flower import (
+    FlowerEngine,
+    FlowerSettings,
+    InProcessGrid,
+    make_client_app,
+    make_server_app,
+    protocol,
+)
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
 from fedzo.flower.policy import NodeConfig
 from fedzo.problems import FunctionObjective, Quadratic, softmax
+from fedzo.runs import Job, RunOptions, run_job
+from fedzo.runs.registry import ALGORITHMS
 from raising import fails, rejects
 
 POINTS = Evaluate(np.zeros((3, 8)), batch_size=25)
@@ -77,6 +88,82 @@ def test_beyond_a_limit_nothing_is_asked(limits, asked, reason):
     content = ask(limited(Counted(dim=8, devices=6), **limits), **asked)
     assert refusal(content) == reason
     assert bool(calls) == (reason is None)
+
+
+def default_node(problem=PROBLEM, **node_config):
+    return InProcessGrid(make_client_app(lambda c: problem), 1, node_config=node_config)
+
+
+@pytest.mark.parametrize(
+    ("task", "allows", "code"),
+    [
+        (steps_of(fedzo.FedZO(), np.zeros(8), 0, 0), {}, None),
+        (POINTS, {}, "task-evaluate"),
+        (POINTS, {"tasks": ["local_steps", "evaluate"]}, None),
+        (STENCIL, {}, "task-slopes"),
+        (STENCIL, {"tasks": ["local_steps", "evaluate"]}, "task-slopes"),
+        (STENCIL, {"tasks": ["local_steps", "evaluate", "slopes"]}, None),
+        (steps_of(fedzo.FedZO(), np.zeros(8), 0, 0), {"tasks": []}, "task-local-steps"),
+        (steps_of(fedzo.FedAvg(), np.zeros(8), 0, 0), {}, "unknown-algorithm"),
+        (steps_of(fedzo.FedAvg(), np.zeros(8), 0, 0), {"algorithms": ["fedzo", "fedavg"]}, None),
+        (steps_of(fedzo.FedZO(), np.zeros(8), 0, 0), {"algorithms": []}, "unknown-algorithm"),
+    ],
+)
+def test_node_does_the_tasks_and_runs_the_algorithms_that_it_lists(task, allows, code):
+    grid = default_node(**allows)
+    assert refusal(ask(grid, task=task)) == code
+    ledger = Ledger(grid.contexts[1].node_config["ledger"])
+    assert bool(ledger.spent("1").total) == (code is None)
+
+
+def test_default_node_sends_no_gradients():
+    """Neither of any algorithm of fedzo that needs them, nor values at points of a search."""
+    for name, kind in ALGORITHMS.items():
+        try:
+            work = steps_of(kind(), np.zeros(8), 0, 0)
+        except (AttributeError, TypeError):  # a search has no local steps
+            continue
+        assert (refusal(ask(default_node(), task=work)) is None) == (name == "fedzo")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "needed"),
+    [
+        (fedzo.FedAvg(learning_rate=0.1), {"algorithms": ["fedzo", "fedavg"]}),
+        (fedzo.CMA(), {"tasks": ["local_steps", "evaluate"]}),
+        (fedzo.LBFGS(), {"tasks": ["local_steps", "evaluate", "slopes"]}),
+    ],
+)
+def test_server_is_told_which_line_would_allow_its_run(algorithm, needed):
+    """Line by line, until it works."""
+    allowed = {}
+    for _ in range(3):
+        app = make_client_app(lambda c: PROBLEM)
+        grid = InProcessGrid(app, 2, node_config=allowed)
+        engine = FlowerEngine(grid, 5, fedzo.Ideal(), FlowerSettings(clip=False))
+        job = Job(algorithm, fedzo.Ideal(), RunOptions(rounds=20), tables={})
+        dropped = run_job(job, engine, engine.initial()).dropped
+        if not dropped:
+            break
+        (line,) = {re.search(r"\w+ = \[.*\]", one["reason"])[0] for one in dropped}
+        allowed = tomllib.loads(line)
+    assert not dropped
+    assert allowed == needed
+
+
+@pytest.mark.parametrize("name", ["softmax", "quadratic", "tuning", "attack"])
+def test_default_run_of_a_shipped_problem_works_on_a_default_node(name):
+    from fedzo.config.experiment import Experiment
+    from fedzo.flower.server import run_on
+
+    few = {"run": {"rounds": 1, "evaluate_every": 1}, "algorithm": {"local_steps": 1}}
+    experiment = Experiment.load(name, few)
+    problem = {k: v for k, v in experiment.tables["problem"].items() if k != "name"}
+    app = make_client_app({name: problem})
+    grid = InProcessGrid(app, 2, {"problem.name": name})
+    result = run_on(grid, experiment)
+    assert result.dropped == []
+    assert [np.isfinite(record["train_loss"]) for record in result.history] == [True, True]
 
 
 def test_queries_are_counted_over_messages_and_runs():
@@ -328,6 +415,9 @@ def test_node_with_problems_of_its_own_computes_no_others():
         ({"problems.quadratic": 3}, "problems.quadratic"),
         ({"apps": "0" * 64}, "apps"),
         ({"apps": ["9f0f68b3..."]}, "apps"),
+        ({"tasks": ["evaluation"]}, "tasks"),
+        ({"tasks": "local_steps"}, "tasks"),
+        ({"algorithms": ["fedzoo"]}, "algorithms"),
     ],
 )
 def test_bad_value_in_the_configuration_of_a_node(config, key):

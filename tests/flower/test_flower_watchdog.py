@@ -64,6 +64,27 @@ def test_message_that_cannot_be_fetched_is_answered_with_an_error(node, error):
     assert "mismatch" not in sent[0].error.reason
 
 
+@pytest.mark.parametrize("kind", [*TaskType, "flwr-to-come"])
+def test_tasks_of_one_type_are_created(node, kind):
+    """Whatever type the server declares its run to be; also types that Flower does not have yet."""
+
+    def pull(state, receive, **_):
+        receive()
+        state.create_task(task_type=kind, run_id=1, fab_hash="0")
+        return 1
+
+    state, store = node
+    pull = watchdog.guarded_pull(pull, flower._insert_message)
+    pull(state=state, object_store=store, receive=lambda: (message(), None))
+    created = [task.type for task in state.get_tasks()]
+    if kind == TaskType.CLIENT_APP:
+        assert created == ["flwr-clientapp"]
+    else:
+        assert created == []
+        (reply,) = state.get_messages_legacy(is_reply=True)
+        assert str(kind) in reply.error.reason
+
+
 def test_lost_connection_ends_the_node(node):
     def pull(receive, **_):
         raise ConnectionError

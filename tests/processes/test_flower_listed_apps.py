@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 from flower_federation import NAME, Federation
@@ -165,6 +167,44 @@ def test_foreign_app_does_not_run_on_a_pinned_node(federation, tmp_path, monkeyp
     assert not marks["pinned"].exists()
     home = federation.folder / "pinned-home"
     assert not list(home.glob("apps/*"))  # nor was it unpacked
+
+
+def test_node_is_not_deaf_after_a_false_app_hash(federation, tmp_path):
+    """The server sends other bytes than those of the hash, once its own half is loaded.
+
+    Flower's own node stays connected after that and answers nothing any more, so it is the open
+    node that shows the fault. The next test runs an app on the pinned one.
+    """
+    app = tmp_path / "foreign-app"
+    (app / "foreign").mkdir(parents=True)
+    components = KINDS["clientapp"][1]
+    (app / "pyproject.toml").write_text(PROJECT.format(components=components))
+    (app / "foreign" / "__init__.py").touch()
+    wait = 'while not (HOME / "go").exists():\n        time.sleep(0.1)\n    '
+    code = CLIENT.replace("import json, os", "import json, os, time")
+    code = code.replace("sent = [", f'(HOME / "loaded").touch()\n    {wait}sent = [')
+    code = code.replace("send_and_receive(sent)", "send_and_receive(sent, timeout=120)")
+    (app / "foreign" / "app.py").write_text(code)
+    (app / "LICENSE").write_text("Apache-2.0")
+    home = federation.folder / "superlink-home"
+    (home / "replies.json").unlink(missing_ok=True)
+    start(federation, app, None)
+    until((home / "loaded").exists, 300)
+    with closing(sqlite3.connect(federation.folder / "superlink.sqlite", timeout=60)) as database:
+        ((fab, right),) = database.execute(
+            "select fab_hash, content from fab where instr(cast(content as text), 'foreign')"
+            " order by rowid desc limit 1"
+        ).fetchall()
+        database.execute("update fab set content = ? where fab_hash = ?", (right + b"!", fab))
+        database.commit()
+    (home / "go").touch()
+    until((home / "replies.json").exists, 300)
+    found, ids = json.loads((home / "replies.json").read_text()), online(federation)
+    assert "could not fetch" in found[ids["pinned"]]
+    assert "FAB hash mismatch" in (federation.folder / "pinned.log").read_text()
+    open_node = federation.processes["open"]
+    assert open_node.poll() is None
+    assert found.get(ids["open"], "") == ""  # the fault that is cured here
 
 
 def test_listed_app_runs_and_a_node_that_is_not_pinned_rejects_it(federation, tmp_path):

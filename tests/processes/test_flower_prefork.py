@@ -1,8 +1,10 @@
 """A node's processes are forked from one that is warm, and each is as good as new."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,7 +35,15 @@ def tell():
 NODE = """
 import subprocess, sys
 for line in sys.stdin:
-    subprocess.Popen([sys.executable, "-c", sys.argv[1], *line.split()])
+    code = sys.argv[2] if line.startswith("silent") else sys.argv[1]
+    subprocess.Popen([sys.executable, "-c", code, *line.split()])
+"""
+SILENT = """
+import os, socket, sys, time
+os.chdir(os.environ["FLWR_HOME"])
+line = socket.socket(socket.AF_UNIX)
+line.connect(sys.argv[2])
+time.sleep(30)
 """
 LAUNCHER = (
     "import command; from fedzo.flower import allowlist;"
@@ -48,7 +58,7 @@ def node(tmp_path):
     (tmp_path / "command.py").write_text(COMMAND)
     path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
     with subprocess.Popen(
-        [sys.executable, "-c", NODE, LAUNCHER],
+        [sys.executable, "-c", NODE, LAUNCHER, SILENT],
         stdin=subprocess.PIPE,
         env={**os.environ, "FLWR_HOME": str(home), "PYTHONPATH": path},
         text=True,
@@ -94,12 +104,30 @@ def test_each_message_has_a_fresh_process(node):
 
 def test_it_ends_with_its_node_and_only_its_user_reaches_it(node):
     first = told(node, "first")
-    (socket,) = node.home.glob("*.socket")
-    assert socket.stat().st_mode & 0o077 == 0
+    (path,) = node.home.glob("*.socket")
+    assert path.stat().st_mode & 0o077 == 0
     node.kill()
     node.wait()
     until(lambda: gone(first["parent"]))
-    until(lambda: not socket.exists())
+    until(lambda: not path.exists())
+
+
+def test_strangers_are_rejected_and_silent_ones_delay_nobody(node):
+    """Fifty connections of another process are closed; those of the node's own wait beside."""
+    first = told(node, "first")
+    (path,) = node.home.glob("*.socket")
+    with contextlib.chdir(node.home), contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(50)]
+        for line in strangers:
+            line.connect(path.name)
+            line.settimeout(60)
+        assert [line.recv(1) for line in strangers] == [b""] * 50
+    for _ in range(5):
+        node.stdin.write(f"silent {path.name}\n")
+    began = time.monotonic()
+    second = told(node, "second")
+    assert second["parent"] == first["parent"]
+    assert time.monotonic() - began < 9  # a silent connection is closed after ten seconds
 
 
 def test_another_one_takes_its_place(node):

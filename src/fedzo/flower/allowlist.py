@@ -5,8 +5,9 @@ archive from the same files, so the SHA-256 of the archive identifies the code. 
 starts a SuperNode that runs an app only if the node file lists its SHA-256 under ``apps``.
 
 A server can declare a run to be of another task type, and Flower then starts another command for
-it. So the node has a launcher for every task command of Flower, first in its ``PATH``. The launcher
-of ``flwr-clientapp`` runs listed apps. All others send the server an error and run nothing.
+it. So the node accepts tasks of one type, ``flwr-clientapp``, and replies to all others with an
+error (:mod:`fedzo.flower.watchdog`). As a second barrier it has a launcher for every task command,
+first in its ``PATH``: that of ``flwr-clientapp`` runs listed apps, the others run nothing.
 
 Flower's own ``flower-supernode`` does not read ``apps``. On such a node fedzo's ClientApp rejects
 all messages if ``apps`` is set, see :func:`check_enforced`, but nothing stops another app.
@@ -24,6 +25,7 @@ import os
 import shutil
 import socket
 import socketserver
+import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -248,6 +250,8 @@ def _handed_over(name: str, arguments: bytes) -> bool:
     with socket.socket(socket.AF_UNIX) as line:
         try:
             line.connect(name)
+            if _peer(line)[1] != os.getuid():
+                return False
             line.sendall(arguments)
             line.shutdown(socket.SHUT_WR)
             return line.recv(1) == b"+"
@@ -258,16 +262,28 @@ def _handed_over(name: str, arguments: bytes) -> bool:
             return False
 
 
+def _peer(line: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end of a socket."""
+    found = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _ = struct.unpack("3i", found)
+    return pid, user
+
+
 if sys.platform.startswith("linux"):
 
     class _ForkServer(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
-        """Forks a process for each command line that it receives."""
+        """Forks a process for each command line that a process of its node sends.
+
+        Other processes are rejected before a fork. A process that connects and sends nothing costs
+        a fork that waits for it; the next one is served meanwhile.
+        """
 
         timeout = 1.0  # seconds, between checks that the node lives
         max_children = 10**6
+        request_queue_size = 128
 
         def __init__(self, name: str, run: Callable[[], None]) -> None:
-            self.run = run
+            self.run, self.node = run, os.getppid()
             before = os.umask(0o177)  # only this user can connect
             try:
                 super().__init__(name, socketserver.BaseRequestHandler)
@@ -287,6 +303,15 @@ if sys.platform.startswith("linux"):
             while os.getppid() == node:
                 self.handle_request()
                 self.service_actions()  # removes the processes that have ended
+
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            """Return whether the connection is from a process that the node has started."""
+            pid, user = _peer(request)
+            try:
+                status = Path(f"/proc/{pid}/stat").read_text()
+            except OSError:  # it has ended
+                return False
+            return user == os.getuid() and int(status.rpartition(")")[2].split()[1]) == self.node
 
         def finish_request(self, request: Any, client_address: Any) -> None:
             """Run in the fork, which ends afterwards."""

@@ -235,16 +235,19 @@ class _Host:
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Do a round's task on this node's cores. The error of one device affects no other."""
-        task, devices, coefficients = protocol.read_task(message.content, self.algorithms)
         node = self._node(context)
+        known = self._algorithms(node)
+        task, devices, coefficients = protocol.read_task(message.content, known)
         guard = RequestGuard(node, str(context.run_id), self.guarded)
         node.limits.check_devices(devices)
         if isinstance(task, Task):
+            self._check_kind(node, task)
             node.limits.check_task(task)
         objective = self._problem(node, context)
         if isinstance(task, SyncMessage):
             synced = self._catch_up(task, guard, objective)
             task = synced.spec.task(task.round, synced.state)
+            self._check_kind(node, task)
         node.limits.check_dimension(policy.points_of(task), objective)
         steps, _, batch = policy.request_size(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
@@ -294,12 +297,23 @@ class _Host:
 
         def replay() -> SyncedState:
             cached = node.states.get(message.run)
-            return catch_up(message, cached, objective.initial, self.algorithms, check)
+            return catch_up(message, cached, objective.initial, self._algorithms(node), check)
 
         synced: SyncedState = guard.limited(objective, replay)
         if synced.moved:
             node.states.put(message.run, synced.round, synced.text, synced.state)
         return synced
+
+    def _algorithms(self, node: NodeConfig) -> Mapping[str, Any]:
+        """Return the algorithms that a node allows: those it lists, and those of the app's code."""
+        if not self.guarded:
+            return self.algorithms
+        own = {k: v for k, v in self.algorithms.items() if k in node.algorithms}
+        return own | {k: v for k, v in self.algorithms.items() if k not in ALGORITHMS}
+
+    def _check_kind(self, node: NodeConfig, task: Task) -> None:
+        if self.guarded:
+            node.check_kind(task)
 
     def error(self, error: BaseException) -> str:
         """Return the text to send for an error: a code; in a simulation, the exception's text."""

@@ -24,6 +24,7 @@ from fedzo.flower.validation import UpdateValidator, clipped_losses
 from fedzo.runs.history import RESERVED, read_history
 from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings
+from fedzo.runs.registry import describe_parts
 from fedzo.uplinks import Uplink
 
 __all__ = ["FlowerEngine", "FlowerSettings"]
@@ -224,6 +225,9 @@ class FlowerEngine:
     def _updates(self, task: Task) -> Iterator[Update]:
         self._nodes.sent, self._nodes.received, self._nodes.round = [], [], task.round + 1
         steps = task if isinstance(task, LocalSteps) else None
+        if steps is not None:
+            described = describe_parts(steps.algorithm, self.uplink)
+            self._nodes.algorithm = described["algorithm"]["name"]
         if self.coefficients and steps and steps.algorithm.coefficients_shape is None:
             raise UsageError("uplink: the algorithm's updates have no coefficients to send")
         downlink = self._nodes.downlink if steps is not None and task.index == 0 else None

@@ -36,7 +36,25 @@ class ErrorCode(StrEnum):
     MALFORMED = "malformed", "the node could not read the message"
     CANNOT_BEGIN = "cannot-begin", "the node cannot make the problem"
     UNKNOWN_PROBLEM = "unknown-problem", "the node does not allow this problem"
-    UNKNOWN_ALGORITHM = "unknown-algorithm", "the node does not allow this algorithm"
+    UNKNOWN_ALGORITHM = (
+        "unknown-algorithm",
+        'the node does not allow this algorithm; algorithms = ["fedzo", "{algorithm}"] in its node '
+        "file would",
+    )
+    TASK_LOCAL_STEPS = (
+        "task-local-steps",
+        'the node does no local steps; tasks = ["local_steps"] in its node file would allow them',
+    )
+    TASK_EVALUATE = (
+        "task-evaluate",
+        "the node sends no values at points that a run chooses; "
+        'tasks = ["local_steps", "evaluate"] in its node file would allow it',
+    )
+    TASK_SLOPES = (
+        "task-slopes",
+        'the node sends no slopes; tasks = ["local_steps", "evaluate", "slopes"] in its node file '
+        "would allow it",
+    )
     OTHER_SETTINGS = "other-settings", "the node has other settings of the problem than the run"
     DEVICES = "devices", "more devices in a message than the node allows, or a device twice"
     DIMENSION = "dimension", "not the dimension of the node's problem, or above the node's limit"
@@ -109,8 +127,10 @@ def log_error(error: BaseException) -> str:
     return f"{code.value} {reference}"
 
 
-def explain(sent: str) -> Explanation:
+def explain(sent: str, algorithm: str = "...") -> Explanation:
     """Return the meaning of a code and a reference; return any other text as one bounded line.
+
+    ``algorithm`` is the name of the run's algorithm, for the line that would allow it.
 
     >>> explain("queries 0f1e2d3c")
     Explanation(words="the node's limit of queries is reached", reference='0f1e2d3c')
@@ -120,7 +140,7 @@ def explain(sent: str) -> Explanation:
     found = re.fullmatch(r"([a-z-]{1,20}) ([0-9a-f]{8})", sent)
     known = {code.value: code.words for code in ErrorCode}
     if found and found[1] in known:
-        return Explanation(known[found[1]], found[2])
+        return Explanation(known[found[1]].replace("{algorithm}", algorithm), found[2])
     return Explanation(short_line(sent))
 
 

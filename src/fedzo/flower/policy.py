@@ -38,7 +38,7 @@ from fedzo.flower.privacy import Privacy, Private
 from fedzo.flower.protocol import settings_digest
 from fedzo.flower.replay import StateCache
 from fedzo.problems import FunctionObjective
-from fedzo.runs.registry import make, maker
+from fedzo.runs.registry import ALGORITHMS, make, maker
 
 Problems = Mapping[str, Mapping[str, Any]]
 Ask = Callable[[Objective, int], Any]
@@ -48,7 +48,11 @@ MOST_DEVICES = 10**7
 OVERHEAD = 2**28  # bytes for Python and its threads, besides the message's own
 
 _TABLES = ("limits", "privacy", "problem", "problems")
-_PLAIN = ("devices", "ledger", "models", "apps", "partition-id", "num-partitions", "node-file")
+_PLAIN = (
+    "devices", "ledger", "models", "apps", "algorithms", "tasks",
+    "partition-id", "num-partitions", "node-file",
+)  # fmt: skip
+TASKS = {"local_steps": LocalSteps, "evaluate": Evaluate, "slopes": Slopes}
 
 
 # ------------------------------------------------------------------------------------- devices
@@ -280,6 +284,13 @@ class NodeConfig:
         Settings of the problem for this node only, such as the folder of its data.
     apps : tuple of str
         The SHA-256 of each app that the node runs, see :mod:`fedzo.flower.allowlist`.
+    algorithms : tuple of str
+        The algorithms of fedzo that the node runs; by default FedZO, which needs no gradients.
+        Custom algorithms of the app's code are allowed by that code.
+    tasks : tuple of str
+        The tasks that the node does: ``local_steps`` by default, ``evaluate`` (values of a few
+        samples at points that the server chooses) and ``slopes``. The mean loss over all records
+        of a device is part of every run.
     plain : mapping
         The other keys: ``devices``, or ``partition-id`` and ``num-partitions``.
     """
@@ -291,6 +302,8 @@ class NodeConfig:
     problems: Problems = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     apps: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ("fedzo",)
+    tasks: tuple[str, ...] = ("local_steps",)
     plain: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -327,8 +340,16 @@ class NodeConfig:
             own=tables.get("problem", {}),
             states=StateCache(Path(tables.get("models") or _home() / "fedzo-models"), owner),
             apps=tuple(tables.get("apps", [])),
+            algorithms=tuple(tables.get("algorithms", cls.algorithms)),
+            tasks=tuple(tables.get("tasks", cls.tasks)),
             plain={k: tables[k] for k in _PLAIN if k in tables},
         )
+
+    def check_kind(self, task: Task) -> None:
+        """Reject a task of a kind that this node does not do."""
+        name = next(name for name, kind in TASKS.items() if isinstance(task, kind))
+        if name not in self.tasks:
+            raise Rejected(ErrorCode[f"TASK_{name.upper()}"], f"tasks has no {name}")
 
     def problem(self, allowed: Problems, run_config: Mapping[str, Any]) -> Objective:
         """Return the problem that a run names, made with this node's settings.
@@ -356,6 +377,9 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
             )
     for name, settings in tables.get("problems", {}).items():
         require(isinstance(settings, dict), f"problems.{name}", settings, "a table of settings")
+    for key, names in (("algorithms", ALGORITHMS), ("tasks", TASKS)):
+        given, one_of = tables.get(key, []), f"a list of {', '.join(names)}"
+        require(isinstance(given, list) and set(given) <= set(names), key, given, one_of)
     apps, allowed = tables.get("apps", []), "a list of SHA-256 sums, 64 hexadecimal digits each"
     require(isinstance(apps, list), "apps", apps, allowed)
     for one in apps:  # a typing error must not look like an empty list

@@ -281,6 +281,7 @@ class Requests:
         self.grid, self.settings, self._warn = grid, settings, warn
         self.downlink: Downlink | None = None  # set if nodes replay the rounds
         self.dropped: list[DroppedDevice] = []
+        self.algorithm = "..."  # the name of the run's, which an error may need
         self.round = 0  # the number of the round that requests are part of
         self._silences: dict[int, set[int]] = {}  # the rounds in which each node was silent
         self.restored: dict[int, set[int]] = {}  # the same by device, from before a resume
@@ -385,7 +386,7 @@ class Requests:
         for reason in dict.fromkeys(why.values()):
             devices = [i for i, own in why.items() if own == reason]
             who = "device %s is" if len(devices) == 1 else "devices %s are"
-            explanation = explain(reason)
+            explanation = explain(reason, self.algorithm)
             self._warn(f"{who} dropped: %s", device_ranges(devices), str(explanation))
             self.dropped += [DroppedDevice(device, explanation.words) for device in devices]
 

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -251,6 +251,8 @@ class InProcessGrid(Grid):
         The number of nodes; node i has ``partition-id`` i.
     run_config : mapping, optional
         The run's configuration.
+    node_config : mapping, optional
+        Keys of every node's configuration, such as ``{"tasks": ["local_steps", "evaluate"]}``.
 
     Examples
     --------
@@ -260,7 +262,11 @@ class InProcessGrid(Grid):
     """
 
     def __init__(
-        self, client_app: ClientApp, nodes: int, run_config: dict[str, Any] | None = None
+        self,
+        client_app: ClientApp,
+        nodes: int,
+        run_config: dict[str, Any] | None = None,
+        node_config: Mapping[str, Any] | None = None,
     ) -> None:
         self.client_app = client_app
         ledgers = f"file:{uuid4().hex}-{{}}?mode=memory&cache=shared"  # deleted with the grid
@@ -272,7 +278,7 @@ class InProcessGrid(Grid):
         for node in range(_SERVER + 1, nodes + 1):
             ledger = ledgers.format(node)
             config: dict[str, Any] = {"partition-id": node - 1, "num-partitions": nodes}
-            config |= {"ledger": ledger, "models": models}
+            config |= {"ledger": ledger, "models": models, **(node_config or {})}
             self.contexts[node] = Context(1, node, config, RecordDict(), run_config or {})
             # A ledger in memory exists while it is open.
             connection = sqlite3.connect(ledger, uri=True, check_same_thread=False)

@@ -1,5 +1,7 @@
 """Keep a node able to hear: Flower's SuperNode can stay connected and answer nothing.
 
+It also creates tasks of one type only, see :mod:`fedzo.flower.allowlist`.
+
 Its main loop fetches a message, waits for the reply of a client process, and sends it. Three things
 stop that loop for good, while other threads keep the node connected:
 
@@ -22,9 +24,12 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode as FlowerCode
 from flwr.common.constant import Status
+from flwr.supercore.constant import TaskType
 
+from fedzo.errors import UsageError
 from fedzo.flower.errors import log
 
+_UNANSWERED = "this node could not fetch or answer the message"
 PATIENCE = 30.0  # seconds for a reply whose client process has ended, or for the rest of one
 _UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
 
@@ -52,12 +57,14 @@ def guarded_pull(pull: Callable[..., Any], insert: Callable[..., None]) -> Calla
             return found
 
         try:
-            return pull(state=state, object_store=object_store, receive=receive_one, **others)
+            one_type, stores = _OneTaskType(state), {"object_store": object_store}
+            return pull(state=one_type, receive=receive_one, **stores, **others)
         except Exception as error:
             if not received:  # the connection is lost
                 raise
             log.error("a message could not be fetched: %s: %s", type(error).__name__, error)
-            return _reply_error(received[0], state, object_store, insert)
+            text = str(error) if isinstance(error, UsageError) else _UNANSWERED
+            return _reply_error(received[0], state, object_store, insert, text)
 
     return guarded
 
@@ -90,12 +97,29 @@ def _waiting(state: Any) -> list[Message]:
     return [one.message for one in list(state.msg_store.values()) if not one.is_retrieved]
 
 
-def _reply_error(message: Message, state: Any, store: Any, insert: Callable[..., None]) -> int:
+def _reply_error(
+    message: Message, state: Any, store: Any, insert: Callable[..., None], text: str = _UNANSWERED
+) -> int:
     """Put an error in place of a reply; return the run, as Flower's step does."""
-    code = FlowerCode.CLIENT_APP_RAISED_EXCEPTION
-    error = Error(code, "this node could not fetch or answer the message")
+    error = Error(FlowerCode.CLIENT_APP_RAISED_EXCEPTION, text)
     insert(Message(error, reply_to=message), state, store)
     return message.metadata.run_id
+
+
+class _OneTaskType:
+    """A node's state that creates tasks of one type, whatever types Flower has or will have."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def create_task(self, *, task_type: Any, **others: Any) -> Any:
+        if task_type != TaskType.CLIENT_APP:
+            text = f"this node runs {TaskType.CLIENT_APP} tasks only, not {task_type}"
+            raise UsageError(text, code="task-type")
+        return self._state.create_task(task_type=task_type, **others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
 
 
 class _Complete:
