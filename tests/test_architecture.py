@@ -39,6 +39,7 @@ BY_NAME = {
     "fedzo.core.batching": "threading.local has no attributes at first",
     "fedzo.core.importing": "modules without a file",
     "fedzo.core.objective": "what a user's class lacks, for an error message",
+    "fedzo.errors": "numbers and arrays of other libraries, the name of a type",
     "fedzo.data.fetching": "errors with and without a reason of the system",
     "fedzo.models.base": "the name of a callable",
     "fedzo.models.language": "modules of other libraries",

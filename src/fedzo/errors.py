@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import operator
 import os
 import reprlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import lru_cache, wraps
 from numbers import Integral, Real
 from typing import Any
 
+TABLES = ("problem", "algorithm", "server", "uplink", "run", "flower")  # of a configuration
 LARGEST_COUNT = 2**62  # beyond it, sums of counts no longer fit a machine's integers
 
 
@@ -69,7 +76,12 @@ class InvalidValue(FedzoError, ValueError):  # noqa: N818 - reads as the sentenc
         return f"{self.key} = {shown(self.value)}: must be {self.allowed}"
 
     def under(self, table: str) -> InvalidValue:
-        """Return the same complaint with the key's table in front, as a configuration names it."""
+        """Return the same complaint with the key's table in front, as a configuration names it.
+
+        A key that has its table stays as it is.
+        """
+        if self.key.partition(".")[0] in TABLES:
+            return self
         return InvalidValue(f"{table}.{self.key}", self.value, self.allowed)
 
 
@@ -177,6 +189,31 @@ class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sente
         """Return the sentence."""
         where = "" if self.device is None else f" on device {self.device}"
         return f"{self.what} is not finite in round {self.round}{where}"
+
+
+def real_array(key: str, value: Any) -> Any:
+    """Return a copy of an array of real numbers, in float32 or float64; raise InvalidValue.
+
+    Lists, ranges, series of pandas and arrays of objects that are numbers are taken. Text, complex
+    numbers, ragged lists and masked numbers are not.
+
+    >>> real_array("x0", range(3))
+    array([0., 1., 2.])
+    >>> real_array("x0", [1, [2]])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: x0 = [1, [2]]: must be an array of real numbers
+    """
+    import numpy as np
+
+    try:
+        array = np.array(value)
+        if array.dtype == object and all(isinstance(one, Real) for one in array.flat):
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):  # ragged
+        array = np.empty(0, object)
+    masked = np.ma.isMaskedArray(value) and bool(np.ma.getmaskarray(value).any())
+    require(array.dtype.kind in "biuf" and not masked, key, value, "an array of real numbers")
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 class _Short(reprlib.Repr):
@@ -338,6 +375,176 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise :class:`InvalidValue` unless the condition holds."""
     if not condition:
         raise InvalidValue(key, value, allowed)
+
+
+# ------------------------------------------------------- normalised by the type of a parameter
+
+
+class Parameters:
+    """Base class of dataclasses whose fields are normalised when an object is made.
+
+    Every field becomes what a configuration would have given, by :func:`normalised`. This happens
+    before the checks of the subclass, its ``__post_init__``.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Line(Parameters):
+    ...     slope: float = 1.0
+    >>> Line(2)
+    Line(slope=2.0)
+    >>> Line("2")
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: slope = '2': must be a number
+    """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if (checks := vars(cls).get("__post_init__")) is not None:
+
+            @wraps(checks)
+            def check(self: Any) -> None:
+                Parameters.__post_init__(self)
+                checks(self)
+
+            cls.__post_init__ = check  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        hints = type_hints(kind)
+        for field in fields(kind):
+            value = getattr(self, field.name)
+            if field.init and value is not field.default:
+                value = normalised(field.name, value, hints.get(field.name, Any))
+                object.__setattr__(self, field.name, value)
+
+
+def normalises(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function, to normalise its arguments by their types.
+
+    >>> @normalises
+    ... def line(slope: float): return slope
+    >>> line(2)
+    2.0
+    """
+    parameters = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        hints = type_hints(function)
+        named = {**dict(zip(parameters, arguments, strict=False)), **keywords}
+        given = {
+            key: value
+            if key not in parameters or value is parameters[key].default
+            else normalised(key, value, hints.get(key, Any))
+            for key, value in named.items()
+        }
+        first = [given.pop(key) for key in list(parameters)[: len(arguments)]]
+        return function(*first, *arguments[len(first) :], **given)
+
+    return call
+
+
+def normalised(key: str, value: Any, hint: Any) -> Any:
+    """Return a value in the type of its parameter; raise InvalidValue unless it fits.
+
+    Numbers of NumPy and torch become Python's, and whole numbers become floats where a float is
+    needed. Lists, ranges and arrays become tuples or lists, as the parameter has them. Strings are
+    never read as numbers.
+
+    >>> import numpy as np
+    >>> normalised("dim", np.int32(3), int), normalised("shape", np.array([2, 3]), tuple[int, ...])
+    (3, (2, 3))
+    >>> normalised("smoothing", "aut", float | typing.Literal["auto"])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: smoothing = 'aut': must be a number or 'auto'
+    """
+    for option in type_options(hint):
+        try:
+            return _as(value, option)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            continue
+    raise InvalidValue(key, value, type_name(hint))
+
+
+def _as(value: Any, option: Any) -> Any:  # noqa: PLR0911 - a case for each type
+    """Return a value as one type of a union; raise TypeError unless it fits."""
+    kind = typing.get_origin(option) or option
+    if option is Any:
+        return value
+    if kind in _PLAIN and hasattr(value, "tolist"):
+        value = value.tolist()  # None for what is masked
+    if kind is typing.Literal:
+        known = [one for one in typing.get_args(option) if type(one) is type(value)]
+        return known[known.index(value)]
+    number = not isinstance(value, bool)
+    if kind is int and number:
+        return operator.index(value)
+    if kind is float and number and isinstance(value, Real):
+        return float(value)
+    if kind is str and isinstance(value, str | os.PathLike):
+        return str(value)
+    if kind in (list, tuple, Sequence) and isinstance(value, list | tuple | range):
+        return _items(value, list if kind is list else tuple, typing.get_args(option))
+    if kind in (int, float, list, tuple, Sequence):
+        raise TypeError
+    known_class = inspect.isclass(kind) and not getattr(kind, "_is_protocol", False)
+    if known_class and not isinstance(value, kind):
+        raise TypeError
+    return value
+
+
+def _items(values: Sequence[Any], kind: type, hints: tuple[Any, ...]) -> Any:
+    """Return a list or tuple whose items have the given types."""
+    if kind is tuple and hints and hints[-1] is not Ellipsis and len(hints) > 1:
+        return tuple(normalised("", v, hint) for v, hint in zip(values, hints, strict=True))
+    return kind(normalised("", value, hints[0] if hints else Any) for value in values)
+
+
+_PLAIN = (int, float, bool, str, list, tuple, Sequence, types.NoneType, typing.Literal)
+
+
+@lru_cache(maxsize=256)
+def type_hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a factory's parameters by name; empty if they cannot be resolved."""
+    # Hints of a dataclass's fields are resolved in the modules of their own classes.
+    whole = is_dataclass(factory) or typing.is_typeddict(factory) or not inspect.isclass(factory)
+    try:
+        return typing.get_type_hints(factory if whole else factory.__init__)
+    except (NameError, TypeError):  # hints for type checkers only, or an object without hints
+        return {}
+
+
+def type_options(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union of types.
+
+    >>> type_options(int | None), type_options(float)
+    ((<class 'int'>, <class 'NoneType'>), (<class 'float'>,))
+    """
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def type_name(hint: Any) -> str:
+    """Return a type as an error message names it.
+
+    >>> type_name(int | None), type_name(float | typing.Literal["auto"])
+    ('a whole number', "a number or 'auto'")
+    """
+    names: dict[Any, str] = {int: "a whole number", float: "a number", str: "a string"}
+    names |= {bool: "true or false", dict: "a table", Any: "a value"}
+    items = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of strings"}
+    found = []
+    for option in type_options(hint):
+        kind = typing.get_origin(option) or option
+        if kind is typing.Literal:
+            values = [str(value) for value in typing.get_args(option)]
+            found.append(one_of(values) if len(values) > 1 else repr(values[0]))
+        elif kind is not types.NoneType:
+            name = names.get(kind, getattr(kind, "__name__", str(kind)))
+            listed = kind in (list, tuple, Sequence)
+            item: Any = next(iter(typing.get_args(option)), None)
+            found.append(items.get(item, "a list") if listed else name)
+    return " or ".join(dict.fromkeys(found))
 
 
 @contextmanager

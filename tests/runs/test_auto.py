@@ -356,7 +356,8 @@ def test_any_other_word_is_refused():
 
 
 def test_who_cannot_choose_says_so():
-    with LocalEngine(Quadratic(dim=6, devices=4), seed=0) as federation, pytest.raises(UsageError):
+    problem = Quadratic(dim=6, devices=4)
+    with LocalEngine(problem, seed=0) as federation, rejects("algorithm.smoothing"):
         begin(AUTO, START, federation, fedzo.Ideal())
     with fails("auto-without-run"):
         report(AUTO, Constants(L=1.0, gap=1.0, sigma_g=1.0), devices=4, dim=6, rounds=10)

@@ -200,7 +200,7 @@ def test_resume_refuses_another_part(own, capsys):
             "algorithm.name=zo_sgd",
             "server.name = 'OWN:Momentum': must be 'mean': the algorithm zo_sgd has no server",
         ),
-        ("uplink.name=seeds", "Seeds sends coefficients of directions"),
+        ("uplink.name=seeds", "uplink.name: Seeds sends coefficients"),
         ("problem.centre=3", "problem.centre = 3: unknown key; [problem] takes nothing else"),
     ],
 )

@@ -71,7 +71,7 @@ LOG = "Float(low, high, log=True)"
     ("make", "key"),
     [
         (lambda: Float(1, 1), "Float(low, high)"),
-        (lambda: Float("a", 1), "Float(low, high)"),
+        (lambda: Float("a", 1), "low"),
         (lambda: Float(0, np.inf), "Float(low, high)"),
         (lambda: Float(-1e308, 1e308), "Float(low, high)"),
         (lambda: Float(1e-300, 1e300, log=True), LOG),

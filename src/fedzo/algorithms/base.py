@@ -14,7 +14,16 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, UsageError, check_choice, check_counts, check_memory, require
+from fedzo.errors import (
+    InvalidValue,
+    Parameters,
+    UsageError,
+    check_choice,
+    check_counts,
+    check_memory,
+    naming,
+    require,
+)
 from fedzo.uplinks.base import Ideal, RunSetting, UplinkInfo
 
 
@@ -64,7 +73,7 @@ class ModelState(NamedTuple):
     x: Array  # x^t
 
 
-class Algorithm:
+class Algorithm(Parameters):
     """Base class of algorithms: a frozen dataclass whose fields are its hyper-parameters.
 
     A subclass defines :meth:`init`, :meth:`round` and :meth:`local`. What must persist from round
@@ -189,7 +198,9 @@ class ZerothOrder(Algorithm):
     def check(self, setting: RunSetting) -> None:
         """Raise unless the numbers are chosen, and suit the problem and the uplink."""
         if self.automatic:
-            raise UsageError("'auto' is for fedzo.minimize and fedzo run, which choose a number")
+            key = "smoothing" if self.smoothing == "auto" else "learning_rate"
+            allowed = "a number: 'auto' is for FedZO on a problem of this process"
+            raise InvalidValue(f"algorithm.{key}", "auto", allowed)
         check_directions(self.direction_kind, self.directions, setting.dim)
         steps, directions = self.coefficients_shape or (1, self.directions)
         check_memory("directions", directions, 4 * directions * setting.dim)
@@ -211,22 +222,28 @@ def check_weighting(weighting: str, setting: RunSetting | None = None) -> None:
         raise InvalidValue("weighting", "size", "'uniform': the problem gives no device sizes")
 
 
-def check_coefficients(algorithm: Algorithm, setting: RunSetting) -> None:
-    """Raise if the uplink sends coefficients and the algorithm's updates have none."""
-    if setting.uplink.wants_coefficients and algorithm.coefficients_shape is None:
-        uplink, kind = type(setting.uplink).__name__, type(algorithm).__name__
-        words = f"{uplink} sends coefficients of directions, and updates of {kind} have none"
-        raise UsageError(f"{words}: use the uplink 'ideal'", code="no-coefficients")
-    if setting.uplink.wants_shared_directions and not algorithm.shared_directions:
-        words = f"{type(setting.uplink).__name__} needs the same directions on all devices"
-        raise UsageError(
-            f"uplink.name: {words}; set algorithm.shared_directions = true",
-            code="directions-not-shared",
-        )
-
-
-def check_no_uplink(name: str, setting: RunSetting) -> None:
-    """Raise unless the uplink is the ideal one, for algorithms that do not use it."""
-    if not isinstance(setting.uplink, Ideal):
-        words = f"{name} sends nothing through the uplink {type(setting.uplink).__name__}"
-        raise UsageError(f"{words}: use the uplink 'ideal'", code="uplink-not-used")
+def check_uplink(
+    algorithm: object, setting: RunSetting, sends: Literal["updates", "values", "nothing"]
+) -> None:
+    """Raise unless the uplink carries what the devices of an algorithm send."""
+    uplink, kind = setting.uplink, type(algorithm).__name__
+    name, wrong, code = type(uplink).__name__, "", ""
+    if sends == "nothing" and not isinstance(uplink, Ideal):
+        wrong, code = f"{kind} sends nothing through the uplink {name}", "uplink-not-used"
+    elif sends == "values" and not uplink.carries_values:
+        wrong, code = f"{kind} needs values, which {name} does not carry", "no-values"
+    elif sends == "updates" and uplink.wants_coefficients:
+        assert isinstance(algorithm, Algorithm)
+        if algorithm.coefficients_shape is None:
+            words = f"{name} sends coefficients of directions, and updates of {kind} have none"
+            wrong, code = words, "no-coefficients"
+        elif uplink.wants_shared_directions and not algorithm.shared_directions:
+            words = f"{name} needs the same directions on all devices"
+            raise UsageError(
+                f"uplink.name: {words}; set algorithm.shared_directions = true",
+                code="directions-not-shared",
+            )
+    if wrong:
+        raise UsageError(f"uplink.name: {wrong}; set uplink.name = 'ideal'", code=code)
+    with naming("uplink"):
+        uplink.check(setting)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedzo.algorithms.base import Round, RoundInfo
+from fedzo.algorithms.base import Round, RoundInfo, check_uplink
 from fedzo.algorithms.fedzo import State, Variant
 from fedzo.algorithms.server.fourier_sign import FourierSign
 from fedzo.algorithms.server.halving import shared_out
@@ -30,9 +30,12 @@ class Candidates(Variant):
         """Return the state before round 0."""
         state, server = self.fedzo.init(x0, setting), self.fedzo.server
         has_some = isinstance(server, FourierSign) and server.candidates(state.server) is not None
-        if setting.uplink.wants_coefficients and has_some:
+        if has_some:
+            check_uplink(server, setting, "values")
+        if has_some and setting.uplink.wants_coefficients:
             words = f"{type(server).__name__} compares values of candidate points"
-            raise UsageError(f"{words}: use the uplink 'ideal'", code="no-values")
+            hint = "set uplink.name = 'ideal', or server.divisions = 0"
+            raise UsageError(f"uplink.name: {words}; {hint}", code="no-values")
         return state
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
+from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_uplink
 from fedzo.core.tasks import LocalSteps
 from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, check_positive, nearest, one_of
@@ -76,7 +76,7 @@ class DZOPA(ZerothOrder):
 
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0: everybody at x0."""
-        check_no_uplink("dzopa", setting)
+        check_uplink(self, setting, "nothing")
         self.check(setting)
         self.weights(setting.devices)  # is the graph one of N devices?
         return State(np.tile(x0, (setting.devices, 1)))

@@ -9,8 +9,8 @@ from fedzo.algorithms.base import (
     ModelState,
     Round,
     RoundInfo,
-    check_coefficients,
     check_participants,
+    check_uplink,
     check_weighting,
 )
 from fedzo.core.capabilities import HasGradient
@@ -79,10 +79,10 @@ class FedAvg(Algorithm):
         """Return the state before round 0."""
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
-        check_coefficients(self, setting)
+        check_uplink(self, setting, "updates")
         if not setting.provides(HasGradient):
-            words = "FedAvg needs gradients, but this problem provides only loss values"
-            help_ = "use FedZO, or give the problem a gradient (HasGradient)"
+            words = "FedAvg needs gradients, but problem.name is one that provides only loss values"
+            help_ = "set algorithm.name = 'fedzo', or give the problem a gradient (HasGradient)"
             raise UsageError(f"{words}: {help_}", code="no-gradient")
         return ModelState(x0)
 

@@ -8,8 +8,8 @@ from fedzo.algorithms.base import (
     Round,
     RoundInfo,
     ZerothOrder,
-    check_coefficients,
     check_participants,
+    check_uplink,
     check_weighting,
 )
 from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer, ServerState
@@ -123,12 +123,13 @@ class FedZO(ZerothOrder):
         self.check(setting)
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
-        check_coefficients(self, setting)
-        setting.uplink.check(setting)
+        check_uplink(self, setting, "updates")
         server = self.server.init(x0)
         if self.coefficients_shape is None and self.server.direction_scale(server) is not None:
             words = f"{type(self.server).__name__} scales directions, which corrected steps do not"
-            raise UsageError(f"{words}: use another server optimizer", code="corrected-steps")
+            raise UsageError(
+                f"server.name: {words}; set server.name = 'mean'", code="corrected-steps"
+            )
         return State(x0, server)
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:

@@ -42,8 +42,9 @@ class FixedDirections(Variant):
         """Return the state before round 0: all sums are zero."""
         if not isinstance(self.fedzo.server, Mean):
             kind = type(self.fedzo.server).__name__
-            words = f"fixed_directions need the server optimizer Mean, not {kind}"
-            raise UsageError(f"{words}: the model is a sum of those directions", code="not-mean")
+            words = f"algorithm.fixed_directions need the server optimizer Mean, not {kind}"
+            reason = "the model is a sum of those directions; set server.name = 'mean'"
+            raise UsageError(f"{words}: {reason}", code="not-mean")
         x = self.fedzo.init(x0, setting).x
         return SumsState(x, x0.copy(), np.zeros(self.fedzo.estimator.set_shape, x0.dtype))
 

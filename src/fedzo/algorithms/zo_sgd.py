@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.algorithms.base import ModelState, Round, RoundInfo, ZerothOrder, check_no_uplink
+from fedzo.algorithms.base import ModelState, Round, RoundInfo, ZerothOrder, check_uplink
 from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
@@ -58,7 +58,7 @@ class ZOSGD(ZerothOrder):
 
     def init(self, x0: Array, setting: RunSetting) -> ModelState:
         """Return the state before round 0."""
-        check_no_uplink("zo_sgd", setting)
+        check_uplink(self, setting, "nothing")
         self.check(setting)
         return ModelState(x0)
 

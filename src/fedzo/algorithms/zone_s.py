@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_no_uplink
+from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_uplink
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps
 from fedzo.core.types import Array
@@ -91,7 +91,7 @@ class ZoneS(ZerothOrder):
 
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
-        check_no_uplink("zone_s", setting)
+        check_uplink(self, setting, "nothing")
         self.check(setting)
         return State(x0, np.zeros((setting.devices, setting.dim), x0.dtype))
 

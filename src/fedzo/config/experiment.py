@@ -20,7 +20,7 @@ from fedzo.algorithms import Algorithm
 from fedzo.core.files import read_toml, typed
 from fedzo.core.importing import import_path
 from fedzo.core.objective import Objective, check_objective
-from fedzo.errors import FedzoError, UsageError, naming, nearest, one_of, require, shown
+from fedzo.errors import TABLES, FedzoError, UsageError, naming, nearest, one_of, require, shown
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Backend, as_objective, perform
 from fedzo.runs.options import FlowerSettings, RunOptions
@@ -39,7 +39,6 @@ from fedzo.uplinks import Uplink
 Tables = dict[str, dict[str, Any]]
 Changes = Mapping[str, Mapping[str, Any]]  # new values, by table and key
 
-TABLES = ("problem", "algorithm", "server", "uplink", "run", "flower")
 _SHIPPED: Any = files("fedzo.config") / "shipped"
 
 

@@ -31,7 +31,7 @@ from fedzo.core.files import read_toml
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, check_objective, is_plain, meter_of
 from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task, Update
-from fedzo.errors import InvalidValue, UsageError, check_counts, nearest, require, shown
+from fedzo.errors import InvalidValue, Parameters, UsageError, check_counts, nearest, require, shown
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
 from fedzo.flower.privacy import Privacy, Private
@@ -124,7 +124,7 @@ def read_bindings(file: str | None) -> Mapping[int, frozenset[int]] | None:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Parameters):
     """The ``[limits]`` of a node.
 
     Parameters

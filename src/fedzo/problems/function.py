@@ -20,6 +20,7 @@ from fedzo.errors import (
     UsageError,
     check_choice,
     check_count,
+    real_array,
     require,
 )
 from fedzo.variables.bounds import Bounds, Box, LogScale
@@ -141,7 +142,7 @@ class FunctionObjective(Objective):
     def _lengths(self, x_scale: ArrayLike | None) -> Array | None:
         """Return the typical lengths of the optimiser's x, NaN where unknown."""
         if x_scale is not None:
-            lengths = np.asarray(x_scale, np.float64)
+            lengths = real_array("x_scale", x_scale).astype(np.float64)
             right = lengths.shape in ((), (self.dim,)) and bool((lengths > 0).all())
             finite = right and bool(np.isfinite(lengths).all())
             require(finite, "x_scale", x_scale, f"a number > 0, or {self.dim} of them")

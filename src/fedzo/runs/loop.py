@@ -518,6 +518,7 @@ def choose_numbers(
     from fedzo.runs.auto import Chosen, automatic, choose, stand_in
 
     chosen = Chosen(stand_in(algorithm), 0)
+    automatic(algorithm, chosen.algorithm, problem).init(x0, setting)  # before the first query
     if not (job.resume and job.folder is not None and os.path.exists(job.folder.checkpoint)):
         chosen = yield from choose(algorithm, setting, problem, x0, job.options.rounds)
         setting.engine.dropped.clear()  # of no round

@@ -18,7 +18,17 @@ from fedzo.core.capabilities import Closable, InPlace, LoadsBest, WritesFiles
 from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, UsageError, check_choice, check_count, nearest, require
+from fedzo.errors import (
+    InvalidValue,
+    UsageError,
+    check_choice,
+    check_count,
+    nearest,
+    normalised,
+    real_array,
+    require,
+    type_hints,
+)
 from fedzo.problems.function import FunctionObjective, FunctionOptions
 from fedzo.runs.loop import Job, run_job, tasks
 from fedzo.runs.options import RunKeywords, RunOptions
@@ -111,6 +121,10 @@ def minimize(
     (array([3., 3.]), True)
     """
     algorithm = by_name(method, algorithm)
+    devices = normalised("devices", devices, int | None)
+    tol = normalised("tol", tol, float | None)
+    run_dir = normalised("run_dir", run_dir, str | None)
+    resume = normalised("resume", resume, bool | Literal["repair"])
     plain = algorithm is None and not isinstance(fun, Objective)
     if tol is not None and (plain or algorithm == Adaptive()):
         algorithm = Adaptive(tol=tol)
@@ -170,6 +184,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptio
                 f"there are {', '.join(known)}",
                 code="unknown-option",
             )
+    hints = type_hints(MinimizeKeywords)
+    options = {key: normalised(key, value, hints[key]) for key, value in options.items()}
     run = {key: value for key, value in options.items() if key in run_keys}
     function: Any = {key: value for key, value in options.items() if key in function_keys}
     return RunOptions(**run), function
@@ -234,10 +250,7 @@ def _of_function(
 
 def checked_start(x0: ArrayLike) -> Array:
     """Return a copy of a start, shape (dim,), in float32 or float64; raise unless it is finite."""
-    start = np.array(x0)
-    if start.dtype not in (np.float32, np.float64):
-        require(start.dtype.kind in "biuf", "x0", x0, "an array of real numbers")
-        start = start.astype(np.float64)
+    start: Array = real_array("x0", x0)
     shape = f"an array of shape {start.shape}"
     require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
     require(bool(np.isfinite(start).all()), "x0", "an array", "finite")

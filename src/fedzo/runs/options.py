@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any, Literal, TypedDict
 
 from fedzo.core.random import check_seed
-from fedzo.errors import check_count, check_counts, check_positive, require
+from fedzo.errors import Parameters, check_count, check_counts, check_positive, require
 
 MOST_ROUNDS = 1 << 26  # a round has so many bits in the address of a draw
 
@@ -23,7 +23,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Parameters):
     """The ``[run]`` table.
 
     Parameters
@@ -89,7 +89,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class FlowerSettings:
+class FlowerSettings(Parameters):
     """The ``[flower]`` table: how long the server waits for nodes, and what it accepts.
 
     Parameters

@@ -7,9 +7,8 @@ and Flower nodes all make their components here. A description makes the same co
 
 import inspect
 import sys
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -32,7 +31,18 @@ from fedzo.algorithms import (
 from fedzo.algorithms.server import Mean, ServerOptimizer
 from fedzo.core.importing import import_object, own_folder
 from fedzo.core.objective import Objective, is_plain, name_of
-from fedzo.errors import InvalidValue, UsageError, is_number, naming, nearest, one_of, shown
+from fedzo.errors import (
+    InvalidValue,
+    UsageError,
+    naming,
+    nearest,
+    normalised,
+    one_of,
+    shown,
+    type_hints,
+    type_name,
+    type_options,
+)
 from fedzo.problems import PROBLEMS, FunctionObjective
 from fedzo.runs.options import RunOptions
 from fedzo.uplinks import AirComp, AirCompSeeds, Digital, Ideal, Robust, RobustSeeds, Seeds, Uplink
@@ -207,10 +217,10 @@ def make(
     ((1+2j), {'real': 1, 'imag': 2})
     """
     arguments = arguments_of(table, factory, keys)
-    hints, made = _hints(factory), {}
+    hints, made = type_hints(factory), {}
     for key, value in arguments.items():
         name = value.get("name") if isinstance(value, Mapping) else value
-        within = key in COMPONENTS and COMPONENTS[key].base in _options(hints.get(key))
+        within = key in COMPONENTS and COMPONENTS[key].base in type_options(hints.get(key))
         if within and (name is not value or ":" in str(name)):
             name = COMPONENTS[key].default if name is None else name
             with naming(table):
@@ -243,7 +253,7 @@ def arguments_of(
         if name not in hidden and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     }
     takes_any = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
-    hints = _hints(factory)
+    hints, arguments = type_hints(factory), dict[str, Any]()
     for key, value in keys.items():
         if key not in by_name and not takes_any:
             whose = "" if table in ("run", "flower") else f" for {factory.__name__}"
@@ -253,18 +263,18 @@ def arguments_of(
                 code="unknown-key",
             )
         hint = hints.get(key, Any)
-        if not _fits(value, hint):
-            raise InvalidValue(f"{table}.{key}", value, _type_name(hint))
-    arguments: Table = {}
+        within = key in COMPONENTS and COMPONENTS[key].base in type_options(hint)
+        table_within = within and isinstance(value, Mapping)  # make() makes the component
+        arguments[key] = value if table_within else normalised(f"{table}.{key}", value, hint)
     for name, parameter in by_name.items():
-        hint = hints.get(name, Any)
         if name not in keys and parameter.default is parameter.empty:
-            missing = f"{table}.{name} is missing: {_type_name(hint)} is needed"
-            raise UsageError(missing, code="missing-key")
-        value = keys.get(name, parameter.default)
-        # 1 is a valid learning rate, and means 1.0.
-        arguments[name] = float(value) if float in _options(hint) and type(value) is int else value
-    return {**arguments, **{k: v for k, v in keys.items() if k not in by_name}}
+            needed = type_name(hints.get(name, Any))
+            raise UsageError(f"{table}.{name} is missing: {needed} is needed", code="missing-key")
+        elif name not in keys:
+            arguments[name] = parameter.default
+            with suppress(InvalidValue):  # a default that does not have the parameter's type
+                arguments[name] = normalised(name, parameter.default, hints.get(name, Any))
+    return {name: arguments[name] for name in dict.fromkeys((*by_name, *arguments))}
 
 
 def parameters_of(factory: Callable[..., Any]) -> set[str]:
@@ -274,56 +284,6 @@ def parameters_of(factory: Callable[..., Any]) -> set[str]:
     ['dim', 'seed']
     """
     return set(inspect.signature(factory).parameters)
-
-
-def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    # Hints of a dataclass's fields are resolved in the modules of their own classes.
-    whole = is_dataclass(factory) or not inspect.isclass(factory)
-    try:
-        return typing.get_type_hints(factory if whole else factory.__init__)
-    except (NameError, TypeError):  # hints for type checkers only, or an object without hints
-        return {}
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if union else (hint,)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a TOML value fits a parameter of this type."""
-    return any(_fits_option(value, option) for option in _options(hint))
-
-
-def _fits_option(value: Any, option: Any) -> bool:
-    kind = typing.get_origin(option) or option
-    if kind is typing.Literal:
-        return value in typing.get_args(option)
-    if option is Any or (option is type(None) and value is None):
-        return True
-    if isinstance(value, bool) or option is bool:
-        return isinstance(value, bool) and option is bool
-    if option is float:
-        return isinstance(value, float) or is_number(value)
-    if kind is tuple:
-        return isinstance(value, list | tuple)  # TOML has lists only
-    table = isinstance(value, Mapping) and any(kind is part.base for part in COMPONENTS.values())
-    return isinstance(value, kind) or table if inspect.isclass(kind) else True
-
-
-def _type_name(hint: Any) -> str:
-    """Return a type as an error message names it."""
-    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    names |= {list: "a list", tuple: "a list", dict: "a table", Any: "a value"}
-    names |= {part.base: "a table" for part in COMPONENTS.values()}
-    found = []
-    for option in _options(hint):
-        if typing.get_origin(option) is typing.Literal:
-            values = [str(value) for value in typing.get_args(option)]
-            found.append(one_of(values) if len(values) > 1 else repr(values[0]))
-        elif option is not type(None):
-            found.append(names.get(typing.get_origin(option) or option, str(option)))
-    return " or ".join(found)
 
 
 # ----------------------------------------------------------------------------------- to a table

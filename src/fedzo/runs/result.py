@@ -11,7 +11,7 @@ from fedzo.core.capabilities import Best, HasStateDict
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.types import Array
-from fedzo.errors import UsageError
+from fedzo.errors import InvalidValue, UsageError
 
 
 class Status(enum.IntEnum):
@@ -55,7 +55,13 @@ def as_watchers(callback: Callbacks) -> tuple[Callback, ...]:
     """Return one callback, several or none as a tuple."""
     if callback is None:
         return ()
-    return (callback,) if callable(callback) else tuple(callback)
+    several = (callback,) if callable(callback) else callback
+    functions = isinstance(several, list | tuple) and all(
+        callable(one) and not isinstance(one, type) for one in several
+    )
+    if not functions:
+        raise InvalidValue("callback", callback, "a function of a Progress, or a list of them")
+    return tuple(several)
 
 
 @dataclass

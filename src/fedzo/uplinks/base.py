@@ -14,7 +14,7 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import UpdateMean as UpdateMean  # noqa: PLC0414 - public here
-from fedzo.errors import require
+from fedzo.errors import Parameters, require
 from fedzo.uplinks.channels.radio import Radio
 
 
@@ -94,7 +94,7 @@ class RunSetting:
         return float(meter.max_queries - meter.queries - reserved)
 
 
-class Uplink:
+class Uplink(Parameters):
     """A frozen dataclass without a state: its fields are its settings.
 
     A subclass defines :meth:`aggregate`, and :meth:`participants` if devices are not sampled

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedzo.core.types import Array
-from fedzo.errors import check_count, nearest, require
+from fedzo.errors import Parameters, check_count, nearest, require
 from fedzo.variables.bounds import Box
 
 Value = Any  # a number, or one of the options of a choice
@@ -20,7 +20,7 @@ Condition = tuple[str, Any]  # the name of a choice, and one of its options
 
 
 @dataclass(frozen=True)
-class Float:
+class Float(Parameters):
     """A number in [low, high], on a linear scale or, with ``log``, on a logarithmic one.
 
     >>> Float(1e-4, 1.0, log=True).at(0.5)
@@ -47,7 +47,7 @@ class Float:
 
 
 @dataclass(frozen=True)
-class Int:
+class Int(Parameters):
     """A whole number in {low, ..., high}, on a linear or a logarithmic scale.
 
     The optimiser moves a real number between low - 1/2 and high + 1/2, which is rounded.
@@ -84,7 +84,7 @@ class Int:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Parameters):
     """One of several options without an order.
 
     >>> Choice(["linear", "rbf"]).at(0.7), Choice(["linear", "rbf"]).share("linear")
@@ -220,13 +220,9 @@ def _check_condition(name: str, kind: Kind, earlier: Mapping[str, Kind]) -> None
 
 def _check_ends(kind: Float | Int) -> None:
     name = f"{type(kind).__name__}(low, high)"
-    try:
-        fits = -math.inf < kind.low < kind.high < math.inf and kind.high - kind.low < math.inf
-    except TypeError:
-        fits = False
+    fits = -math.inf < kind.low < kind.high < math.inf and kind.high - kind.low < math.inf
     ends = (kind.low, kind.high)
     require(fits, name, ends, "two finite numbers, low < high")
-    require(isinstance(kind.log, bool), "log", kind.log, "True or False")
     least = 1 if isinstance(kind, Int) else 0
     positive = kind.low >= least and kind.low > 0
     fits = not kind.log or (positive and kind.high / kind.low < math.inf)

@@ -13,7 +13,14 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedzo.algorithms.base import Algorithm, Round, RoundInfo, check_participants, check_weighting
+from fedzo.algorithms.base import (
+    Algorithm,
+    Round,
+    RoundInfo,
+    check_participants,
+    check_uplink,
+    check_weighting,
+)
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.core.types import Array
@@ -239,6 +246,7 @@ class Search(Algorithm):
         """Return the state before round 0."""
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
+        check_uplink(self, setting, "values")
         return SearchState(x0, x0, np.array([setting.queries_left]))
 
     def round(self, t: int, state: SearchState, setting: RunSetting) -> Round[SearchState]:

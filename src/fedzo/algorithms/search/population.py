@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.search.base import Asking, Search, SearchContext
+from fedzo.algorithms.search.base import Asking, Search, SearchContext, SearchState
 from fedzo.algorithms.search.descent import typical_scale
 from fedzo.core.types import Array
 from fedzo.errors import Halted, MissingExtra, check_counts, check_positive, require
+from fedzo.uplinks.base import RunSetting
 
 SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
 _FAR = 1e32  # beyond which the library asserts that nothing lies
@@ -230,7 +232,7 @@ class CMA(Search):
             else:
                 run = Evolution(context, x0, self.sigma, scale, population)
             # Under noise the mean is what a run has found, and the last queries compare it.
-            reserved = (3 * repeats + run.size) * context.devices if context.noise else 0
+            reserved = (3 * repeats + run.size) * context.devices if context.noise else -math.inf
             while context.left >= reserved and (yield from run.generation()):
                 pass
             if context.noise:
@@ -295,13 +297,18 @@ class TPE(Search):
         check_positive(self, "sigma")
         check_counts(self, "population")
 
+    def init(self, x0: Array, setting: RunSetting) -> SearchState:
+        """Return the state before round 0."""
+        if find_spec("optuna") is None:
+            raise MissingExtra("algorithm.name: TPE needs optuna", "tune")
+        fits = len(self.levels) in (0, x0.size)
+        require(fits, "levels", len(self.levels), f"{x0.size}, one for each number in x")
+        return super().init(x0, setting)
+
     def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
         """Ask Optuna for points, and tell it their values, to the end."""
-        try:
-            import optuna
-            from scipy.stats.qmc import Halton
-        except ImportError:
-            raise MissingExtra("TPE needs optuna", "tune") from None
+        import optuna
+        from scipy.stats.qmc import Halton
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

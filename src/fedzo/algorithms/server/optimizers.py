@@ -7,7 +7,7 @@ import numpy as np
 
 from fedzo.core.types import Array
 from fedzo.core.updates import SIGNS, as_sum, share_out
-from fedzo.errors import check_counts, check_positive, require
+from fedzo.errors import Parameters, check_counts, check_positive, require
 
 ServerState = tuple[Array, ...]
 Moved = tuple[Array, ServerState]  # x^{t+1}, and the next state
@@ -15,7 +15,7 @@ Moved = tuple[Array, ServerState]  # x^{t+1}, and the next state
 _PIECE = 16 * SIGNS  # numbers that apply is given at a time: they stay in a core's cache
 
 
-class ServerOptimizer:
+class ServerOptimizer(Parameters):
     """A frozen dataclass: its fields are hyper-parameters, its state is a tuple of arrays.
 
     A subclass defines :meth:`apply`, and :meth:`init` if it has a state. Its state follows from the

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
-from fedzo.errors import check_choice, check_not_negative, check_positive, require
+from fedzo.errors import Parameters, check_choice, check_not_negative, check_positive, require
 
 _PATHS = 32  # sinusoids per gain of Jakes: E|h|^4 = 2 - 1/32
 _ANGLES, _POSITIONS, _SHADOWS = 16, 17, 18  # steps of the address
@@ -29,7 +29,7 @@ def complex_normals(draws: Draws, count: int) -> Array:
     return np.asarray(math.sqrt(0.5) * (real + 1j * imaginary))
 
 
-class Channel:
+class Channel(Parameters):
     """Base class of channels: a frozen dataclass whose fields are its settings."""
 
     def gains(self, t: int, devices: int, draws: Draws) -> Array:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedzo.core.types import Array
+from fedzo.errors import Parameters
 
 
-class PowerControl:
+class PowerControl(Parameters):
     """Base class of policies: a frozen dataclass whose fields are its settings."""
 
     def arrivals(self, gains: Array, h_min: float) -> tuple[Array, float]:

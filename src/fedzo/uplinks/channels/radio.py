@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from fedzo.errors import check_not_negative, check_positive, require
+from fedzo.errors import Parameters, check_not_negative, check_positive, require
 
 _THERMAL_DBM = -173.975  # of k T at 290 K, per Hz
 _LIGHT = 299_792_458.0  # m/s
@@ -11,7 +11,7 @@ _MOST_DBM = 100.0  # 10 MW
 
 
 @dataclass(frozen=True)
-class Radio:
+class Radio(Parameters):
     r"""What turns channel uses into seconds and joules, and a distance into an SNR.
 
     A complex symbol takes 1/bandwidth seconds. The noise power is :math:`k T B` at 290 K times the
