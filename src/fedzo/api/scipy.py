@@ -20,8 +20,8 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
 
     SciPy's ``args``, ``bounds`` (pairs or ``scipy.optimize.Bounds``) and ``callback`` (of either
     kind; it may raise StopIteration) work as for SciPy's own methods. An intermediate result's
-    ``fun`` is nan after rounds that were not evaluated. Derivatives, constraints and ``tol`` are
-    rejected, because fedzo does not use them.
+    ``fun`` is nan after rounds that were not evaluated. ``constraints`` are those of
+    :func:`fedzo.minimize`. Derivatives are rejected, because fedzo does not use them.
 
     Parameters
     ----------
@@ -54,10 +54,9 @@ def scipy_method(devices: int | None = None, **settings: Any) -> Callable[..., A
     ) -> Any:
         from scipy.optimize import OptimizeResult
 
-        for key in ("jac", "hess", "hessp", "constraints"):
+        for key in ("jac", "hess", "hessp"):
             given = options.pop(key, None)
-            unused = given is None or (key == "constraints" and not np.size(given))
-            require(unused, key, given, "omitted: fedzo uses function values only")
+            require(given is None, key, given, "omitted: fedzo uses function values only")
         shown = [ProgressLine()] if options.pop("disp", False) else []
         chosen = {**settings, **{_OURS.get(key, key): value for key, value in options.items()}}
         if bounds is not None:

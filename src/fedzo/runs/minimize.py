@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.algorithms import CMA, LBFGS, TPE, Adaptive, Algorithm, FedZO
+from fedzo.algorithms.search.base import Search
+from fedzo.algorithms.search.constrained import FEASIBLE, Constrained, Constraints
 from fedzo.core.capabilities import Closable, InPlace, LoadsBest, WritesFiles
 from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective, check_objective, name_of
@@ -56,6 +58,7 @@ def minimize(
     algorithm: Algorithm | None = None,
     uplink: Uplink | None = None,
     tol: float | None = None,
+    constraints: Any = (),
     callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool | Literal["repair"] = False,
@@ -86,6 +89,11 @@ def minimize(
     tol : float, optional
         For the default algorithm of a plain function: the run ends when f falls by less than
         this share of its decrease so far; see :class:`~fedzo.Adaptive`.
+    constraints : LinearConstraint, NonlinearConstraint, dict or several
+        As for :func:`scipy.optimize.minimize`; for plain functions and searches such as the
+        default. They are functions of x alone, cost no queries, and are satisfied to 1e-6 by an
+        augmented Lagrangian (:mod:`fedzo.algorithms.search.constrained`). The result's ``maxcv``
+        is the largest violation; ``success`` is False if it is larger than 1e-6.
     callback : callable or several, optional
         Called with a :class:`~fedzo.Progress` before the first and after each round. The run
         stops when a callback returns True. At the end, each callback that has a ``close()`` is
@@ -140,16 +148,40 @@ def minimize(
         check_part(table, part)
     run, function = split_options(options)
     objective, start = as_objective(fun, x0, devices, function)
+    tables = describe_job(algorithm, uplink, run, describe_problem(fun, objective, start))
+    limits = None
+    if not isinstance(constraints, list | tuple) or constraints:
+        limits, algorithm = _constrained(constraints, objective, algorithm, start)
     job = Job(
         algorithm=algorithm,
         uplink=uplink,
         options=run,
-        tables=describe_job(algorithm, uplink, run, describe_problem(fun, objective, start)),
+        tables=tables,
         run_dir=None if run_dir is None else Path(run_dir),
         resume=resume,
         watchers=as_watchers(callback),
     )
-    return perform(job, objective, start)
+    result = perform(job, objective, start)
+    if limits is not None:
+        result.maxcv = limits.violation(result.x)
+        if result.maxcv > FEASIBLE:
+            result.success = False
+            result.message += f", but a constraint is violated by {result.maxcv:.3g}"
+    return result
+
+
+def _constrained(
+    given: Any, objective: Objective, algorithm: Algorithm, start: Array
+) -> tuple[Constraints, Constrained]:
+    """Return the constraints, and the search that satisfies them."""
+    allowed = "omitted: they are for plain functions, and for searches such as the default"
+    if not (isinstance(objective, FunctionObjective) and isinstance(algorithm, Search)):
+        raise InvalidValue("constraints", given, allowed)
+    limits = Constraints(given, objective.to_user(start))
+    own: Any = {key: getattr(algorithm, key) for key in ("participants", "weighting")}
+    return limits, Constrained(
+        inner=algorithm, constraints=limits, to_user=objective.to_user, **own
+    )
 
 
 def by_name(method: str | None, algorithm: Algorithm | None) -> Algorithm | None:

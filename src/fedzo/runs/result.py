@@ -98,6 +98,8 @@ class Result:
         The records of ``history.jsonl``.
     problem : Objective
         The problem, if this process holds it.
+    maxcv : float
+        The largest violation of a constraint, if the call had constraints.
     """
 
     x: Array
@@ -117,6 +119,7 @@ class Result:
     seconds: float
     history: list[dict[str, Any]]
     problem: Objective | None = None
+    maxcv: float | None = None
 
     @property
     def nfev(self) -> int:
