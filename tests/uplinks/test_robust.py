@@ -1,14 +1,20 @@
 """Robust rules: against numbers computed by hand, and against devices that lie."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import fedzo
 from driving import steps_of
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Evaluate, Replies, Update
 from fedzo.problems import Quadratic
-from fedzo.uplinks.robust import RULES, Robust, RobustSeeds
+from fedzo.uplinks.robust import RULES, Robust, RobustSeeds, geometric_median, krum
 from raising import fails, rejects
 
 PROBLEM = Quadratic(dim=3, devices=10)
@@ -38,13 +44,108 @@ def test_median_of_each_coordinate():
     ("trim", "expected"),
     [
         (0.0, ROWS.mean(axis=0)),
-        (0.19, ROWS.mean(axis=0)),  # less than one of five
+        (0.01, [2.0, 2.0, 2.0]),  # one of five at either end: the share is rounded up
         (0.2, [2.0, 2.0, 2.0]),  # (1 + 2 + 3) / 3, (1 + 2 + 3) / 3, 2
         (0.4, [2.0, 2.0, 2.0]),  # the median
     ],
 )
 def test_trimmed_mean(trim, expected):
     assert np.allclose(centre(Robust("trimmed_mean", trim=trim))[0], expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("count", range(1, 21))
+@pytest.mark.parametrize("trim", [0.0, 0.05, 0.07, 0.1, 0.25, 0.3, 0.45, 0.499])
+def test_trimmed_mean_cuts_the_share_rounded_up(trim, count):
+    """As many as that may be bad; at least one number, or two of an even count, is left."""
+    cut = min(math.ceil(Fraction(str(trim)) * count), (count - 1) // 2)
+    rows = np.arange(count, dtype=float)[:, None] ** 2
+    expected = rows[cut : count - cut].mean()
+    assert centre(Robust("trimmed_mean", trim=trim), rows)[0] == pytest.approx(expected)
+    rows[count - cut :] = 1e30  # these many bad ones change nothing
+    assert centre(Robust("trimmed_mean", trim=trim), rows)[0] == pytest.approx(expected)
+
+
+def test_krum_of_five():
+    """By hand: f = 1, so a score is the squared distances to the two nearest others."""
+    rows = np.array([[0.0], [1.0], [3.0], [7.0], [8.0]])
+    assert krum(rows, bad=1).tolist() == [1, 0, 2, 3, 4]  # 5, 10, 13, 17, 26
+    one = Robust("krum", trim=0.2)
+    assert centre(one, rows)[0].tolist() == [1.0]
+    assert centre(Robust("krum", trim=0.2, keep=3), rows)[0].tolist() == [4 / 3]
+    with rejects("keep"):
+        Robust("krum", keep=0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([[0.0], [1.0], [5.0]], [1.0]),  # on a line it is the median
+        ([[0, 0], [4, 0], [4, 4], [0, 4]], [2, 2]),  # the crossing of the diagonals
+        ([[0, 0], [1, 0], [0.5, math.sqrt(0.75)]], [0.5, math.sqrt(0.75) / 3]),  # 120 degrees each
+        ([[0, 0], [4, 0], [2, 0.1]], [2, 0.1]),  # a corner of more than 120 degrees
+        ([[3, 4], [3, 4], [3, 4], [9, 9]], [3, 4]),  # more than half are one point
+    ],
+)
+def test_geometric_median_in_closed_form(rows, expected):
+    found = geometric_median(np.array(rows, float))
+    assert np.allclose(found, expected, rtol=0, atol=1e-6)
+
+
+points = hnp.arrays(np.float64, (2,), elements=st.floats(-1, 1))
+lies = hnp.arrays(np.float64, (2,), elements=st.floats(-1e6, 1e6))
+
+
+@st.composite
+def with_bad(draw, honest_per_bad):
+    """Return honest rows within the unit square, and fewer bad ones anywhere."""
+    bad = draw(st.integers(1, 4))
+    honest = draw(st.integers(honest_per_bad(bad), honest_per_bad(bad) + 4))
+    good = [draw(points) for _ in range(honest)]
+    return np.array(good), np.array([draw(lies) for _ in range(bad)])
+
+
+@given(with_bad(lambda bad: bad + 1))
+def test_geometric_median_stays_within_its_published_bound(rows):
+    """Minsker 2015, lemma 2.1: (1 - a) / sqrt(1 - 2 a) times the honest radius, for a share a."""
+    good, bad = rows
+    share = len(bad) / (len(good) + len(bad))
+    middle = good.mean(axis=0)
+    radius = np.linalg.norm(good - middle, axis=1).max()
+    found = geometric_median(np.concatenate([bad, good]))
+    bound = (1 - share) / math.sqrt(1 - 2 * share) * radius
+    assert np.linalg.norm(found - middle) <= bound * (1 + 1e-6) + 1e-6
+
+
+@given(with_bad(lambda bad: bad + 3))
+def test_krum_stays_near_the_honest_updates(rows):
+    """With M > 2 f + 2 the chosen update is near an honest one, whatever the bad ones send."""
+    good, bad = rows
+    count, f = len(good) + len(bad), len(bad)
+    every = np.concatenate([bad, good])
+    chosen = every[krum(every, f)[0]]
+    middle = good.mean(axis=0)
+    radius = np.linalg.norm(good - middle, axis=1).max()
+    # An honest score is at most (M - f - 2) (2 r)^2, and one neighbour of a bad update is honest.
+    assert np.linalg.norm(chosen - middle) <= radius * (1 + 2 * math.sqrt(count - f - 2)) + 1e-9
+    far = np.concatenate([bad + 1e9 * np.arange(1, f + 1)[:, None], good])
+    assert krum(far, f)[0] >= f  # one of the honest, if the bad ones are far away
+
+
+@given(with_bad(lambda bad: bad + 1))
+def test_median_and_trimmed_mean_stay_among_the_honest(rows):
+    good, bad = rows
+    every = np.concatenate([bad, good])
+    trim = min(len(bad) / len(every), 0.4999)
+    for uplink in (Robust("median"), Robust("trimmed_mean", trim=trim)):
+        found = uplink._centre(every)
+        assert (found >= good.min(axis=0) - 1e-12).all()
+        assert (found <= good.max(axis=0) + 1e-12).all()
+
+
+def test_one_in_six_cancels_a_mean_that_is_clipped_at_five():
+    for honest, sign in ((5, 0.0), (6, 1.0), (4, -1.0)):
+        rows = np.array([[1.0]] * honest + [[-1e9]])
+        assert np.sign(np.round(centre(Robust("clipped_mean"), rows)[0], 12)) == sign
 
 
 def test_clipped_mean():

@@ -1,26 +1,40 @@
 """Aggregation that a minority of bad devices cannot control.
 
-In the mean of Algorithm 1 one long update outweighs all others. Each rule here uses all updates of
-a round at once, coordinate by coordinate or by their lengths, and ignores weights: every device
-counts once, however many samples it reports.
+In the mean of Algorithm 1 one long update outweighs all others. Each rule here uses all M updates
+of a round at once and ignores weights: every device counts once, however many samples it reports.
 
-==================  ==============================================================================
-``median``          the median of each coordinate (Yin et al. 2018). Half of the devices can be bad;
-                    it is biased where the devices' data differ.
-``trimmed_mean``    the mean of each coordinate without the share ``trim`` at either end
-``clipped_mean``    the mean of updates, shortened to at most ``clip`` times their median length
-                    (centred clipping around zero, Karimireddy et al. 2021)
-==================  ==============================================================================
+====================  ============================================================================
+``median``            The median of each coordinate (Yin et al. 2018). Fewer than half of the
+                      devices may be bad.
+``trimmed_mean``      The mean of each coordinate without the ``ceil(trim M)`` numbers at either
+                      end. At most that many devices may be bad.
+``clipped_mean``      The mean of updates, shortened to at most ``clip`` times their median length
+                      (Karimireddy et al. 2021). A share of 1 / (1 + ``clip``) bad devices can
+                      cancel the honest mean: 1 in 6 by default.
+``krum``              The update closest to its M - f - 2 nearest others (Blanchard et al. 2017),
+                      or the mean of the ``keep`` closest. At most f = ``ceil(trim M)`` devices may
+                      be bad, and M > 2 f + 2.
+``geometric_median``  The point with the smallest sum of distances to all updates (Pillutla et al.
+                      2022). Fewer than half may be bad.
+====================  ============================================================================
+
+A bound on the damage is not an honest mean. All rules are biased where the data of devices differ,
+and small lies that agree pass all of them: see the table in ``docs/robust.md``.
 
 :class:`Robust` receives whole updates, :class:`RobustSeeds` coefficients. With shared directions
-the coefficients of all devices belong to the same directions, so the rules task on H x b2 numbers
+the coefficients of all devices belong to the same directions, so the rules work on H x b2 numbers
 in place of d, and one update is rebuilt.
 
 References: D. Yin, Y. Chen, K. Ramchandran and P. Bartlett, "Byzantine-Robust Distributed Learning:
 Towards Optimal Statistical Rates", ICML 2018; S. P. Karimireddy, L. He and M. Jaggi, "Learning from
-History for Byzantine Robust Optimization", ICML 2021.
+History for Byzantine Robust Optimization", ICML 2021; P. Blanchard, E. M. El Mhamdi, R. Guerraoui
+and J. Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS
+2017; K. Pillutla, S. M. Kakade and Z. Harchaoui, "Robust Aggregation for Federated Learning", IEEE
+Transactions on Signal Processing, 2022; S. Minsker, "Geometric Median and Robust Estimation in
+Banach Spaces", Bernoulli, 2015.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,11 +43,11 @@ import numpy as np
 
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
-from fedzo.errors import UsageError, check_choice, require
+from fedzo.errors import UsageError, check_choice, check_count, require
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
 from fedzo.uplinks.seeds import of_all
 
-RULES = ("median", "trimmed_mean", "clipped_mean")
+RULES = ("median", "trimmed_mean", "clipped_mean", "krum", "geometric_median")
 _COLUMNS = 1 << 16  # sorted at a time, which takes no second copy of all updates
 
 
@@ -46,11 +60,14 @@ class Robust(Uplink):
     Parameters
     ----------
     rule : str
-        ``median``, ``trimmed_mean`` or ``clipped_mean``.
+        ``median``, ``trimmed_mean``, ``clipped_mean``, ``krum`` or ``geometric_median``.
     trim : float
-        The share of devices that ``trimmed_mean`` cuts off at either end, in [0, 0.5).
+        The share of bad devices to expect, in [0, 0.5). ``trimmed_mean`` cuts off
+        ``ceil(trim M)`` numbers at either end, and ``krum`` tolerates as many devices.
     clip : float
         How many times the median length an update of ``clipped_mean`` may have.
+    keep : int
+        The number of updates that ``krum`` averages.
 
     Examples
     --------
@@ -69,8 +86,10 @@ class Robust(Uplink):
     rule: str = "median"
     trim: float = 0.3
     clip: float = 5.0
+    keep: int = 1
 
     def __post_init__(self) -> None:
+        check_count("keep", self.keep)
         check_choice("rule", self.rule, RULES)
         require(0 <= self.trim < 0.5, "trim", self.trim, "a number in [0, 0.5)")
         require(1 <= self.clip < np.inf, "clip", self.clip, "a number >= 1")
@@ -103,7 +122,12 @@ class Robust(Uplink):
         """Return the centre of (M, k) numbers, a block of columns at a time."""
         if self.rule == "clipped_mean":
             return np.asarray(clipped(rows, self.clip).mean(axis=0, dtype=np.float64))
-        cut = int(self.trim * len(rows))
+        if self.rule == "geometric_median":
+            return geometric_median(rows)
+        cut = min(math.ceil(self.trim * len(rows) - 1e-9), (len(rows) - 1) // 2)
+        if self.rule == "krum":
+            kept = rows[krum(rows, cut)[: self.keep]]
+            return np.asarray(kept.mean(axis=0, dtype=np.float64))
         parts = [self._of_columns(part, cut) for part in _blocks(rows)]
         return np.concatenate(parts)
 
@@ -181,6 +205,49 @@ def clipped(rows: Array, clip: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(lengths > most, most / lengths, 1.0)
     return np.asarray(rows * shares[:, None])
+
+
+def krum(rows: Array, bad: int) -> Array:
+    """Return the numbers of the rows, from the most to the least central.
+
+    A row's score is the sum of squared distances to its M - ``bad`` - 2 nearest others, at least 1.
+
+    >>> krum(np.array([[0.0], [0.1], [0.3], [5.0], [5.0]]), bad=1)
+    array([1, 0, 2, 3, 4])
+    """
+    count = len(rows)
+    squares = np.zeros((count, count))
+    with np.errstate(over="ignore"):  # an infinite distance is the largest
+        for part in _blocks(rows):
+            own = part.astype(np.float64)
+            for i in range(count - 1):
+                squares[i, i + 1 :] += np.square(own[i + 1 :] - own[i]).sum(axis=1)
+    nearest = np.sort(squares + squares.T, axis=1)[:, 1:]  # without the row itself
+    scores = nearest[:, : max(count - bad - 2, 1)].sum(axis=1)
+    return np.argsort(scores, kind="stable")
+
+
+def geometric_median(rows: Array, iterations: int = 1000) -> Array:
+    """Return the point with the smallest sum of distances to the rows, by Weiszfeld's iteration.
+
+    It starts at the median of each coordinate. A row at the point itself counts as if it were a
+    tiny distance away, so that the iteration does not stop there.
+
+    >>> geometric_median(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
+    array([0.5, 0.5])
+    """
+    own = rows.astype(np.float64)
+    centre = np.median(own, axis=0)
+    for _ in range(iterations):
+        distances = np.linalg.norm(own - centre, axis=1)
+        scale = lower_median(distances.tolist())
+        if not scale:  # half of the rows are this point
+            break
+        weights = scale / np.maximum(distances, 1e-12 * scale)
+        before, centre = centre, (weights / weights.sum()) @ own
+        if np.linalg.norm(centre - before) <= 1e-12 * scale:
+            break
+    return np.asarray(centre)
 
 
 def lower_median(numbers: Sequence[float]) -> float:
