@@ -46,41 +46,33 @@ def run():
 prefork(run)
 """
 
-_PROXY = """
-daemon off;
-worker_processes 1;
-pid {folder}/nginx.pid;
-error_log {folder}/nginx-error.log warn;
-events {{ worker_connections 256; }}
-http {{
-    log_format traffic '$uri $status $request_length $bytes_sent';
-    access_log {folder}/traffic.log traffic;
-    client_body_temp_path {folder}/nginx-body;
-    proxy_temp_path {folder}/nginx-proxy;
-    fastcgi_temp_path {folder}/nginx-fastcgi;
-    uwsgi_temp_path {folder}/nginx-uwsgi;
-    scgi_temp_path {folder}/nginx-scgi;
-    client_max_body_size {body};  # what a node's largest message takes
-    server {{
-        listen {host}:{port} ssl;
-        ssl_certificate {folder}/server.pem;
-        ssl_certificate_key {folder}/server.key;
-        ssl_protocols TLSv1.2 TLSv1.3;
-        location /v1/fleet/ {{
-            proxy_pass https://{host}:{superlink};
-            proxy_ssl_trusted_certificate {folder}/ca.pem;
-            proxy_ssl_verify on;
-            proxy_ssl_name localhost;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_read_timeout 300s;
-            proxy_request_buffering off;  # pass on what comes, rather than to a file and then on
-            proxy_max_temp_file_size 0;
-        }}
-        location / {{ return 403; }}
-    }}
-}}
-"""
+# As docs/deploy.md has it, but for the paths, the ports and the log, which tests read.
+PROXY = Path(__file__).parents[1] / "examples" / "flower-app" / "deploy" / "nginx.conf"
+
+
+def proxy_config(folder: Path, port: int, superlink: int, body: int) -> str:
+    """Return the documented configuration of nginx, for this folder and these ports."""
+    text = PROXY.read_text()
+    log = "log_format traffic '$uri $status $request_length $bytes_sent';"
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    paths = " ".join(f"{kind}_temp_path {folder}/nginx-{kind};" for kind in kinds)
+    for old, new in (
+        ("user www-data;", f"daemon off; {'user root;' if os.getuid() == 0 else ''}"),
+        ("/run/nginx.pid", f"{folder}/nginx.pid"),
+        ("/var/log/nginx/error.log", f"{folder}/nginx-error.log"),
+        (
+            "access_log /var/log/nginx/access.log;",
+            f"{log} access_log {folder}/traffic.log traffic;",
+        ),
+        ("listen 443 ssl", f"{paths} listen {HOST}:{port} ssl"),
+        ("/etc/fedzo/", f"{folder}/"),
+        ("127.0.0.1:8000", f"{HOST}:{superlink}"),
+        ("client_max_body_size 5m", f"client_max_body_size {body}"),
+    ):
+        if old not in text:
+            raise ValueError(f"{PROXY}: no {old!r}")
+        text = text.replace(old, new)
+    return text
 
 
 class Federation:
@@ -110,13 +102,8 @@ class Federation:
             self._connection()
             self.start_superlink()
             if self.secure:
-                text = _PROXY.format(
-                    folder=self.folder,
-                    host=HOST,
-                    port=self.proxy_port,
-                    superlink=self.port,
-                    body=body_limit(self.dim, devices=50),
-                )
+                body = body_limit(self.dim, devices=50)
+                text = proxy_config(self.folder, self.proxy_port, self.port, body)
                 (self.folder / "nginx.conf").write_text(text)
                 nginx = shutil.which("nginx") or "/usr/sbin/nginx"
                 self.start("proxy", [nginx, "-c", str(self.folder / "nginx.conf")])

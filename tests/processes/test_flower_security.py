@@ -1,8 +1,10 @@
 """Who gets into a federation with TLS and node keys, behind a proxy, and who does not."""
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -77,6 +79,57 @@ def test_nothing_but_the_fleet_api_is_forwarded(secured, path):
         urllib.request.urlopen(request, context=trust)
     assert caught.value.code == 403
     caught.value.close()
+
+
+def test_proxy_survives_500_slow_clients(secured):
+    """Fifty addresses with ten connections each: without a word, half a header, half a body."""
+    trust = ssl.create_default_context(cafile=str(secured.folder / "ca.pem"))
+    address = ("127.0.0.1", secured.proxy_port)
+    half = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: localhost\r\n"
+    body = half + b"Content-Length: 100000\r\n\r\n" + b"x" * 100
+    with contextlib.ExitStack() as stack:
+        slow = []
+        for i in range(500):
+            line = socket.create_connection(address, 20, (f"127.0.0.{2 + i // 10}", 0))
+            if i % 5:  # TLS takes a while
+                line = trust.wrap_socket(line, server_hostname="localhost")
+                line.sendall(half if i % 2 else body)
+            slow.append(stack.enter_context(line))
+        for _ in range(5):
+            assert status(secured, trust) in (400, 401, 403, 404, 415, 422)  # of the SuperLink
+        assert online(secured) == 1
+        assert len(slow) == 500
+    assert "worker_connections are not enough" not in errors(secured)
+
+
+def test_one_address_gets_few_connections(secured):
+    """Hundred slow bodies from one address: most are turned away, and others get through."""
+    trust = ssl.create_default_context(cafile=str(secured.folder / "ca.pem"))
+    body = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: localhost\r\n"
+    body += b"Content-Length: 100000\r\n\r\n" + b"x" * 100
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            plain = socket.create_connection(
+                ("127.0.0.1", secured.proxy_port), 20, ("127.0.0.99", 0)
+            )
+            line = stack.enter_context(trust.wrap_socket(plain, server_hostname="localhost"))
+            line.sendall(body)
+        assert status(secured, trust) in (400, 401, 403, 404, 415, 422)
+        until(lambda: errors(secured).count("limiting connections by zone") >= 60, 60)
+
+
+def status(secured, trust):
+    """Return the status of a request that is sent at once."""
+    url = f"https://localhost:{secured.proxy_port}/v1/fleet/pull-messages"
+    request = urllib.request.Request(url, data=b"", method="POST")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, context=trust, timeout=20)
+    caught.value.close()
+    return caught.value.code
+
+
+def errors(secured):
+    return (secured.folder / "nginx-error.log").read_text()
 
 
 def test_run_through_the_proxy(secured, tmp_path):
