@@ -174,11 +174,13 @@ def test_kill_leaves_the_old_file_or_the_new_one(tmp_path):
         content = file.read_bytes()
         assert len(content) == 3_000_000
         assert content in (b"a" * len(content), b"b" * len(content))
-    (file.parent / ".checkpoint.npz.1.part").write_bytes(b"half")  # if no kill left one
+    left = file.parent / ".checkpoint.npz.0123456789abcdef.fedzo-part"
+    left.write_bytes(b"half")  # if no kill left one
+    (file.parent / ".checkpoint.npz.1.part").write_bytes(b"the user's own")
     (file.parent / ".keep").write_bytes(b"the user's own")
     RunFolder(file.parent).prepare(CONFIG)
     assert {p.name for p in file.parent.iterdir()} == {
-        "model.npy", "config.toml", ".keep", ".fedzo",
+        "model.npy", "config.toml", ".keep", ".fedzo", ".checkpoint.npz.1.part",
     }  # fmt: skip
 
 

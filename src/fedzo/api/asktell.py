@@ -233,11 +233,11 @@ class _Waiting(Suspension):
 class _AskedObjective(FunctionObjective):
     """Asks for all values of an estimate, or for none if the budget does not cover them."""
 
-    def _ask(self, points: Array, device: int) -> Array:
+    def _ask(self, points: Array, device: int, continues: bool = False) -> Array:
         left = self.meter.left
         if left is not None and left < len(points):
             raise self.meter.spent()
-        return super()._ask(points, device)
+        return super()._ask(points, device, continues)
 
 
 class _Notes:

@@ -161,8 +161,6 @@ def tune(
     )
     if worst is None and isinstance(algorithm, Search):
         problem.worst = np.inf  # a trial that failed is never the best
-    if run_dir is not None:
-        problem.log_to(Path(run_dir) / "trials.jsonl", resume)
     job = Job(
         algorithm=algorithm,
         uplink=Ideal(),

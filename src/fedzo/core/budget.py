@@ -2,6 +2,7 @@
 
 import threading
 
+from fedzo.core.value_log import ValueLog
 from fedzo.errors import BudgetSpent, check_count
 
 
@@ -21,6 +22,8 @@ class Meter:
     ----------
     evaluations : int
         Number of evaluations that a search must reserve queries for.
+    log : ValueLog
+        What the black box has answered since the last checkpoint of a run.
 
     Examples
     --------
@@ -37,6 +40,7 @@ class Meter:
         if max_queries is not None:
             check_count("max_queries", max_queries)
         self.max_queries, self.queries, self.evaluations = max_queries, 0, 2
+        self.log = ValueLog()
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:

@@ -213,6 +213,23 @@ class HasStateDict(Protocol):
         """Return the module's state with the parameters x."""
 
 
+class Remembers(Protocol):
+    """Has learned something in evaluations that its files need; checkpoints hold it."""
+
+    def memory(self) -> Mapping[str, Array]:
+        """Return what to hold."""
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Take over what a checkpoint holds."""
+
+
+class LogsTrainings(Protocol):
+    """Has a log of its own for its values: see :class:`fedzo.problems.Tuning`."""
+
+    def log_to(self, path: Path, resume: bool) -> None:
+        """Write each training to a file as it is done; with ``resume``, first read it."""
+
+
 class WritesFiles(Protocol):
     """Adds files to the folder of a run."""
 
@@ -223,7 +240,15 @@ class WritesFiles(Protocol):
 # Wrappers declare these protocols together.
 EXECUTION = (Metered, BatchesQueries, OwnThreads, HasEvaluationCost, Closable)
 HINTS = (HasScale, AutoHints, HasConstants)
-RESULTS = (HasUserView, HasBestMetric, LoadsBest, HasStateDict, WritesFiles)
+RESULTS = (
+    HasUserView,
+    HasBestMetric,
+    LoadsBest,
+    HasStateDict,
+    Remembers,
+    LogsTrainings,
+    WritesFiles,
+)
 
 
 @cache

@@ -1,7 +1,11 @@
 """Files written in one step, so that a kill leaves the old or the new one; TOML and JSON."""
 
+import errno
+import io
 import json
 import os
+import re
+import secrets
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +18,7 @@ import tomli_w
 
 from fedzo.errors import CannotWrite, UsageError, first_line
 
-UNFINISHED = ".part"  # the suffix of a file that is still being written
+UNFINISHED = ".fedzo-part"  # the suffix of a file that is still being written
 Config = Mapping[str, Mapping[str, Any]]  # the tables of a configuration
 
 
@@ -44,8 +48,9 @@ def sync_file(path: Path) -> None:
 
 
 def unfinished(path: Path) -> list[Path]:
-    """Return the temporary files that a kill has left beside a file."""
-    return list(path.parent.glob(f".{path.name}.*{UNFINISHED}"))
+    """Return the temporary files of :func:`writing` that a kill has left beside a file."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(UNFINISHED)}")
+    return [other for other in path.parent.iterdir() if name.fullmatch(other.name)]
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -56,20 +61,40 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file that replaces ``path`` in one step once it is complete."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    """Open a temporary file that replaces ``path`` in one step once it is complete.
+
+    A link stays, and its target is replaced. Only a regular file is replaced: the content for a
+    device, a pipe or a socket is written into it.
+    """
     try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            content = io.BytesIO()
+            yield content
+            _write_into(target, content.getvalue())
+            return
+        if target.exists() and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}{UNFINISHED}")
         try:
-            with beside.open("wb") as file:
+            with beside.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
-            sync_folder(path.parent)
+            beside.replace(target)
+            sync_folder(target.parent)
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise CannotWrite(path, error) from error
+
+
+def _write_into(path: Path, content: bytes) -> None:
+    """Write to something other than a regular file; fail if nobody reads a pipe."""
+    handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

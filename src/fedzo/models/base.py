@@ -130,9 +130,10 @@ class Model(ABC):
         batch = self._batch(inputs)
         granted = self.meter.take(len(batch))
         if granted:
-            answers = self._in_parts(batch[:granted])
+            scores = self.meter.log.answer(0, some := batch[:granted], lambda: self._joined(some))
+            self.classes = scores.shape[1]
         self.meter.require(granted, len(batch))
-        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+        return scores
 
     def predict(self, inputs: ArrayLike) -> Array:
         """Return the label with the highest score of each input, shape (n,)."""
@@ -219,6 +220,10 @@ class Model(ABC):
             held = f"whole numbers from {batch.min()} to {batch.max()}"
             require(fits, "inputs", held, f"in the model's input_range, {low:g} to {high:g}")
         return batch if shape is None else batch.reshape(-1, *shape)
+
+    def _joined(self, batch: Array) -> Array:
+        answers = self._in_parts(batch)
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     def _in_parts(self, batch: Array) -> list[Array]:
         """Return the scores of the parts of a batch, several processed at the same time.

@@ -3,6 +3,7 @@
 import inspect
 import reprlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
@@ -13,7 +14,9 @@ from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
+from fedzo.core.value_log import RecordedFailure
 from fedzo.errors import (
+    CannotWrite,
     Halted,
     InvalidValue,
     NoAnswer,
@@ -172,11 +175,14 @@ class FunctionObjective(Objective):
     def _answers(self, points: Array, device: int) -> Array:
         """Call the function, and again up to ``retries`` times while it fails."""
         failure: Exception | None = None
-        for _ in range(1 + self.retries):
+        for attempt in range(1 + self.retries):
+            continues = attempt < self.retries or self.on_failure == "leave_out"
             try:
-                values = self._ask(points, device)
-            except (Halted, UsageError):
+                values = self._ask(points, device, continues)
+            except (Halted, UsageError, CannotWrite):
                 raise
+            except RecordedFailure as error:
+                failure, reason = error, str(error)
             except Exception as error:
                 failure, reason = error, f"{type(error).__name__}: {error}"
             else:
@@ -192,11 +198,17 @@ class FunctionObjective(Objective):
         self._check_bounded(points, values)
         return values  # perhaps not finite: the estimator reports the round
 
-    def _ask(self, points: Array, device: int) -> Array:
-        """Call the function once, for as many values as the budget allows."""
-        wanted = len(points)
+    def _ask(self, points: Array, device: int, continues: bool = False) -> Array:
+        """Call the function once, for as many values as the budget allows.
+
+        ``continues`` says whether the run continues after a failure.
+        """
+        wanted, values = len(points), np.empty(0)
         granted = self.meter.take(wanted)
-        values = self._call(self.to_user(points[:granted]), device) if granted else np.empty(0)
+        if granted:
+            some = self.to_user(points[:granted])
+            ask = partial(self._call, some, device)
+            values = self.meter.log.answer(device, some, ask, continues)
         self.meter.require(granted, wanted)
         return values
 

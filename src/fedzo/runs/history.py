@@ -1,5 +1,7 @@
 """The history of a run: records of evaluated rounds, one JSON object per line."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -54,19 +56,21 @@ def mean_loss(losses: NDArray[Any]) -> float:
 
 
 class HistoryDigest:
-    """The number and the SHA-256 of records so far, by which a checkpoint recognises them."""
+    """The number and the SHA-256 of records, by which a checkpoint recognises them."""
 
-    def __init__(self) -> None:
-        self.count, self._sha256 = 0, hashlib.sha256()
+    def __init__(self, count: int = 0, sha256: Any = None) -> None:
+        self.count, self._sha256 = count, sha256 or hashlib.sha256()
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Add a record."""
-        self.count += 1
-        self._sha256.update(as_line(record).encode())
+    def with_record(self, record: Mapping[str, Any]) -> HistoryDigest:
+        """Return the digest of one more record."""
+        sha256 = self._sha256.copy()
+        sha256.update(as_line(record).encode())
+        return HistoryDigest(self.count + 1, sha256)
 
     def digest(self) -> str:
-        """Return the digest of all records so far."""
-        return self._sha256.hexdigest()
+        """Return the digest of all records."""
+        digest: str = self._sha256.hexdigest()
+        return digest
 
 
 def as_line(record: Mapping[str, Any]) -> str:

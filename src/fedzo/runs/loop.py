@@ -7,7 +7,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +17,21 @@ import numpy as np
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.compose import compose, current
-from fedzo.core.capabilities import Best, HasBestMetric, HasUserView, InPlace
+from fedzo.core.capabilities import (
+    Best,
+    HasBestMetric,
+    HasUserView,
+    InPlace,
+    Remembers,
+    WritesFiles,
+)
 from fedzo.core.engine import Engine, drive
 from fedzo.core.files import Config, as_toml
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.core.types import Array
+from fedzo.core.value_log import Phase
 from fedzo.errors import BudgetSpent, FedzoWarning, Halted, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
 from fedzo.runs.options import RunOptions
@@ -70,13 +78,20 @@ class Job:
             raise UsageError(f"{folder.path} does not contain a run to resume", code="no-run")
         if folder is not None:
             folder.check_free()
+            if not self.resume:
+                folder.check_new()
 
 
 class RunState(NamedTuple):
-    """How far a run is: replaced as a whole, so that an interrupt never finds half a round."""
+    """How far a run is: replaced as a whole, so that an interrupt never finds half a round.
+
+    ``best``, ``digest``, ``silent`` and ``evaluated`` are of the evaluations on schedule, which a
+    resumed run repeats.
+    """
 
     round: int
     state: Any
+    best: Best
     queries: int = 0
     uplink_bytes: int = 0
     downlink_bytes: int = 0
@@ -85,8 +100,15 @@ class RunState(NamedTuple):
     idle: int = 0  # rounds without participants
     still: int = 0  # rounds with participants that left the model unchanged
     last: RoundInfo = RoundInfo(participants=0, queries=0)
+    records: int = 0  # of the history, also off schedule
+    digest: HistoryDigest = HistoryDigest()
+    silent: frozenset[int] | None = None  # devices that replied to no evaluation
+    dropped: tuple[Record, ...] = ()  # devices, since the last evaluation
+    evaluated: int = 0  # queries of evaluations
 
-    def moved(self, state: Any, info: RoundInfo, still: bool = False) -> RunState:
+    def moved(
+        self, state: Any, info: RoundInfo, dropped: Iterable[Record] = (), still: bool = False
+    ) -> RunState:
         """Return the run state after one more round."""
         # A round may count in NumPy's integers.
         counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
@@ -96,6 +118,7 @@ class RunState(NamedTuple):
         sums["costs"] = {**self.costs, **{k: self.costs.get(k, 0.0) + v for k, v in costs.items()}}
         sums["idle"] = self.idle + (info.participants == 0)
         sums["still"] = self.still + (still and info.participants > 0)
+        sums["dropped"] = (*self.dropped, *dropped)
         return self._replace(round=self.round + 1, state=state, last=info, **sums)
 
     @property
@@ -126,21 +149,19 @@ class Loop:
         self.job, self.engine, self.options = job, engine, job.options
         problem = problem or Objective()
         self.user_view, self.in_place = problem.capability(HasUserView), problem.capability(InPlace)
+        self.remembers = problem.capability(Remembers)
+        self.writes_files = problem.capability(WritesFiles)
         chosen = problem.capability(HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
         self.setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
         self.algorithm = compose(job.algorithm, job.uplink)
-        self.at = RunState(0, self.algorithm.init(x0, self.setting), job.probed)
+        start = Best(self.snapshot(x0), np.inf, 0)
+        self.at = RunState(0, self.algorithm.init(x0, self.setting), start, job.probed)
         if engine.meter is not None:  # after the evaluations of the start and the end
             engine.meter.evaluations = 1 + job.options.evaluates_between
-        # Of the evaluations on schedule, which a resumed run repeats.
-        self.best = Best(self.snapshot(x0), np.inf, 0)
         self.start = digest_of(x0)
-        self.history: list[Record] = []
-        self.records = HistoryDigest()  # of the history, on schedule
-        self.dropped: list[Record] = []  # devices, since the last evaluation
-        self.silent: set[int] | None = None  # devices that replied to no evaluation
+        self._records: list[Record] = []
         self.metered_before = 0  # the meter's count before the run, if there is a meter
         self.began = time.perf_counter()
 
@@ -148,6 +169,12 @@ class Loop:
     def x(self) -> Array:
         """The global model."""
         return self.algorithm.model(self.at.state)
+
+    @property
+    def history(self) -> list[Record]:
+        """The records of all evaluations."""
+        del self._records[self.at.records :]  # an interrupt came before it counted
+        return self._records
 
     def to_user(self, x: Array) -> Array:
         """Return a model in the user's variables."""
@@ -174,6 +201,9 @@ class Loop:
                 stack.enter_context(folder.held())
                 self._open_folder(folder)
                 stack.callback(folder.draw_curves)
+                if self.engine.meter is not None:
+                    self.engine.meter.log.open(folder.values)
+                    stack.callback(self.engine.meter.log.close)
             if self.engine.meter is not None:
                 counted = self.at.queries + self._evaluation_queries()
                 self.metered_before = self.engine.meter.queries - counted
@@ -184,9 +214,8 @@ class Loop:
         """Load the checkpoint or begin a new run; write nothing if that fails."""
         if self.job.resume:
             self._resume(folder)
-        elif folder.has_run():
-            message = f"{folder.path} already holds a run: resume it or choose another folder"
-            raise UsageError(message, code="holds-run")
+        else:
+            folder.check_new()
         folder.prepare(self.tables)
         if not self.job.resume:
             self.save()  # so that the probes of "auto" survive a kill
@@ -194,8 +223,10 @@ class Loop:
     def _resume(self, folder: RunFolder) -> None:
         """Continue from the folder's checkpoint."""
         checkpoint = folder.load()
-        if checkpoint is None:  # killed before its first checkpoint
-            folder.trim_history(-1, self.options.evaluates)
+        if checkpoint is None:  # killed before its first checkpoint, and before its first record
+            if folder.history.exists() and folder.history.stat().st_size:
+                message = f"{folder.path} has a history, but no checkpoint to resume from"
+                raise UsageError(message, code="no-checkpoint")
             return
         self._check_same(folder, checkpoint)
         last = RoundInfo(**checkpoint.last)
@@ -206,8 +237,16 @@ class Loop:
         if had is not None and (has is None or has > had):
             last = last._replace(done="")  # a search may have ended for lack of queries
         state = unflatten(self.at.state, checkpoint.state)
-        self.at = RunState(checkpoint.round, state, **checkpoint.totals, last=last)
-        self.best, self.dropped = checkpoint.best, checkpoint.dropped
+        self.at = RunState(
+            checkpoint.round,
+            state,
+            checkpoint.best,
+            **checkpoint.totals,
+            last=last,
+            dropped=tuple(checkpoint.dropped),
+        )
+        if self.remembers is not None:
+            self.remembers.recall(checkpoint.memory)
         self._read_history(folder, checkpoint)
         self.began -= checkpoint.seconds
         if self.engine.meter is not None:
@@ -231,15 +270,20 @@ class Loop:
         """Read the records up to the checkpoint; with "repair", those that can be read."""
         lenient = self.job.resume == "repair"
         upto = checkpoint.round if lenient else folder.check_history(checkpoint)
-        self.history = folder.trim_history(upto, self.options.evaluates, lenient)
-        for record in self.history:
-            self.records.add(record)
+        self._records = folder.trim_history(upto, self.options.evaluates, lenient)
+        digest, silent = HistoryDigest(), self.at.silent
+        for record in self._records:
+            digest = digest.with_record(record)
             missing = [d for d in record.get("dropped", ()) if d["round"] == record["round"]]
-            absent = {one["device"] for one in missing}
-            self.silent = absent if self.silent is None else self.silent & absent
-        found = (self.records.count, self.records.digest())
+            absent = frozenset(one["device"] for one in missing)
+            silent = absent if silent is None else silent & absent
+        evaluated = self._records[-1].get("evaluation_queries", 0) if self._records else 0
+        self.at = self.at._replace(
+            records=len(self._records), digest=digest, silent=silent, evaluated=evaluated
+        )
+        found = (digest.count, digest.digest())
         if lenient and found != (checkpoint.records, checkpoint.digest):
-            counts = f"{checkpoint.records} records were written, {self.records.count} are used"
+            counts = f"{checkpoint.records} records were written, {digest.count} are used"
             warnings.warn(f"{folder.history} was repaired: {counts}", FedzoWarning, stacklevel=2)
 
     # -------------------------------------------------------------------------------- rounds
@@ -256,6 +300,8 @@ class Loop:
                     self.save()
                     yield from self.evaluate()  # a callback may have stopped it off the schedule
                     return end
+                self._charge_skipped()
+                self._begin(Phase.ROUND)
                 before = self._metered()
                 state, info = yield from self.algorithm.round(
                     self.at.round, self.at.state, self.setting
@@ -274,14 +320,14 @@ class Loop:
     def _advance(self, state: Any, info: RoundInfo, before: int) -> None:
         """Take over the state after a round; ``before`` is the meter's count before it."""
         t = self.at.round
-        self._note_dropped(t + 1)
+        dropped = self._take_dropped(t + 1)
         if not all_finite(self.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
         # A round may report anything. Only numbers enter the history.
         info = info._replace(
             metrics=numeric_metrics(info.metrics), queries=self._requested(before, info.queries)
         )
-        self.at = self.at.moved(state, info, self._unchanged(self.at.state, state))
+        self.at = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
 
     @property
     def _at_end(self) -> bool:
@@ -309,8 +355,8 @@ class Loop:
         if spent:
             with suppress(Halted):  # if no queries are left for the evaluation
                 yield from self.evaluate()
-        self._count_unfinished_queries()
         self.save()
+        self._count_unfinished_queries()
         status = Status.STOPPED if spent else Status.HALTED
         return status, f"{error} after round {self.at.round}"
 
@@ -327,10 +373,11 @@ class Loop:
         """Whether the model moves only when the algorithm finds a better one."""
         return self.algorithm.tracks_best or not self.algorithm.moves_each_round
 
-    def _note_dropped(self, t: int) -> None:
-        """Note the devices dropped in round t, for the next record of the history."""
-        self.dropped += [{"round": t, **one._asdict()} for one in sorted(self.engine.dropped)]
+    def _take_dropped(self, t: int) -> list[Record]:
+        """Return the devices that were dropped in round t since the last call."""
+        dropped = [{"round": t, **one._asdict()} for one in sorted(self.engine.dropped)]
         self.engine.dropped.clear()
+        return dropped
 
     # ---------------------------------------------------------------------------- evaluation
 
@@ -339,12 +386,13 @@ class Loop:
         at = self.at
         if self._recorded():
             return
-        before, pending = self._metered(), list(self.dropped)
+        self._begin(Phase.EVALUATION)
+        before = self._metered()
         evaluation: Evaluation = yield Losses(self.x)
         losses = evaluation.losses
         absent = [device.device for device in self.engine.dropped]
-        self.silent = set(absent) if self.silent is None else self.silent & set(absent)
-        self._note_dropped(at.round)
+        silent = frozenset(absent) if at.silent is None else at.silent & set(absent)
+        dropped = (*at.dropped, *self._take_dropped(at.round))
         wrong = ~np.isfinite(losses)
         wrong[absent] = False
         if wrong.any():
@@ -367,25 +415,30 @@ class Loop:
             "channel_uses": at.channel_uses,
             **at.costs,
             "seconds": round(self.seconds, 3),
-            **({"dropped": self.dropped} if self.dropped else {}),
+            **({"dropped": list(dropped)} if dropped else {}),
         }
-        self.history.append(record)
-        # A resumed run has no evaluation off the schedule. Its next one lists these devices.
-        self.dropped = pending
-        if self.options.evaluates(at.round):
-            self.dropped, self.best = [], self._better()
-            self.records.add(record)
+        # First the disk, then memory, and there in one step: a checkpoint after an interrupt must
+        # not count a record that is not on disk. One that it does not count is written again.
         if self.job.folder is not None:
             self.job.folder.append(record)
+        changes: dict[str, Any] = {"records": len(self.history) + 1, "silent": silent}
+        if self.options.evaluates(at.round):  # a resumed run has no evaluation off the schedule
+            changes |= {
+                "best": self._better(record),
+                "digest": at.digest.with_record(record),
+                "dropped": (),
+                "evaluated": record["evaluation_queries"],
+            }
+        self._records.append(record)
+        self.at = at._replace(**changes)
 
-    def _better(self) -> Best:
-        """Return the best evaluated model, including the current one."""
-        if self._recorded() and (
-            self.algorithm.tracks_best or self._rank(self.history[-1]) < self._best_rank()
+    def _better(self, record: Record | None) -> Best:
+        """Return the best evaluated model, including the current one if it has a record."""
+        if record is not None and (
+            self.algorithm.tracks_best or self._rank(record) < self._best_rank()
         ):
-            x = self.snapshot(self.x)
-            return Best(x, self.history[-1]["train_loss"], self.at.round)
-        return self.best
+            return Best(self.snapshot(self.x), record["train_loss"], self.at.round)
+        return self.at.best
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
         """Return the sort key of a model, best first: minus the problem's metric, then the loss."""
@@ -393,15 +446,28 @@ class Loop:
 
     def _best_rank(self) -> tuple[float, float]:
         if not self.best_metric:
-            return 0.0, self.best.fun
-        best = (self.best.round, self.best.fun)
+            return 0.0, self.at.best.fun
+        best = (self.at.best.round, self.at.best.fun)
         same = (r for r in self.history if (r["round"], r["train_loss"]) == best)
-        return next(map(self._rank, same), (0.0, self.best.fun))
+        return next(map(self._rank, same), (0.0, self.at.best.fun))
 
     def _recorded(self) -> bool:
         return bool(self.history) and self.history[-1]["round"] == self.at.round
 
     # ------------------------------------------------------------------------------- queries
+
+    def _begin(self, phase: Phase) -> None:
+        """Begin a phase of the value log."""
+        if self.engine.meter is not None:
+            self.engine.meter.log.begin(self.at.round, phase)
+
+    def _charge_skipped(self) -> None:
+        """Charge an evaluation at which an earlier session ended, and which this one skips."""
+        meter = self.engine.meter
+        if meter is not None and not self._recorded():
+            skipped = meter.log.unread(self.at.round, Phase.EVALUATION)
+            meter.queries += skipped
+            self.metered_before += skipped
 
     def _evaluation_queries(self) -> int:
         return self.history[-1].get("evaluation_queries", 0) if self.history else 0
@@ -428,26 +494,33 @@ class Loop:
         """Write a checkpoint of the current state."""
         if self.job.folder is None:
             return
+        meter, on_schedule = self.engine.meter, self.options.evaluates(self.at.round)
+        metered = self._metered()
+        if meter is not None and meter.log.used:  # a resume counts again what it finds in the log
+            metered = self.metered_before + self.at.queries + self.at.evaluated
         self.job.folder.save(
             Checkpoint(
                 round=self.at.round,
                 state=flatten(self.at.state),
                 totals=self.at.totals,
-                metered=self._metered(),
-                best=self.best,
+                metered=metered,
+                best=self.at.best,
                 last=self.at.last._asdict(),
-                dropped=self.dropped,
+                dropped=list(self.at.dropped),
                 seconds=self.seconds,
                 config=self.tables,
                 start=self.start,
-                records=self.records.count,
-                digest=self.records.digest(),
+                records=self.at.digest.count,
+                digest=self.at.digest.digest(),
+                memory={} if self.remembers is None else self.remembers.memory(),
             )
         )
+        if meter is not None:
+            meter.log.trim(self.at.round, evaluated=on_schedule and self._recorded())
 
     def close(self, status: Status, message: str) -> Result:
         """Write the models, and return the result."""
-        at, best = self.at, self._better()
+        at, best = self.at, self._better(self.history[-1] if self._recorded() else None)
         status, message = self._diagnosed(status, message, best)
         last = self.to_user(self.snapshot(self.x))
         best = best._replace(x=self.to_user(best.x))
@@ -455,6 +528,9 @@ class Loop:
             best = best._replace(fun=float("nan"))
         if self.job.folder is not None:
             self.job.folder.save_models(last, best.x)
+            if self.writes_files is not None:
+                self._begin(Phase.REPORT)
+                call_user(self.writes_files.write_files, self.job.folder.path, best, direct=False)
         return Result(
             x=best.x,
             fun=best.fun,
@@ -487,7 +563,10 @@ class Loop:
             losses,
             best,
             moved or self._waits_for_better,
-            {*(self.silent or ()), *always_dropped(self.at.round, self.history, self.dropped)},
+            {
+                *(self.at.silent or ()),
+                *always_dropped(self.at.round, self.history, self.at.dropped),
+            },
             math.ceil(self.engine.quorum * self.engine.devices),
             self.engine.devices,
         )

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedzo.algorithms import CMA, LBFGS, TPE, Adaptive, Algorithm, FedZO
 from fedzo.algorithms.search.base import Search
 from fedzo.algorithms.search.constrained import FEASIBLE, Constrained, Constraints
-from fedzo.core.capabilities import Closable, InPlace, LoadsBest, WritesFiles
+from fedzo.core.capabilities import Closable, InPlace, LoadsBest, LogsTrainings
 from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.types import Array
@@ -292,6 +292,8 @@ def checked_start(x0: ArrayLike) -> Array:
 def perform(job: Job, objective: Objective, x0: Array, backend: Backend | None = None) -> Result:
     """Run a job on a problem, over threads of this process or by another engine."""
     job.check_folder()  # before the first query
+    if job.run_dir is not None and (logs := objective.capability(LogsTrainings)) is not None:
+        logs.log_to(job.run_dir / "trials.jsonl", bool(job.resume))
     with closing(objective.capability(Closable)):
         if backend is None:
             with LocalEngine(objective, job.options.seed, job.options.workers) as engine:
@@ -301,7 +303,4 @@ def perform(job: Job, objective: Objective, x0: Array, backend: Backend | None =
         if (loads := objective.capability(LoadsBest)) is not None:
             loads.load_best(result.best)
         result.problem = objective
-    writes = objective.capability(WritesFiles)
-    if job.run_dir is not None and writes is not None:
-        writes.write_files(job.run_dir, result.best)
     return result

@@ -28,7 +28,7 @@ from fedzo.errors import CannotWrite, UsageError
 from fedzo.runs.history import HISTORY, HistoryDigest, Record, as_line, read_history
 from fedzo.runs.options import FlowerSettings, RunOptions
 
-FORMAT = 3  # of checkpoints; changes with their content
+FORMAT = 4  # of checkpoints; changes with their content
 
 # Settings that may change when a run is resumed.
 FREE_KEYS = {
@@ -95,14 +95,16 @@ class Checkpoint(NamedTuple):
     start: str  # a digest of x0
     records: int  # of the history, on schedule
     digest: str  # of these records
+    memory: Mapping[str, Array] = {}  # of the problem: see Remembers
 
     def packed(self) -> bytes:
         """Return the content of the file, with a checksum over all fields."""
         best = self.best._asdict()
         arrays: dict[str, Any] = {f"state_{i}": a for i, a in enumerate(self.state)}
         arrays["best"] = best.pop("x")
+        arrays |= {f"memory_{name}": array for name, array in sorted(self.memory.items())}
         meta = self._asdict() | {"config": toml_text(self.config), "best": best}
-        del meta["state"]
+        del meta["state"], meta["memory"]
         text = json.dumps(meta)
         seal = np.array(_checksum(text, arrays))
         file = io.BytesIO()
@@ -128,8 +130,9 @@ class Checkpoint(NamedTuple):
             meta = json.loads(text)
             meta["config"] = tomllib.loads(meta["config"])
             meta["best"] = Best(arrays.pop("best"), **meta["best"])
-            state = tuple(arrays[f"state_{i}"] for i in range(len(arrays)))
-            return cls(state=state, **meta)
+            memory = {n.removeprefix("memory_"): a for n, a in arrays.items() if n[0] == "m"}
+            state = tuple(arrays[f"state_{i}"] for i in range(len(arrays) - len(memory)))
+            return cls(state=state, memory=memory, **meta)
         except UsageError:
             raise
         except Exception as error:  # a zip file can be damaged in too many ways to list
@@ -157,12 +160,27 @@ class RunFolder:
         self.model = self.path / "model.npy"
         self.best = self.path / "best.npy"
         self.curves = self.path / "curves.png"
+        self.values = self.path / "values.log"
         self.mark = self.path / ".fedzo"  # a run may write here
 
     def has_run(self) -> bool:
         """Return whether a run was started here."""
         # Path.exists raises in folders without permission; held() then reports the cause.
         return os.path.exists(self.config) or os.path.exists(self.checkpoint)
+
+    @property
+    def own(self) -> tuple[Path, ...]:
+        """The files that every run may write."""
+        return (self.config, self.history, self.checkpoint, self.model, self.best, self.curves,
+                self.values)  # fmt: skip
+
+    def check_new(self) -> None:
+        """Raise if the folder holds a run, or a part of one."""
+        if there := [path.name for path in self.own if os.path.lexists(path)]:
+            raise UsageError(
+                f"{self.path} already holds a run ({there[0]}): resume it or choose another folder",
+                code="holds-run",
+            )
 
     def check_free(self) -> None:
         """Raise unless the folder is empty or new, or marked as the folder of a run.
@@ -215,10 +233,9 @@ class RunFolder:
 
     def prepare(self, config: Config) -> None:
         """Mark the folder and write the configuration."""
-        own = (self.config, self.history, self.checkpoint, self.model, self.best, self.curves)
         try:
             self.mark.touch()
-            for left in (left for path in own for left in unfinished(path)):
+            for left in (left for path in self.own for left in unfinished(path)):
                 left.unlink()  # of a run that was killed while it wrote
         except OSError as error:
             raise _not_writable(self.path, error) from error
@@ -262,7 +279,7 @@ class RunFolder:
             if record["round"] <= checkpoint.round and options.evaluates(record["round"]):
                 if record["round"] == checkpoint.round and before is None:
                     before = (seen.count, seen.digest())
-                seen.add(record)
+                seen = seen.with_record(record)
         if (seen.count, seen.digest()) == expected:
             return checkpoint.round
         if before == expected:

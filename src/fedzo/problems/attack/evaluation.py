@@ -1,7 +1,7 @@
 """Evaluate perturbations: the queries to the attacked model, its margins and its errors."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,6 +239,18 @@ class Evaluator:
         predictions = [outcome.predictions for outcome in outcomes]
         self._predictions[_digest(x)] = np.concatenate(predictions).astype(np.int32)
         self.victim.evaluated = True
+
+    def memory(self) -> Mapping[str, Array]:
+        """Return the cached predictions and the number of classes, for a checkpoint."""
+        classes = {} if self.model.classes is None else {"classes": np.array(self.model.classes)}
+        return {**self._predictions, **classes}
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Take over the predictions that a checkpoint holds."""
+        self._predictions = {key: found for key, found in memory.items() if key != "classes"}
+        self.victim.evaluated = bool(self._predictions)
+        if "classes" in memory:
+            self.model.classes = int(memory["classes"])
 
     def predictions(self, x: Array, which: slice | Array, inputs: Array) -> Array | None:
         """Return the predictions of some inputs under x: cached, or else by queries.
