@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+import fedzo
 from fedzo import FedZO, Progress, minimize
 from fedzo.core.progress import duration
 from fedzo.runs.callbacks import ProgressLine, headline
@@ -225,3 +226,12 @@ def test_headline_is_the_loss_and_a_metric():
 )
 def test_duration(seconds, words):
     assert duration(seconds) == words
+
+
+def test_the_time_left_follows_the_query_budget():
+    """Half of the queries are left after ten seconds, whatever the number of rounds."""
+    stream = io.StringIO()
+    line, record = fedzo.ProgressLine(stream), {"train_loss": 1.0}
+    for round, left, seconds in ((0, 1100, 0.0), (1, 1000, 5.0), (100_000, 500, 15.0)):
+        line(Progress(round, 1_000_000, np.zeros(1), 1100 - left, seconds, record, left))
+    assert stream.getvalue().rstrip().endswith("  10 s left")

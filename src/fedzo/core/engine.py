@@ -5,6 +5,7 @@ workers there were, or where. :func:`drive` connects the two.
 """
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -159,8 +160,7 @@ class LocalEngine:
 
     def __enter__(self) -> Self:
         if not self.provides(OwnThreads):
-            blas = _libraries(len(sys.modules))
-            self._open.enter_context(blas.limit(limits=1, user_api="blas"))
+            self._open.enter_context(_ONE_BLAS_THREAD)
         # The run's loop catches values that are not finite, and names round and device.
         self._open.enter_context(np.errstate(**_SILENT))
         if self.workers > 1:
@@ -331,6 +331,33 @@ class ReplayEngine:
         if update.coefficients is None or not isinstance(task, LocalSteps):
             return update
         return update._replace(delta=task.rebuilt(update))
+
+
+class _OneBlasThread:
+    """Limits BLAS to one thread while an engine is open: the first limits, the last restores.
+
+    The limit is one of the process. If each engine restored what it found, two that overlap would
+    leave the limit of the first behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._open, self._limit = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._open:
+                blas = _libraries(len(sys.modules))
+                self._limit.enter_context(blas.limit(limits=1, user_api="blas"))
+            self._open += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._limit.close()
+
+
+_ONE_BLAS_THREAD = _OneBlasThread()
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.capabilities import Best
+from fedzo.core.files import writing
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
@@ -117,6 +118,7 @@ class TorchProblem(Objective):
         double = all(piece.tensor.dtype == torch.float64 for piece in self.pieces)
         self.dtype = np.dtype(np.float64 if double else np.float32)
         self._placed: Array | None = None  # the parameters in the module, if known
+        self._whole: Array | None = None  # the last model that the run has come to
         self._base = np.empty(0, self.dtype)
         self.in_place = in_place
         self._own_memory = InPlaceModule(module, self.pieces, self.dtype) if in_place else None
@@ -156,10 +158,11 @@ class TorchProblem(Objective):
 
     def values(self, points: Array, batch: NamedBatch) -> Array:
         """Return the loss of each sample at each point."""
-        values = []
+        values, whole = [], self._whole
         for point in points:
             self.place(point)
             values.append(self._losses(batch))
+        self._whole, self._placed = whole, None
         return np.array(values)
 
     def values_streamed(
@@ -174,7 +177,7 @@ class TorchProblem(Objective):
             self.place(x)
             sums = [_sum(walked, step) for step in steps]
             return np.array([self._own_memory.run(self._losses, batch, step) for step in sums])
-        base = x
+        base = self._whole = x
         if walked is not None:
             self._base = self._base if self._base.size else np.empty_like(x)
             walked.add_to(self._base, 0, x)
@@ -217,6 +220,13 @@ class TorchProblem(Objective):
         """Load the best parameters into the module."""
         self.place(best.x)
 
+    def close(self) -> None:
+        """Leave no perturbed parameters and no hooks in the module, whatever ended the run."""
+        if self._own_memory is not None:
+            self._own_memory.release()
+        elif self._placed is None and self._whole is not None:
+            self.place(self._whole)
+
     def write_files(self, folder: Path, best: Best) -> None:
         """Write the whole module, with the best parameters, to ``model.safetensors``."""
         try:
@@ -224,7 +234,8 @@ class TorchProblem(Objective):
         except ImportError:
             return  # model.npy has the trained parameters
         self.place(best.x)
-        save_model(self.module, str(folder / "model.safetensors"))
+        with writing(folder / "model.safetensors") as file:
+            save_model(self.module, file.name)
 
     def state_dict(self, x: Array) -> dict[str, Tensor]:
         """Return the state of the module with the parameters x."""
@@ -242,6 +253,7 @@ class TorchProblem(Objective):
         elif self._placed is not x:
             self._write(x, None)
             self._placed = x
+        self._whole = x
 
     def _write(self, base: Array, step: DirectionSum | None) -> None:
         """Write base + step into the module, a parameter at a time, in one pass."""

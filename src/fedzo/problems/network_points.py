@@ -44,6 +44,8 @@ class InPlaceModule:
         self._step: DirectionSum | None = None
         self._readers: dict[Module, list[int]] | None = None
         self._swapped: dict[int, Tensor] = {}  # a swapped piece's own memory
+        self._inside: dict[Module, list[int]] = {}  # the swapped pieces of each layer that runs
+        self._hooks: list[Any] = []
         self._spare = torch.empty(0)
 
     def run(self, losses: Callable[[Any], T], batch: Any, step: DirectionSum | None) -> T:
@@ -53,12 +55,19 @@ class InPlaceModule:
         if step is None:
             return losses(batch)
         self._step = step
-        outside = self._swap(None)
         try:
+            self._swap(None)
             return losses(batch)
         finally:
-            self._restore(outside)
+            self._restore(list(self._swapped))
+            self._inside.clear()
             self._step = None
+
+    def release(self) -> None:
+        """Remove the hooks from the module; a later run adds them again."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._readers = None
 
     def _watch(self, losses: Callable[[Any], object], batch: Any) -> None:
         """Run the module once to find which layers read each parameter; add hooks to them."""
@@ -75,16 +84,16 @@ class InPlaceModule:
         self._spare = torch.empty(largest, dtype=self.pieces[0].tensor.dtype)
         for layer in readers:
             if layer is not None:
-                layer.register_forward_pre_hook(self._before)
-                layer.register_forward_hook(self._after, always_call=True)
+                after = layer.register_forward_hook(self._after, always_call=True)
+                self._hooks += [layer.register_forward_pre_hook(self._before), after]
 
     def _before(self, layer: Module, _: Any) -> None:
         if self._step is not None:
-            layer.__dict__["_fedzo_swapped"] = self._swap(layer)
+            self._inside[layer] = self._swap(layer)
 
     def _after(self, layer: Module, *_: Any) -> None:
         if self._step is not None:
-            self._restore(layer.__dict__.pop("_fedzo_swapped", []))
+            self._restore(self._inside.pop(layer, []))
 
     def _swap(self, layer: Module | None) -> list[int]:
         """Give the parameters that a layer reads other memory, which holds x + step."""

@@ -83,7 +83,11 @@ class ProgressLine(LiveLine):
         if rounds and seconds > 0:
             speed = (progress.queries - self._first.queries) / seconds
             parts.append(f"{speed:,.3g} queries/s" if speed < 1000 else f"{speed:,.0f} queries/s")
-            parts.append(f"{duration(seconds / rounds * (progress.rounds - progress.round))} left")
+            left = seconds / rounds * (progress.rounds - progress.round)
+            before, now = self._first.queries_left, progress.queries_left
+            if before is not None and now is not None and now < before:  # the budget may end first
+                left = min(left, seconds / (before - now) * now)
+            parts.append(f"{duration(left)} left")
         return parts
 
 

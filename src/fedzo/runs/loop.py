@@ -338,7 +338,13 @@ class Loop:
         t, done, target = self.at.round, self.at.last.done, self.options.target
         record = self.history[-1] if self._recorded() else None
         progress = Progress(
-            t, self.options.rounds, self.to_user(self.x), self.at.queries, self.seconds, record
+            t,
+            self.options.rounds,
+            self.to_user(self.x),
+            self.at.queries,
+            self.seconds,
+            record,
+            None if self.engine.meter is None else self.engine.meter.left,
         )
         stops = [call_user(_stops, watcher, progress) for watcher in self.job.watchers]
         if True in stops:

@@ -35,6 +35,7 @@ class Progress(NamedTuple):
     queries: int
     seconds: float
     record: Mapping[str, Any] | None  # of the history, if this round was evaluated
+    queries_left: int | None = None  # of max_queries, evaluations included
 
 
 Callback = Callable[[Progress], bool | None]
@@ -97,7 +98,8 @@ class Result:
     history : list
         The records of ``history.jsonl``.
     problem : Objective
-        The problem, if this process holds it.
+        The problem, if this process holds it. A copy or a pickle of the result is without it: a
+        problem may hold a function, threads or a module.
     maxcv : float
         The largest violation of a constraint, if the call had constraints.
     """
@@ -130,6 +132,9 @@ class Result:
     def dropped(self) -> list[dict[str, Any]]:
         """The devices that did not reply: a ``round``, ``device`` and ``reason`` each."""
         return [one for record in self.history for one in record.get("dropped", ())]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "problem": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a trained torch module with x as parameters.
