@@ -127,7 +127,7 @@ def test_a_resumed_run_is_the_same(tmp_path):
     fun, x0, constraints, _, bounds = PROBLEMS["HS71"]
     run = {"constraints": constraints, "bounds": bounds, "max_queries": 900}
     whole = fedzo.minimize(fun, x0, **run)
-    fedzo.minimize(fun, x0, run_dir=tmp_path, callback=lambda p: p.round == 41, **run)
+    fedzo.minimize(fun, x0, run_dir=tmp_path, callback=lambda p: p.round == 40, **run)
     again = fedzo.minimize(fun, x0, run_dir=tmp_path, resume=True, **run)
     assert again.x.tobytes() == whole.x.tobytes()
 

@@ -122,7 +122,8 @@ def tune(
     callback, run_dir, resume, **options
         See :func:`fedzo.minimize`. By default FedZO is evaluated every third round. A search is
         evaluated at the start and at the end, because its trials are scores. ``workers`` is also
-        the number of processes, and ``rounds`` follows from ``max_queries``.
+        the number of processes, and ``timeout``, with processes, the longest training in seconds.
+        ``rounds`` follows from ``max_queries``.
 
     Examples
     --------
@@ -143,7 +144,10 @@ def tune(
     allowed = "a fedzo.FedZO(...) or a search such as fedzo.TPE()"
     require(isinstance(algorithm, FedZO | Search), "algorithm", algorithm, allowed)
     every = UNLIMITED if isinstance(algorithm, Search) else 3
-    run, _ = split_options({"evaluate_every": every, **options})
+    run, own = split_options({"evaluate_every": every, **options})
+    timeout = own.get("timeout")
+    if own.get("processes"):
+        parallel = "processes"
     taken = sorted(RESERVED & space.parameters.keys())
     require(not taken, "space", taken, "other names: these are reserved for the history")
     problem = Tuning(
@@ -155,6 +159,7 @@ def tune(
         on_failure=on_failure,
         evaluation_seeds=evaluation_seeds,
         parallel=parallel,
+        timeout=timeout,
         workers=run.workers,
         max_queries=max_queries,
         seed=run.seed,

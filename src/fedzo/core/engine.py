@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -128,7 +129,8 @@ class LocalEngine:
 
     ``workers=None`` means all cores, if that pays: threads wait for each other's GIL, so work that
     takes less than about a millisecond per device is quicker on one. The first two devices show
-    which it is. The result does not depend on it.
+    which it is. Longer work is then timed on the threads, too, and the quicker way is kept: other
+    programs may use the cores. The result does not depend on it.
 
     Examples
     --------
@@ -250,18 +252,25 @@ class LocalEngine:
         return losses
 
     def _timed(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        """Map on this thread until two items have shown whether more threads would pay."""
-        items = iter(items)
-        while self._timings is not None and (item := next(items, None)) is not None:
+        """Map two items on this thread and the next on all, and keep the quicker way."""
+        items, alone = iter(items), self._timings or []
+        for item in islice(items, 2 - len(alone)):  # the first may have had to compile something
             began = time.perf_counter()
             result = function(item)
-            self._timings.append(time.perf_counter() - began)
-            if len(self._timings) == 2:  # the first may have had to compile something
-                if min(self._timings) < _WORTH_A_THREAD and self._threads is not None:
-                    self._threads.shutdown()
-                    self._threads = None
-                self._timings = None
+            alone.append(time.perf_counter() - began)
+            self._timings = alone
             yield result
+        if len(alone) == 2:
+            worth = min(alone) >= _WORTH_A_THREAD
+            some = list(islice(items, 2 * self.workers)) if worth else []
+            began = time.perf_counter()
+            results = list(self._ordered(function, some))
+            if len(some) > 1:
+                worth, self._timings = time.perf_counter() - began < len(some) * min(alone), None
+            if not worth and self._threads is not None:
+                self._threads.shutdown()
+                self._threads = self._timings = None
+            yield from results
         yield from self._ordered(function, items)
 
     def _ordered(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:

@@ -10,11 +10,8 @@ shows the effect of the parameters and hardly that of the seed.
 import csv
 import io
 import json
-import multiprocessing
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +25,11 @@ from fedzo.core.capabilities import Best
 from fedzo.core.files import write_atomic
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective, problem_factory
+from fedzo.core.parallel import Calls
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.data.splits import load_split
-from fedzo.errors import NoAnswer, UsageError, check_choice, check_count, is_number, require
+from fedzo.errors import NoAnswer, check_choice, check_count, is_number, require
 from fedzo.problems.function import OnFailure, as_number, check_takes
 from fedzo.variables.space import Float, Kind, Space, Value
 
@@ -91,6 +89,8 @@ class Tuning(Objective):
         ``threads``: train several devices at once, which helps if the training releases the GIL.
         ``processes``: run each training in another process; pickle must be able to send the
         function there. The result is the same.
+    timeout : float, optional
+        The longest duration of a training in seconds; a longer one fails. Needs processes.
     workers : int, optional
         The number of processes; all cores by default.
     max_queries : int, optional
@@ -123,6 +123,7 @@ class Tuning(Objective):
         worst: float | None = None,
         on_failure: OnFailure = "raise",
         parallel: Parallel = "threads",
+        timeout: float | None = None,
         workers: int | None = None,
         max_queries: int | None = None,
         seed: int = 0,
@@ -135,15 +136,15 @@ class Tuning(Objective):
         check_takes("train_and_score", train_and_score, 3, allowed)
         require(worst is None or is_number(worst), "worst", worst, "a finite number")
         self.function, self.devices = train_and_score, devices
-        self._train = partial(_train, train_and_score, on_failure == "leave_out")
+        self._forgives = on_failure == "leave_out"
+        self._train = partial(_train, train_and_score, self._forgives)
         self.space = space if isinstance(space, Space) else Space(space)
         self.dim, self.evaluation_seeds = self.space.dim, evaluation_seeds
         self.worst, self.meter = worst, Meter(max_queries)
         self.scale = self.space.lengths()
         self._start = np.zeros(self.dim) if start is None else self.space.point(start)
-        self._seed, self._workers = seed, workers
-        self._sent = _pickled(self._train) if parallel == "processes" else None
-        self._pool: ProcessPoolExecutor | None = None
+        self._seed = seed
+        self._calls = Calls(self._train, workers, parallel == "processes", timeout)
         self.trainings: list[Training] = []  # in order, each once
         self._known: dict[_Key, Training] = {}
         self._counted: set[_Key] = set()  # by the meter
@@ -244,9 +245,7 @@ class Tuning(Objective):
 
     def close(self) -> None:
         """End the processes; a later training starts new ones."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        self._calls.close()
 
     def _scores(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Array:
         """Train as many tasks as the budget allows, and return the scores.
@@ -280,10 +279,21 @@ class Tuning(Objective):
 
     def _trained(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Iterator[_Trained]:
         """Yield the outcome of each training, in order."""
-        if self._sent is None:
-            return (self._train(*task) for task in tasks)
-        self._pool = self._pool or _processes(self._workers, self._sent)
-        return self._pool.map(_train_here, tasks)
+        if not self._calls.processes:
+            yield from (self._train(*task) for task in tasks)
+            return
+        futures = self._calls.begin(tasks)
+        for future in futures:
+            try:
+                yield future.result()
+            except TimeoutError as error:
+                if not self._forgives:
+                    raise
+                yield _Trained(np.nan, f"TimeoutError: {error}")
+            except BaseException:
+                for other in futures:
+                    other.cancel()
+                raise
 
     def _note(self, training: Training) -> None:
         """Keep a training, and write it to the log once the run has a folder."""
@@ -326,35 +336,6 @@ def _train(
         if not forgive:
             raise
         return _Trained(np.nan, f"{type(error).__name__}: {error}")
-
-
-# Processes: the function is sent once, and then only the tasks.
-
-
-def _pickled(function: Callable[..., _Trained]) -> bytes:
-    try:
-        return pickle.dumps(function)
-    except Exception as error:  # of pickle, or of the methods of an object
-        advice = "define it at the top of a module, or use parallel = 'threads'"
-        message = f"train_and_score cannot be sent to processes ({error}): {advice}"
-        raise UsageError(message, code="not-picklable") from error
-
-
-def _processes(workers: int | None, sent: bytes) -> ProcessPoolExecutor:
-    # Spawned, not forked: a fork would copy the locks of running threads.
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, spawn, initializer=_receive, initargs=(sent,))
-
-
-_RECEIVED: list[Callable[..., _Trained]] = []
-
-
-def _receive(sent: bytes) -> None:
-    _RECEIVED[:] = [pickle.loads(sent)]
-
-
-def _train_here(task: tuple[dict[str, Value], int, int]) -> _Trained:
-    return _RECEIVED[0](*task)
 
 
 # ------------------------------------------------------------------------- the shipped example

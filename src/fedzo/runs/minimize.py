@@ -110,7 +110,10 @@ def minimize(
         The options of the run, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
         ``workers``, ``target``, and how often to evaluate and to save. The options of a plain
         function, see :class:`~fedzo.FunctionObjective`: ``vectorized``, ``bounds``, ``retries``,
-        ``on_failure`` and ``max_queries``. The result's ``x`` lies inside the bounds.
+        ``on_failure``, ``timeout`` and ``max_queries``. The result's ``x`` lies inside the bounds.
+        ``workers=8`` also evaluates the points of one device side by side, on threads where that
+        is quicker. ``workers="processes"`` or ``("processes", 8)`` does so in processes, for Python
+        code that holds the GIL and for ``timeout``. The result does not depend on the workers.
 
     Examples
     --------
@@ -147,7 +150,7 @@ def minimize(
     for table, part in (("algorithm", algorithm), ("uplink", uplink)):
         check_part(table, part)
     run, function = split_options(options)
-    objective, start = as_objective(fun, x0, devices, function)
+    objective, start = as_objective(fun, x0, devices, function, run.workers)
     tables = describe_job(algorithm, uplink, run, describe_problem(fun, objective, start))
     limits = None
     if not isinstance(constraints, list | tuple) or constraints:
@@ -206,6 +209,10 @@ def ends_alone(algorithm: Algorithm, max_queries: int | None) -> bool:
 
 def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptions]:
     """Return the options of the run, and those of a plain function; reject any others."""
+    options = dict(options)
+    workers = options.get("workers")
+    if workers == "processes" or (isinstance(workers, tuple) and workers[:1] == ("processes",)):
+        options |= {"processes": True, "workers": None if workers == "processes" else workers[1]}
     run_keys = {field.name for field in fields(RunOptions)} - {"data_seed", "modules"}
     function_keys = set(FunctionOptions.__annotations__)
     known = sorted(run_keys | function_keys)
@@ -228,10 +235,13 @@ def as_objective(
     x0: ArrayLike | None,
     devices: int | None,
     options: FunctionOptions,
+    workers: int | None = None,
 ) -> tuple[Objective, Array]:
     """Return a function or objective as an objective, and the start, checked to fit together."""
     if not isinstance(fun, Objective):
-        return _of_function(fun, x0, devices, options)
+        # Points of one device are side by side only if that is asked for: fun may not expect it.
+        beside = workers or (None if options.get("processes") else 1)
+        return _of_function(fun, x0, devices, options, beside)
     check_objective(fun, "fun is")
     for key, value in options.items():
         allowed = "omitted: it is for plain functions, and fun is an Objective"
@@ -265,6 +275,7 @@ def _of_function(
     x0: ArrayLike | None,
     devices: int | None,
     options: FunctionOptions,
+    workers: int | None,
 ) -> tuple[FunctionObjective, Array]:
     if not callable(fun) or isinstance(fun, type):
         what = "a class" if isinstance(fun, type) else f"an object of type {type(fun).__name__}"
@@ -276,7 +287,7 @@ def _of_function(
     if x0 is None:
         raise InvalidValue("x0", None, "given: a function has no start")
     start = checked_start(x0)
-    objective = FunctionObjective(fun, start.size, devices, **options)
+    objective = FunctionObjective(fun, start.size, devices, workers=workers, **options)
     return objective, objective.encode(start)
 
 

@@ -18,7 +18,7 @@ class RunKeywords(TypedDict, total=False):
     seed: int
     evaluate_every: int
     checkpoint_every: int
-    workers: int | None
+    workers: int | Literal["processes"] | tuple[Literal["processes"], int] | None
     target: float | None
 
 

@@ -1,0 +1,198 @@
+"""Call a user's function side by side: by threads, or by processes of their own."""
+
+import multiprocessing
+import pickle
+import queue
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from fedzo.core.machine import cores
+from fedzo.errors import UsageError, is_number, require
+
+_WORTH_A_THREAD = 2e-4  # seconds of a call
+
+
+class Calls:
+    """Calls of one function.
+
+    Parameters
+    ----------
+    function : callable
+        What is called.
+    workers : int, optional
+        The number of threads or processes; all cores by default.
+    processes : bool
+        Call it in processes. pickle must be able to send it, its arguments and its results.
+        Otherwise calls on threads are compared with calls one after another, once, and the quicker
+        way is kept.
+    timeout : float, optional
+        The longest duration of a call in seconds. A process that takes longer is ended, and the
+        call raises TimeoutError.
+
+    Examples
+    --------
+    >>> calls = Calls(pow, workers=2)
+    >>> [future.result() for future in calls.begin([(2, 3), (3, 2)])]
+    [8, 9]
+    >>> calls.close()
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        workers: int | None = None,
+        processes: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        if timeout is not None:
+            require(is_number(timeout) and timeout > 0, "timeout", timeout, "seconds > 0, or None")
+            allowed = "omitted, or used with workers='processes': a thread cannot be ended"
+            require(processes, "timeout", timeout, allowed)
+        self.function, self.workers = function, workers or cores()
+        self.processes, self.timeout = processes, timeout
+        self._sent = _pickled(function) if processes else b""
+        self._threads: ThreadPoolExecutor | None = None
+        self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._running: set[_Process] = set()
+        self._seconds: tuple[list[float], list[float]] = [], []  # per call: alone, side by side
+        self._pays = None if not processes else True
+
+    def __call__(self, *task: Any) -> Any:
+        """Call the function, in a process if there are any."""
+        return self.begin([task])[0].result() if self.processes else self.function(*task)
+
+    def worth(self, count: int) -> bool:
+        """Return whether this many calls should be side by side."""
+        if self._pays is not None or count < 2 or self.workers < 2:
+            return bool(self._pays) and (count > 1 or self.processes)
+        return len(self._seconds[0]) > 1
+
+    def begin(self, tasks: Sequence[tuple[Any, ...]]) -> list[Future[Any]]:
+        """Begin calls, at most ``workers`` at a time, in order."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.workers, "fedzo-call")
+            for _ in range(self.workers if self.processes else 0):
+                self._idle.put(None)
+        work = self._in_process if self.processes else self.function
+        return [self._threads.submit(work, *task) for task in tasks]
+
+    def measured(self, count: int, beside: bool, seconds: float) -> None:
+        """Note how long some calls took, and decide once both ways are known."""
+        if self._pays is not None:
+            return
+        alone, both = self._seconds
+        (both if beside else alone).extend([seconds / count] * count)
+        if len(alone) > 1 and alone[-1] < _WORTH_A_THREAD:
+            self._pays = False
+        elif len(both) >= 2 * self.workers:
+            self._pays = sum(both) / len(both) < 0.9 * min(alone)
+
+    def close(self) -> None:
+        """End the processes and threads; a later call starts new ones."""
+        for process in list(self._running):
+            process.end()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads, self._idle = None, queue.SimpleQueue()
+
+    def _in_process(self, *task: Any) -> Any:
+        process = self._idle.get()
+        try:
+            if process is None or not process.alive:
+                process = _Process(self._sent)
+                self._running.add(process)
+            return process.call(task, self.timeout)
+        finally:
+            if process is not None and not process.alive:
+                self._running.discard(process)
+            self._idle.put(process)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes it again: results can be pickled, threads cannot."""
+        keys = ("function", "workers", "processes", "timeout")
+        return {key: vars(self)[key] for key in keys}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+class _Process:
+    """A process that calls a function, which it is sent once."""
+
+    def __init__(self, sent: bytes) -> None:
+        # Spawned, not forked: a fork would copy the locks of running threads.
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, other = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(other, sent), name="fedzo-call")
+        self._process.start()
+        other.close()
+        self.alive = True
+        self._ready = False
+
+    def call(self, task: tuple[Any, ...], timeout: float | None) -> Any:
+        try:
+            if not self._ready:  # its start does not count
+                self._receive(None)
+                self._ready = True
+            self._pipe.send(task)
+            return self._receive(timeout)
+        except (EOFError, BrokenPipeError, ConnectionError) as error:
+            self.end()
+            advice = "it crashed, or the script has no `if __name__ == '__main__':`"
+            raise RuntimeError(f"a worker process ended: {advice}") from error
+        except TimeoutError:
+            self.end()
+            raise
+
+    def _receive(self, timeout: float | None) -> Any:
+        if not self._pipe.poll(timeout):
+            raise TimeoutError(f"the call took longer than {timeout:g} s")
+        done, found = self._pipe.recv()
+        if not done:
+            raise found
+        return found
+
+    def end(self) -> None:
+        self.alive = False
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _serve(pipe: Any, sent: bytes) -> None:
+    """Answer calls until the other end is closed."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
+    function: Callable[..., Any] | None = None
+    task: Any = None
+    while True:
+        try:
+            if function is None:
+                function, found = pickle.loads(sent), None
+            else:
+                found = function(*task)
+            answer: tuple[bool, Any] = True, found
+        except Exception as error:
+            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+            answer = False, error
+        try:
+            pipe.send(answer)
+        except Exception as error:
+            pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent back: {error}")))
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+
+
+def _pickled(function: Callable[..., Any]) -> bytes:
+    try:
+        return pickle.dumps(function)
+    except Exception as error:  # of pickle, or of the methods of an object
+        advice = "define it at the top of a module, or use threads"
+        message = f"the function cannot be sent to processes ({error}): {advice}"
+        raise UsageError(message, code="not-picklable") from error

@@ -1,0 +1,177 @@
+"""Calls of a function side by side: the same run, to the query, with any workers."""
+
+import multiprocessing
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.core.parallel import Calls
+from raising import fails, rejects
+
+START = np.zeros(6)
+
+
+def waits(x, device=0):
+    time.sleep(2e-3)
+    return float(np.sum((x - 1 - device) ** 2 * np.arange(1, x.size + 1)))
+
+
+def stops_at_one(x):
+    if x[0] > 0.5:
+        time.sleep(60)
+    return waits(x)
+
+
+def fails_at_one(x):
+    if x[0] > 0.5:
+        raise ArithmeticError("too large")
+    return waits(x)
+
+
+def exits(x):
+    raise SystemExit(3)
+
+
+def run(fun=waits, **more):
+    return fedzo.minimize(fun, START, **{"max_queries": 150, **more})
+
+
+def same(one, two):
+    assert one.x.tobytes() == two.x.tobytes()
+    assert (one.fun, one.queries, one.evaluation_queries, one.message) == (
+        (two.fun, two.queries, two.evaluation_queries, two.message)
+    )
+
+
+@pytest.mark.parametrize("devices", [None, 3])
+@pytest.mark.parametrize("max_queries", [40, 41, 150])
+@pytest.mark.parametrize("method", ["adaptive", "cma", "fedzo"])
+def test_the_same_run_with_any_workers(devices, max_queries, method):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return waits(*arguments)
+
+    how = {"devices": devices, "max_queries": max_queries, "method": method}
+    one = run(counted, workers=1, **how)
+    assert len(calls) == one.nfev <= max_queries
+    calls.clear()
+    same(one, run(counted, workers=5, **how))
+    assert len(calls) == one.nfev
+
+
+@pytest.mark.processes
+def test_processes_give_the_same_run_and_are_ended():
+    one = run()
+    same(one, run(workers=("processes", 2)))
+    same(one, run(workers="processes", timeout=30.0))
+    assert not multiprocessing.active_children()
+
+
+def test_points_of_one_device_are_evaluated_at_the_same_time():
+    most, now, lock = 0, 0, threading.Lock()
+
+    def watched(x):
+        nonlocal most, now
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.01)
+        with lock:
+            now -= 1
+        return waits(x)
+
+    run(watched, workers=4)
+    assert 2 <= most <= 4
+    most = 0
+    run(watched)
+    assert most == 1  # a function that expects no threads meets none
+
+
+def test_a_resumed_run_calls_for_what_is_not_known(tmp_path):
+    calls, whole = [], run()
+
+    def counted(x):
+        calls.append(x.tobytes())
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return waits(x)
+
+    stop = 60
+    run(counted, workers=1, run_dir=tmp_path)
+    stop = -1
+    again = run(counted, workers=4, run_dir=tmp_path, resume=True)
+    assert (again.x.tobytes(), again.nfev) == (whole.x.tobytes(), whole.nfev)
+    assert len(calls) == whole.nfev + 1  # the call that was interrupted
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_first_failure_in_order_decides(workers):
+    """Many points fail, each with its own words."""
+
+    def fun(x):
+        waits(x)
+        if x[0] > 0.5:
+            raise ArithmeticError(repr(x.tolist()))
+        return waits(x)
+
+    with pytest.raises(ArithmeticError) as first:
+        run(fun, workers=1)
+    with pytest.raises(ArithmeticError) as other:
+        run(fun, workers=workers)
+    assert str(first.value) == str(other.value)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_retries_ask_for_the_same_point_again(workers):
+    tried = set()
+
+    def flaky(x):
+        time.sleep(1e-3)
+        if x.tobytes() not in tried:
+            tried.add(x.tobytes())
+            raise ConnectionError
+        return waits(x)
+
+    one = run(flaky, workers=workers, retries=1, max_queries=None, tol=0.1)
+    np.testing.assert_allclose(one.x, 1, atol=0.3)
+    assert one.nfev > len(tried)
+
+
+@pytest.mark.processes
+def test_a_call_that_takes_too_long_is_ended():
+    began = time.perf_counter()
+    with pytest.raises(TimeoutError):
+        run(stops_at_one, workers=("processes", 2), timeout=0.5)
+    assert time.perf_counter() - began < 30
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.processes
+def test_exceptions_of_a_process_are_raised_here():
+    with pytest.raises(ArithmeticError, match="too large"):
+        run(fails_at_one, workers=("processes", 2))
+    with pytest.raises(fedzo.errors.FedzoError):
+        run(exits, workers=("processes", 1))
+    calls = Calls(time.sleep, workers=1, processes=True, timeout=0.3)
+    with pytest.raises(TimeoutError):
+        calls(60)
+    assert calls(0) is None  # another process has taken its place
+    calls.close()
+
+
+def test_a_timeout_needs_processes():
+    with rejects("timeout"):
+        run(timeout=1.0)
+    with rejects("timeout"):
+        run(timeout=-1.0, workers="processes")
+    with rejects("workers"):
+        run(workers="threads")
+    with rejects("workers"):
+        run(workers=("processes", 0))
+    with fails("not-picklable"):
+        run(lambda x: 0.0, workers="processes")
