@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import fedzo
 from conformance import CHECKS, check_docstring
 from driving import begin, play, steps_of
 from fedzo.algorithms.fedzo import State
-from fedzo.algorithms.server.halving import Halving, cost, stages
+from fedzo.algorithms.server.halving import FIRST, Halving, cost, stages
 from fedzo.core.engine import LocalEngine
+from fedzo.core.patterns import changed, pattern
+from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Update
 from fedzo.core.updates import UpdateMean
 from fedzo.core.waves import plane_waves
@@ -174,6 +177,37 @@ def test_halving_that_was_stopped_goes_on(tmp_path, rounds):
     assert resumed.last.tobytes() == run(5).last.tobytes()
 
 
+CHANGES = FourierSign(shape=(8, 8), patterns=20, changes=5, amplitude=1.0, rounds=200)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (64,), (4, 4, 4)])
+def test_changes_of_a_part_lead_to_a_pattern(shape):
+    """Signs of 64 numbers are found, which no start has."""
+    wanted = np.where(np.random.default_rng(1).random(64) < 0.5, -1.0, 1.0)
+    problem = FunctionObjective(
+        lambda x, device: np.sum((CHANGES._waves.images(x[None])[0] - wanted) ** 2), 64, devices=2
+    )
+    if shape != (8, 8):
+        problem = far_from(wanted)
+    server = dataclasses.replace(CHANGES, shape=shape)
+    result = fedzo.minimize(
+        problem, algorithm=fedzo.FedZO(server=server), rounds=203, evaluate_every=50
+    )
+    losses = [record["train_loss"] for record in result.history]
+    assert losses[-1] < 4 * 64 * 0.25  # at random half of the signs are right
+    rounds = [record["round"] for record in result.history]
+    assert server.first_step == 3 in rounds  # the winner is evaluated
+
+
+def test_patterns_are_signs_and_changes_are_of_a_part():
+    for number, shape in itertools.product(range(6), [(3, 9, 12), (9, 12, 3), (10, 7), (30,)]):
+        draws = Draws(number, Stream.SEARCH, 0, 0, 2 * number)
+        signs = pattern(shape, number, draws)
+        assert set(signs) <= {-1.0, 1.0}
+        moved = changed(signs, shape, 1.0, 5.0, draws) != signs
+        assert 0 < np.count_nonzero(moved) <= max(3 * 4, signs.size / 16)
+
+
 def test_halving_needs_an_uplink_that_takes_values():
     for uplink in (fedzo.Seeds(), fedzo.AirComp()):
         with fails("no-values"):
@@ -184,7 +218,7 @@ def test_halving_needs_an_uplink_that_takes_values():
 def test_the_lowest_of_values_without_noise_wins(values):
     halving, values, asked = Halving.of(len(values)), np.array(values), 0
     while halving.winner is None:
-        asked += len(halving.left) * halving.samples
+        asked += len(halving.left) * FIRST * halving.growth
         halving = halving.after(values[halving.left])
     assert halving.winner == np.argmin(values)
     assert int(halving.stage[0]) == stages(len(values))

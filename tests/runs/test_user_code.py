@@ -139,7 +139,7 @@ def test_same_outcome_with_any_number_of_workers(name, where):
 def test_a_model_that_raises_leaves_no_device_waiting(name):
     make, wanted = EXCEPTIONS[name]
     weights = np.random.default_rng(0).normal(size=(5, 3))
-    late = Late(make, 8)
+    late = Late(make, 7)
 
     def scores(batch):
         late()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -125,6 +125,14 @@ class Algorithm(Parameters):
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return one device's reply to :class:`~fedzo.core.tasks.LocalSteps`."""
         raise NotImplementedError
+
+    def evaluates(self, t: int) -> bool:
+        """Return whether f is to be evaluated after t rounds, whatever the schedule."""
+        return False
+
+    def ends(self, rounds: Sequence[int], best: int) -> str:
+        """Return the reason to end the run, from its evaluated rounds and the best of them."""
+        return ""
 
     def model(self, state: Any) -> Array:
         """Return the global model x of a state, shape (d,)."""

@@ -1,5 +1,6 @@
 """Rounds in which candidate points are compared before the first step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedzo.algorithms.base import Round, RoundInfo, check_uplink
@@ -11,6 +12,8 @@ from fedzo.core.types import Array
 from fedzo.errors import UsageError
 from fedzo.uplinks.base import RunSetting
 
+_PATIENCE = 2  # evaluations without a gain, after which a run ends
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates(Variant):
@@ -18,7 +21,8 @@ class Candidates(Variant):
 
     While the server optimizer (:class:`~fedzo.server.FourierSign`) has candidates, a round
     evaluates them. Each device evaluates at least one sample, so with few samples not all devices
-    are asked.
+    are asked. The winner is evaluated on all inputs. If nothing is better in two further
+    evaluations, the run ends.
 
     Parameters
     ----------
@@ -29,7 +33,7 @@ class Candidates(Variant):
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
         state, server = self.fedzo.init(x0, setting), self.fedzo.server
-        has_some = isinstance(server, FourierSign) and server.candidates(state.server) is not None
+        has_some = isinstance(server, FourierSign) and (server.starts > 1 or server.changes > 0)
         if has_some:
             check_uplink(server, setting, "values")
         if has_some and setting.uplink.wants_coefficients:
@@ -40,11 +44,27 @@ class Candidates(Variant):
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
         """Yield the evaluation of the candidates; without candidates, FedZO's round."""
-        server = self.fedzo.server
-        if not isinstance(server, FourierSign) or (some := server.candidates(state.server)) is None:
+        server, some = self.fedzo.server, None
+        if isinstance(server, FourierSign):
+            some = server.candidates(t, state.server, state.x, setting.seed)
+        if some is None or not isinstance(server, FourierSign):
             return (yield from self.fedzo.round(t, state, setting))
         count, samples = shared_out(some.samples, setting.devices)
         devices = setting.uplink.participants(t, count, setting)
         replies = yield Evaluate(some.points, samples, seed=setting.seed, round=t, devices=devices)
         values, sent = setting.uplink.aggregate_values(t, replies, setting)
-        return State(*server.compared(state.server, state.x, values)), RoundInfo.of(replies, sent)
+        x, kept = server.choose(state.server, state.x, some.points, values)
+        return State(x, kept), RoundInfo.of(replies, sent)
+
+    def ends(self, rounds: Sequence[int], best: int) -> str:
+        """Return the reason to end the run: evaluations after the halving without a gain."""
+        server = self.fedzo.server
+        if not isinstance(server, FourierSign) or not server.first_step:
+            return ""
+        later = [t for t in rounds if t > max(best, server.first_step)]
+        return "no gain since the best evaluation" if len(later) >= _PATIENCE else ""
+
+    def evaluates(self, t: int) -> bool:
+        """Return whether the winner of the halving is x after t rounds."""
+        server = self.fedzo.server
+        return isinstance(server, FourierSign) and 0 < server.first_step == t

@@ -38,16 +38,23 @@ PENALISED = FedZO(
 # need no measured rate. η only scales the update, whose signs are used.
 WITHIN = FedZO(learning_rate=0.001, smoothing="auto", batch_size=1, directions=20, local_steps=1)
 SIGNS = FourierSign(learning_rate=0.1, last_learning_rate=0.01, beta=0.9)
-# Images begin with successive halving over plane waves, with at most half of the queries that
-# evaluations leave. The winner is a better start.
+# The start is chosen by successive halving among waves (images) and random patterns of ±ε. Its
+# winner is a better start, and steps from there are shorter.
 WAVES = FourierSign(learning_rate=0.05, last_learning_rate=0.01, beta=0.9, amplitude=2.0)
-_DIVISIONS = (8, 6, 4, 2)
-_CONTEST = 0.5  # the share of the queries, without evaluations, that the halving may use
-_NUMBERS = 1 << 23  # in all waves together: larger images have fewer waves
+_DIVISIONS = {8: 8, 6: 8, 4: 4, 3: 3, 2: 2, 1: 1}  # of waves: and the fewest samples per wave
+_SIDE = 16  # pixels: smaller images have patterns only
+_SMALL = 1024  # numbers: smaller inputs, without waves, are changed part by part, without steps
+# The share of the queries for the halving, and the number and samples of the changes: from scores,
+# and from labels, which show less.
+_BY_SCORES, _BY_LABELS = (0.3, 7, 30), (0.6, 3, 120)
+_PATTERNS = 120  # at most, without waves
+_SAMPLES = (10, 40)  # at most, in the first stage of the halving: with waves, and without
+_NUMBERS = 1 << 24  # in all starts together: larger images have fewer waves
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still reaches the ball's surface
+_FEWEST = 10  # rounds of steps: fewer are not worth their queries
 _ROUNDS = 200  # of an attack within eps and without max_queries
-_EVALUATIONS = 4  # at most, of an attack within eps, without the evaluation of the start
-_SHARE = 0.1  # the share of the queries for evaluations, if more than one fits
+_EVALUATIONS = 6  # at most, of an attack within eps, without those of the start and the winner
+_SHARE = 0.1  # the share of the queries for these
 
 
 class UniversalAttack:
@@ -73,12 +80,12 @@ class UniversalAttack:
     transfer_to : model, optional
         Another model. The report of a run with ``run_dir`` evaluates the perturbation on it.
     algorithm : Algorithm, optional
-        By default FedZO. With ``eps`` it uses signs, and as many rounds as the model's
-        ``max_queries`` allows; else the settings of ``fedzo run attack`` and a measured learning
+        By default FedZO. With ``eps`` it begins at the best of many patterns, and ends when
+        nothing better is found; else the settings of ``fedzo run attack`` and a measured learning
         rate.
     callback, run_dir, resume, **options
-        As in :func:`fedzo.minimize`. By default 20 rounds, each evaluated. With ``eps``, as many
-        as ``max_queries`` allows, or 200, with four evaluations.
+        As in :func:`fedzo.minimize`. By default 20 rounds, each evaluated. With ``eps``, at most
+        as many as ``max_queries`` allows, or 200, with up to eight evaluations.
 
     Attributes
     ----------
@@ -207,16 +214,7 @@ class UniversalAttack:
             # Each round is evaluated, so that the best is known when the queries end.
             rounds, every = 20, 1
         else:
-            signs = _signs(problem, self._given.get("rounds", _ROUNDS))
-            affordable, evaluations = _affordable(problem, signs)
-            rounds = self._given.get("rounds", affordable)
-            longer = max(1.0, _FEW / max(rounds, 1))
-            rates = {
-                "learning_rate": longer * signs.learning_rate,
-                "last_learning_rate": longer * signs.last_learning_rate,
-            }
-            server = replace(signs, shape=problem.shape, rounds=max(rounds, 1), **rates)
-            algorithm, every = replace(WITHIN, server=server), max(-(-rounds // evaluations), 1)
+            algorithm, rounds, every = _within(problem, self._given.get("rounds"))
         chosen = {"algorithm": algorithm, "rounds": rounds}
         return {**chosen, "evaluate_every": every, **self._given}
 
@@ -298,37 +296,69 @@ class UniversalAttack:
         return self
 
 
-def _signs(problem: Attack, rounds: int) -> FourierSign:
-    """Return the server optimizer: for images with as many waves as queries and memory allow."""
-    (left, _), sides = _left(problem), Waves(problem.shape).sides
-    for divisions in _DIVISIONS if sides else ():
-        waves = plane_wave_count(problem.shape, divisions)
-        different = 2 * divisions <= min(sides)  # finer waves repeat these
-        enough = halving.cost(1 + waves, problem.devices) <= _CONTEST * left
-        fits = waves * problem.dim <= _NUMBERS and halving.stages(1 + waves) < rounds / 4
-        if different and enough and fits:
-            return replace(WAVES, divisions=divisions)
-    return SIGNS
+def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
+    """Return the algorithm of an attack within eps, its rounds, and how often to evaluate."""
+    model, each = problem.model, problem.evaluation_cost
+    left = math.inf if model.meter.left is None else model.meter.left
+    # The start and the winner are evaluated; the last evaluation is one of the reserved queries.
+    left -= each + max(problem.victim.reserved, each)
+    server = _starts(problem, left, _ROUNDS if wanted is None else wanted)
+    first = halving.cost(server.starts, problem.devices, server.samples)
+    rounds = server.first_step
+    if server.changes:
+        asked, samples = halving.shared_out(server.compared, problem.devices)
+        in_a_round = (1 + server.changes) * asked * samples
+    else:
+        in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
+    # Evaluations share what is left. Too few steps gain nothing.
+    left -= first
+    evaluations = _EVALUATIONS
+    if not math.isinf(left):
+        evaluations = min(max(int(_SHARE * left / each), 1), _EVALUATIONS)
+        left -= (evaluations - 1) * each
+    steps = _ROUNDS if math.isinf(left) else math.ceil(left / in_a_round)
+    if steps >= _FEWEST or not rounds:
+        rounds += max(steps, 1)
+    rounds = rounds if wanted is None else wanted
+    longer = max(1.0, _FEW / max(rounds - server.first_step, 1))
+    server = replace(
+        server,
+        rounds=max(rounds, 1),
+        learning_rate=longer * server.learning_rate,
+        last_learning_rate=longer * server.last_learning_rate,
+    )
+    every = max(-(-(rounds - server.first_step) // evaluations), server.first_step + 1)
+    # Without steps there are no differences whose μ would have to be measured.
+    plain = server.changes > 0 or rounds <= server.first_step
+    smoothing = 1.0 if plain else WITHIN.smoothing
+    return replace(WITHIN, server=server, smoothing=smoothing), rounds, every
 
 
-def _affordable(problem: Attack, signs: FourierSign) -> tuple[int, int]:
-    """Return how many rounds the queries allow, the last one in part, and how many evaluations."""
-    left, evaluations = _left(problem)
-    if math.isinf(left):
-        return _ROUNDS, evaluations
-    points = 1 + plane_wave_count(problem.shape, signs.divisions)
-    in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
-    steps = math.ceil((left - halving.cost(points, problem.devices)) / in_a_round)
-    return halving.stages(points) + max(steps, 1), evaluations
+def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
+    """Return the server optimizer, with as many starts as queries, rounds and memory allow."""
+    shape, sides = problem.shape, Waves(problem.shape).sides
+    waves, patterns = _SAMPLES
 
+    def samples(server: FourierSign, most: int, share: float) -> int:
+        """Return the samples of the first stage that this share of the queries allows."""
+        unit = halving.cost(server.starts, 1, 1)
+        return int(min(most, share * left / unit)) if unit else most
 
-def _left(problem: Attack) -> tuple[float, int]:
-    """Return the queries without those for evaluations, and the number of evaluations."""
-    left, each = problem.model.meter.left, problem.evaluation_cost
-    if left is None:
-        return math.inf, _EVALUATIONS
-    evaluations = min(max(int(_SHARE * left / each) - 1, 1), _EVALUATIONS)
-    return left - evaluations * each - problem.victim.reserved, evaluations
+    for divisions, fewest in _DIVISIONS.items() if sides and min(sides) >= _SIDE else ():
+        count = plane_wave_count(shape, divisions)
+        server = replace(WAVES, shape=shape, divisions=divisions, patterns=max(4, count // 13))
+        first = samples(server, waves, 1.0)
+        fits = server.starts * problem.dim <= _NUMBERS and server.first_step < rounds
+        if first >= fewest and fits:
+            return replace(server, samples=first)
+    small = math.prod(shape) <= _SMALL
+    count = int(min(_PATTERNS, left / 50, _NUMBERS // problem.dim))
+    server = replace(WAVES if small else SIGNS, shape=shape, patterns=max(count, 0))
+    share, changes, compared = _BY_LABELS if problem.model.outputs == "labels" else _BY_SCORES
+    first = samples(server, patterns, share)
+    if count < 2 or not first or server.first_step >= rounds:
+        return replace(SIGNS, shape=shape)
+    return replace(server, samples=first, changes=changes if small else 0, compared=compared)
 
 
 def _known(value: T | None, advice: str) -> T:

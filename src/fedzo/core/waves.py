@@ -81,12 +81,15 @@ class Waves:
         return np.array(edges)
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes of height and width; empty for other inputs."""
+        every = range(len(self.shape))
+        return tuple(axis for axis in every if len(self.shape) == 2 or axis != self._colours)
+
+    @property
     def sides(self) -> tuple[int, ...]:
         """The height and the width of the images; empty for other inputs."""
-        sides = list(self.shape)
-        if len(sides) == 3:
-            del sides[self._colours]
-        return tuple(sides)
+        return tuple(self.shape[axis] for axis in self.axes)
 
     @cached_property
     def bands(self) -> Array:

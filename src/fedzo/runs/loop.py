@@ -180,6 +180,10 @@ class Loop:
         """Return a model in the user's variables."""
         return x.copy() if self.user_view is None else self.user_view.to_user(x)
 
+    def scheduled(self, t: int) -> bool:
+        """Return whether f is evaluated after t rounds, by the options or for the algorithm."""
+        return self.options.evaluates(t) or self.algorithm.evaluates(t)
+
     def snapshot(self, x: Array) -> Array:
         """Return a model that later rounds do not change."""
         return x if self.in_place is None else self.in_place.snapshot(x)
@@ -269,8 +273,8 @@ class Loop:
     def _read_history(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Read the records up to the checkpoint; with "repair", those that can be read."""
         lenient = self.job.resume == "repair"
-        upto = checkpoint.round if lenient else folder.check_history(checkpoint)
-        self._records = folder.trim_history(upto, self.options.evaluates, lenient)
+        upto = checkpoint.round if lenient else folder.check_history(checkpoint, self.algorithm.evaluates)
+        self._records = folder.trim_history(upto, self.scheduled, lenient)
         digest, silent = HistoryDigest(), self.at.silent
         for record in self._records:
             digest = digest.with_record(record)
@@ -292,7 +296,7 @@ class Loop:
         """Yield the tasks of all rounds; return the status and the message."""
         try:
             while True:
-                if self.options.evaluates(self.at.round) or self._at_end:
+                if self.scheduled(self.at.round) or self._at_end:
                     yield from self.evaluate()
                 if self.options.saves(self.at.round):
                     self.save()
@@ -351,6 +355,7 @@ class Loop:
             return Status.STOPPED, f"stopped by the callback after round {t}"
         if target is not None and record is not None and record["train_loss"] <= target:
             return Status.STOPPED, f"reached the target {target:g} after round {t}"
+        done = done or self.algorithm.ends([r["round"] for r in self.history], self.at.best.round)
         if done:
             return Status.STOPPED, f"{done} after round {t}"
         return (Status.FINISHED, f"finished {t} round{'s' * (t != 1)}") if self._at_end else None
@@ -428,7 +433,7 @@ class Loop:
         if self.job.folder is not None:
             self.job.folder.append(record)
         changes: dict[str, Any] = {"records": len(self.history) + 1, "silent": silent}
-        if self.options.evaluates(at.round):  # a resumed run has no evaluation off the schedule
+        if self.scheduled(at.round):  # a resumed run has no evaluation off the schedule
             changes |= {
                 "best": self._better(record),
                 "digest": at.digest.with_record(record),
@@ -500,7 +505,7 @@ class Loop:
         """Write a checkpoint of the current state."""
         if self.job.folder is None:
             return
-        meter, on_schedule = self.engine.meter, self.options.evaluates(self.at.round)
+        meter, on_schedule = self.engine.meter, self.scheduled(self.at.round)
         metered = self._metered()
         if meter is not None and meter.log.used:  # a resume counts again what it finds in the log
             metered = self.metered_before + self.at.queries + self.at.evaluated

@@ -267,8 +267,10 @@ class RunFolder:
         write_atomic(self.history, "".join(map(as_line, kept)).encode())
         return kept
 
-    def check_history(self, checkpoint: Checkpoint) -> int:
+    def check_history(self, checkpoint: Checkpoint, more: Callable[[int], bool]) -> int:
         """Return the last round whose record a resumed run keeps; raise if records are missing.
+
+        ``more`` are further rounds on schedule, those of the algorithm.
 
         A kill may come between the record of a round and the checkpoint after it. The round's
         checkpoint is then older than its record, which the resumed run writes again.
@@ -276,8 +278,9 @@ class RunFolder:
         options, seen = RunOptions(**checkpoint.config.get("run", {})), HistoryDigest()
         expected, before = (checkpoint.records, checkpoint.digest), None
         for record in read_history(self.history):
-            if record["round"] <= checkpoint.round and options.evaluates(record["round"]):
-                if record["round"] == checkpoint.round and before is None:
+            t = record["round"]
+            if t <= checkpoint.round and (options.evaluates(t) or more(t)):
+                if t == checkpoint.round and before is None:
                     before = (seen.count, seen.digest())
                 seen = seen.with_record(record)
         if (seen.count, seen.digest()) == expected:

@@ -7,11 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedzo.algorithms.server.halving import CandidatePoints, Halving
+from fedzo.algorithms.server.halving import FIRST, CandidatePoints, Halving, stages
 from fedzo.algorithms.server.optimizers import Moved, ServerState, SignMomentum, check_share
+from fedzo.core.patterns import changed, pattern
+from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
-from fedzo.core.waves import Waves, plane_waves
-from fedzo.errors import check_positive, require
+from fedzo.core.waves import Waves, plane_wave_count, plane_waves
+from fedzo.errors import check_count, check_counts, check_positive, require
 
 _LEAST = 0.1  # of the mean power, in case a band has more than its estimate
 
@@ -42,10 +44,14 @@ class FourierSign(SignMomentum):
     :class:`~fedzo.server.SignMomentum`. Initially a = 1. For inputs that are not images, this is
     SignMomentum.
 
-    Slopes at x = 0 do not show which textures fool a classifier: those are strong and fine. If
-    ``divisions`` is positive, the first rounds choose among single plane waves of height
-    ``amplitude``, and x = 0, by successive halving (:mod:`~fedzo.algorithms.server.halving`). The
-    steps start at the winner.
+    Slopes at x = 0 do not show which textures fool a classifier: those are strong and fine. So the
+    first rounds choose among x = 0, single plane waves (``divisions``) and random patterns of ±1
+    (``patterns``), each of height ``amplitude``, by successive halving
+    (:mod:`~fedzo.algorithms.server.halving`). The steps start at the winner.
+
+    With ``changes``, the later rounds make no steps. Each compares x with that many copies of it in
+    which a small part is replaced (:mod:`fedzo.core.patterns`), on ``compared`` samples, and the
+    best becomes x. This suits inputs of few numbers, and needs no differences between scores.
 
     Parameters
     ----------
@@ -59,7 +65,15 @@ class FourierSign(SignMomentum):
         g: there are :math:`2g^2 + 2` plane waves in each of the colours
         (:func:`fedzo.core.waves.plane_waves`); 0 for none.
     amplitude : float
-        Their height, in units of x.
+        The height of waves and patterns, in units of x.
+    patterns : int
+        The number of random patterns; 0 for none.
+    samples : int
+        The number of samples in the first stage of the halving.
+    changes : int
+        The number of changed copies per round; 0 for sign steps.
+    compared : int
+        The number of samples on which they are compared.
 
     References
     ----------
@@ -81,59 +95,96 @@ class FourierSign(SignMomentum):
     memory: float = 0.95
     divisions: int = 0
     amplitude: float = 2.0
+    patterns: int = 0
+    samples: int = FIRST
+    changes: int = 0
+    compared: int = 30
     elementwise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_share(self, "memory")
         check_positive(self, "amplitude")
-        whole = isinstance(self.divisions, int) and not isinstance(self.divisions, bool)
-        allowed = "a whole number >= 0"
-        require(whole and self.divisions >= 0, "divisions", self.divisions, allowed)
+        check_counts(self, "samples", "compared")
+        for key in ("divisions", "patterns", "changes"):
+            check_count(key, getattr(self, key), least=0)
 
     @cached_property
     def _waves(self) -> Waves:
         return Waves(tuple(self.shape))
 
+    @property
+    def starts(self) -> int:
+        """The number of points to choose from: zero, the waves and the patterns."""
+        return 1 + plane_wave_count(tuple(self.shape), self.divisions) + self.patterns
+
     def init(self, x0: Array) -> ServerState:
-        """Return m = 0, a = 1, and for each band A, V and the means that S is computed from."""
+        """Return m = 0, the halving, and for images a = 1, A, V and the means of S."""
+        wanted = bool(self._waves.shape) or self.starts > 1 or self.changes > 0
+        fits = not wanted or math.prod(self.shape) == x0.size
+        require(fits, "server.shape", self.shape, f"the inputs' shape, of {x0.size} numbers")
         if not self._waves.shape:
-            return super().init(x0)
-        fits = math.prod(self.shape) == x0.size
-        require(fits, "server.shape", self.shape, f"the images' shape, of {x0.size} numbers")
+            return *super().init(x0), *Halving.of(self.starts)
         bands = self._waves.count
-        halving = Halving.of(len(self._starts) if self.divisions else 1)
         m = np.zeros(x0.shape, np.float32)
-        return m, np.ones(bands), np.zeros((5, bands)), *halving
+        return m, np.ones(bands), np.zeros((5, bands)), *Halving.of(self.starts)
 
     def direction_scale(self, state: ServerState) -> Array | None:
         """Return a for each wave; None for inputs that are not images."""
         return state[1][self._waves.bands] if self._waves.shape else None
 
-    def candidates(self, state: ServerState) -> CandidatePoints | None:
-        """Return the waves to compare before the first step; None once one has won."""
-        halving = Halving(*state[3:]) if self._waves.shape else Halving.of(1)
-        if halving.winner is not None:
-            return None
-        return CandidatePoints(self._starts[halving.left], halving.samples)
+    @property
+    def first_step(self) -> int:
+        """The number of rounds that choose the start."""
+        return stages(self.starts)
 
-    def compared(self, state: ServerState, x: Array, values: Array) -> Moved:
-        """Return the winner as x, if there is one, from the mean value at each candidate."""
-        halving = Halving(*state[3:]).after(values)
-        if halving.winner is not None:
-            x = self._starts[halving.winner].astype(x.dtype)
-        return x, (*state[:3], *halving)
+    def candidates(self, t: int, state: ServerState, x: Array, seed: int) -> CandidatePoints | None:
+        """Return the points to compare in round t; None if it makes a sign step."""
+        halving, draws = Halving(*state[-2:]), Draws(seed, Stream.SEARCH, t, 0, 0)
+        if halving.winner is None:
+            points = np.stack([self._start(int(one), seed) for one in halving.left])
+            return CandidatePoints(points, self.samples * halving.growth)
+        if not self.changes:
+            return None
+        image, at = self._waves.images(x[None])[0], (t - self.first_step) / self.rounds
+        copies = [
+            changed(image, tuple(self.shape), min(at, 1.0), self.amplitude, one)
+            for one in (draws._replace(step=2 * number) for number in range(self.changes))
+        ]
+        points = self._waves.coefficients(np.stack(copies).astype(x.dtype))
+        return CandidatePoints(np.concatenate([x[None], points]), self.compared)
+
+    def choose(self, state: ServerState, x: Array, points: Array, values: Array) -> Moved:
+        """Return the best point as x, and the state, from the mean value at each candidate."""
+        halving = Halving(*state[-2:])
+        if halving.winner is None:
+            left, halving = halving.left, halving.after(values)
+            if halving.winner is not None:
+                x = points[list(left).index(halving.winner)].astype(x.dtype)
+        elif np.isfinite(values).any():
+            x = points[int(np.nanargmin(np.where(np.isfinite(values), values, np.nan)))]
+        return x, (*state[:-2], *halving)
+
+    def _start(self, number: int, seed: int) -> Array:
+        """Return one of the points to choose from: zero, a wave or a pattern."""
+        shape, waves = tuple(self.shape), self.starts - self.patterns
+        if number < waves:
+            return np.asarray(self._plane_waves[number])
+        draws = Draws(seed, Stream.SEARCH, 0, 0, 2 * number)
+        image = pattern(shape, number - waves, draws)
+        return np.asarray(self.amplitude * self._waves.coefficients(image[None])[0])
 
     @cached_property
-    def _starts(self) -> Array:
-        """The points to choose from: zero, and each wave."""
+    def _plane_waves(self) -> Array:
+        """Zero, and each wave."""
         waves = plane_waves(tuple(self.shape), self.divisions)
-        return np.concatenate([np.zeros_like(waves[:1]), self.amplitude * waves])
+        return np.concatenate([np.zeros((1, waves.shape[1]), waves.dtype), self.amplitude * waves])
 
     def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
         """Move each number of the image by η_t."""
         if not self._waves.shape:
-            return super().apply(t, state, x, delta)
+            moved, momentum = super().apply(t, state[:-2], x, delta)
+            return moved, (*momentum, *state[-2:])
         m, a, (gain, noise, *means), *halving = state
         m, gain = self.beta * m + delta, self.beta * gain + a
         noise = self.beta**2 * noise + np.mean(np.square(delta))

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedzo.core.types import Array
 
-FIRST = 10  # samples of the first stage
+FIRST = 10  # samples of the first stage, by default
 CONTINUES = 4  # one of this many points
 
 
@@ -37,11 +37,11 @@ class Halving(NamedTuple):
     Examples
     --------
     >>> halving = Halving.of(5)
-    >>> halving.left, halving.samples
-    (array([0, 1, 2, 3, 4]), 10)
+    >>> halving.left, halving.growth
+    (array([0, 1, 2, 3, 4]), 1)
     >>> halving = halving.after(np.array([3.0, 1.0, 4.0, 1.5, 5.0]))
-    >>> halving.left, halving.samples, halving.winner
-    (array([1, 3]), 20, None)
+    >>> halving.left, halving.growth, halving.winner
+    (array([1, 3]), 2, None)
     >>> halving.after(np.array([2.0, 0.5])).winner  # 1 and 1.5 on ten, 2 and 0.5 on twenty
     3
     >>> cost(5, devices=10)  # 5 points on 10 samples, 2 on 20
@@ -62,9 +62,9 @@ class Halving(NamedTuple):
         return np.flatnonzero(np.isfinite(self.sums))
 
     @property
-    def samples(self) -> int:
-        """How many samples the next stage takes for each of them."""
-        return FIRST << int(self.stage[0])
+    def growth(self) -> int:
+        """The number of samples of the next stage, in units of the first stage's."""
+        return 1 << int(self.stage[0])
 
     @property
     def winner(self) -> int | None:
@@ -80,17 +80,17 @@ class Halving(NamedTuple):
             return self
         left, sums = self.left, np.full(self.sums.shape, np.inf)
         worst = values[np.isfinite(values)].max()
-        total = self.sums[left] + self.samples * np.where(np.isfinite(values), values, worst)
+        total = self.sums[left] + self.growth * np.where(np.isfinite(values), values, worst)
         best = np.argsort(total, kind="stable")[: _next(len(left))]
         sums[left[best]] = total[best]
         return Halving(sums, self.stage + 1)
 
 
-def cost(points: int, devices: int) -> int:
+def cost(points: int, devices: int, first: int = FIRST) -> int:
     """Return how many values successive halving of this many points takes."""
     total, halving = 0, Halving.of(points)
     while halving.winner is None:
-        total += len(halving.left) * math.prod(shared_out(halving.samples, devices))
+        total += len(halving.left) * math.prod(shared_out(first * halving.growth, devices))
         halving = halving.after(np.zeros(len(halving.left)))
     return total
 

@@ -26,6 +26,8 @@ from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
 
 MARGINS = ("logits", "confidences")
 _DEVICES_AT_ONCE = 32
+_EVALUATION = 0.07  # the largest share of the queries for one evaluation within a budget
+_FEWEST = 40  # inputs: no evaluation has fewer for lack of queries
 _NUMBERS = 1 << 21  # in the directions of all devices at once: a few hundred MB with all else
 
 
@@ -142,6 +144,9 @@ class Evaluator:
         self.own = joined(own)
         self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
         self.held_out = None if held_out is None else self._labelled_pair(held_out)
+        self._evaluated = [np.arange(len(part.labels)) for part in own]  # by device
+        if eps is not None and model.meter.left is not None:
+            self._evaluate_fewer(model.meter.left)
         self.target = None if target is None else column_of_target(model, target)
         other = self.target is None or not np.any(self.own.labels == self.target)
         require(other, "target", target, "another class than those of the devices' inputs")
@@ -158,16 +163,39 @@ class Evaluator:
             return None
         return labelled(self.model, *held_out, self.transform, of=" held out")
 
+    def _evaluate_fewer(self, left: int) -> None:
+        """Evaluate fewer inputs, evenly spaced, if all of them cost too much of the queries."""
+        most, own = max(int(_EVALUATION * left), _FEWEST), len(self.own.labels)
+        held_out = 0 if self.held_out is None else len(self.held_out.labels)
+        if own + held_out <= most:
+            return
+        for_own = max(most - held_out, most // 2 if held_out else most)
+        if self.held_out is not None and most - for_own < held_out:
+            self.held_out = Inputs(
+                *(part[_spread(held_out, most - for_own)] for part in self.held_out)
+            )
+        share = min(1.0, for_own / own)
+        self._evaluated = [
+            _spread(len(every), max(1, int(share * len(every)))) for every in self._evaluated
+        ]
+
+    @property
+    def evaluated(self) -> Inputs:
+        """The inputs of devices that evaluations take: all of them, or fewer if queries are few."""
+        starts = self._starts[:-1]
+        chosen = [first + some for first, some in zip(starts, self._evaluated, strict=True)]
+        return Inputs(*(part[np.concatenate(chosen)] for part in self.own))
+
     @property
     def evaluation_cost(self) -> int:
-        """The number of queries per evaluation: all inputs of the devices and those held out."""
+        """The number of queries per evaluation: inputs of the devices and those held out."""
         held_out = 0 if self.held_out is None else len(self.held_out.labels)
-        return len(self.own.labels) + held_out
+        return sum(map(len, self._evaluated)) + held_out
 
     @property
     def reported(self) -> Inputs:
         """The inputs of the report: those held out, or else those of the devices."""
-        return self.own if self.held_out is None else self.held_out
+        return self.evaluated if self.held_out is None else self.held_out
 
     def initial(self) -> Array:
         """Return no perturbation."""
@@ -186,7 +214,7 @@ class Evaluator:
         perturbed = self.transform.perturbed_inputs(self.own.rows, x)
         return distortion_of(perturbed.l2, perturbed.linf)
 
-    def margins(self, scores: Array, labels: Array) -> Array:
+    def margins(self, scores: Array, labels: Array, margin: str | None = None) -> Array:
         """Return the margin by which each input still resists, shape (n,).
 
         This is the lead of the right class over any other, or of any other class over the target.
@@ -198,7 +226,7 @@ class Evaluator:
         check_columns(labels, scores.shape[1])  # unknown before the first answer of some models
         may_be_rounded = self.within_budget and model.outputs == "probabilities"
         rounded = may_be_rounded and rounding_step(scores) is not None
-        confidences = rounded or self.margin == "confidences"
+        confidences = rounded or (margin or self.margin) == "confidences"
         scores = (model.probabilities_of if confidences else model.log_scores_of)(scores)
         scores, rows = scores.astype(np.float64), np.arange(len(labels))
         own = scores[rows, labels]
@@ -216,7 +244,7 @@ class Evaluator:
         key = _digest(x)
         evaluated, outcome = self._last.get(device, ("", None))
         if evaluated != key or outcome is None:
-            own = slice(self._starts[device], self._starts[device + 1])
+            own = self._starts[device] + self._evaluated[device]
             outcome = self.outcome_of(x, Inputs(self.own.rows[own], self.own.labels[own]))
             self._last[device] = key, outcome
         return outcome
@@ -267,6 +295,15 @@ class Evaluator:
             return np.asarray(self.victim.ask(inputs, evaluates=True).argmax(axis=1))
         except Halted:
             return None
+
+
+def _spread(count: int, wanted: int) -> Array:
+    """Return indices of ``wanted`` of ``count`` inputs, evenly spaced.
+
+    >>> _spread(10, 4)
+    array([0, 2, 5, 7])
+    """
+    return np.arange(wanted) * count // wanted
 
 
 def _digest(x: Array) -> str:

@@ -55,6 +55,7 @@ _CANDIDATES = 4  # inputs drawn for each one that is used, within a budget
 # The least root-mean-square move of x per round. In the middle of the range an input moves by half
 # of that: a hundredth of the range.
 _MIN_MOVE = 0.02
+_NUMBERS = 1 << 23  # in the inputs of one call of values(), of one device
 _INPUTS = 32  # evaluated to see whether scores are rounded
 _TRIES = 8  # inputs and directions, to see whether differences stand out
 
@@ -139,8 +140,20 @@ class Attack(Evaluator, Objective):
         return chosen if count == 1 else chosen.reshape(size, count)
 
     def values(self, points: Array, batch: Array) -> Array:
-        """Return ψ of each input at each perturbation, (k, d) -> (k, b), by one model call."""
-        return self._values(points, batch if batch.ndim == 1 else batch[:, 0])
+        """Return ψ of each input at each perturbation, (k, d) -> (k, b), by few model calls.
+
+        Within a budget this is the lead in confidence, or of logits ψ / (1 + ψ): candidates are
+        compared by how many inputs they fool, and not by inputs that are far from it.
+        """
+        chosen = batch if batch.ndim == 1 else batch[:, 0]
+        if not self.within_budget:
+            return self._values(points, chosen)
+        size = max(1, _NUMBERS // (len(chosen) * self.dim))
+        pieces = [points[at : at + size] for at in range(0, len(points), size)]
+        likely = self.model.outputs in ("probabilities", "labels")
+        margin = "confidences" if likely else self.margin
+        values = np.concatenate([self._values(piece, chosen, margin=margin) for piece in pieces])
+        return values if likely else values / (1 + values)
 
     def values_along(
         self, x: Array, directions: Array, rows: Array, steps: Array, batch: Array
@@ -167,14 +180,19 @@ class Attack(Evaluator, Objective):
         return batch[rows, first], at_x[rows, first]
 
     def _values(
-        self, points: Array, chosen: Array, may_be_cut: bool = False, at_x: Array | None = None
+        self,
+        points: Array,
+        chosen: Array,
+        may_be_cut: bool = False,
+        at_x: Array | None = None,
+        margin: str | None = None,
     ) -> Array:
         """Return ψ, (k, b). If the answers are cut short, fill in ψ at x, by default the first."""
         inputs, costs = self.transform.query_inputs(self.own.rows[chosen], points)
         scores = self.victim.ask(inputs.reshape(-1, self.dim), may_be_cut=may_be_cut)
         count, wanted = len(scores), costs.size
         labels = np.tile(self.own.labels[chosen], len(points))
-        leads = np.maximum(self.margins(scores, labels[:count]), 0)
+        leads = np.maximum(self.margins(scores, labels[:count], margin), 0)
         if count < wanted:
             at_x = leads[: len(chosen)] if at_x is None else at_x
             if len(at_x) < len(chosen):
@@ -239,7 +257,7 @@ class Attack(Evaluator, Objective):
             buffer.draw(draws.on(Stream.DIRECTIONS))
             directions = buffer.scales[:, None] * buffer.rows
             while smoothing < most:
-                values = self.values((smoothing * directions).astype(x.dtype), some[tried])
+                values = self._values((smoothing * directions).astype(x.dtype), some[tried])
                 if np.mean(values != at_x[tried]) >= 0.5:
                     break
                 smoothing *= 2

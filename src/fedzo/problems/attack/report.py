@@ -180,7 +180,7 @@ def _summary(report: Mapping[str, Any]) -> str:
 
 def _reported(attack: Evaluator, x: Array) -> ReportedInputs:
     """Return the inputs of the report before and after, with the predictions of the model."""
-    inputs, start, own = attack.reported, attack.initial(), len(attack.own.labels)
+    inputs, start, own = attack.reported, attack.initial(), len(attack.evaluated.labels)
     clean, perturbed = (attack.transform.perturbed_inputs(inputs.rows, at) for at in (start, x))
     which = slice(own) if attack.held_out is None else slice(own, None)
     return ReportedInputs(
@@ -210,7 +210,7 @@ def _success_by_eps(
 
 def _pictures(attack: Evaluator, x: Array) -> tuple[Array, Array, Array | None]:
     """Return the inputs of the picture under x, their labels and the predictions."""
-    own, held_out = attack.own, attack.held_out
+    own, held_out = attack.evaluated, attack.held_out
     others = 0 if held_out is None else min(_SHOWN // 2, len(held_out.labels))
     count = len(own.labels)
     wanted = min(count, _SHOWN - others)
