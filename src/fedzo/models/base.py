@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
+from time import sleep
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedzo.errors import ModelError, UsageError, check_choice, check_count, firs
 OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
 _SMALLEST_PART = 16  # inputs: a batch is not shared among threads in smaller parts
 _SUM_TOLERANCE = 1e-3  # of the sum of a model's probabilities
+LONGEST_WAIT = 300.0  # seconds; a longer ``Retry-After`` is reported as an error
 _DECIMALS = 4  # scores with more decimals count as exact
 
 
@@ -334,7 +336,9 @@ class FunctionModel(Model):
     """A function that takes a batch of inputs and returns one row of scores per input.
 
     The function receives a copy of the batch, so it may work in place. With several workers, it
-    must be safe to call from several threads. Its exceptions are passed on.
+    must be safe to call from several threads. Its exceptions are passed on. Failures of a
+    connection are retried first: an OSError, or an exception with the ``response`` of a service
+    whose status is 429 or 5xx, as ``requests`` and ``httpx`` raise. ``Retry-After`` is respected.
 
     Parameters
     ----------
@@ -342,6 +346,12 @@ class FunctionModel(Model):
         batch -> scores: (n, ...) of the model's input shape to (n, classes).
     outputs
         The kind of scores: "logits", "probabilities", "log-probabilities" or "labels".
+    in_flight
+        The number of calls at the same time, each with a part of the batch.
+    retries
+        The number of further attempts after a failed connection.
+    backoff
+        Seconds to wait before the first retry, doubled before each further one.
     **common
         ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
         :class:`~fedzo.models.Model`.
@@ -357,15 +367,55 @@ class FunctionModel(Model):
     """
 
     def __init__(
-        self, fun: Callable[[Array], ArrayLike], outputs: str = "logits", **common: Unpack[Common]
+        self,
+        fun: Callable[[Array], ArrayLike],
+        outputs: str = "logits",
+        *,
+        in_flight: int = 1,
+        retries: int = 3,
+        backoff: float = 0.5,
+        **common: Unpack[Common],
     ) -> None:
         if not callable(fun):
             raise UsageError(f"{fun!r} is not a function of a batch of inputs")
         super().__init__(getattr(fun, "__name__", type(fun).__name__), outputs, **common)
-        self.fun = fun
+        check_count("in_flight", in_flight)
+        check_count("retries", retries, least=0)
+        require(backoff > 0, "backoff", backoff, "a number > 0")
+        self.fun, self.in_flight, self.retries, self.backoff = fun, in_flight, retries, backoff
 
     def _scores(self, batch: Array) -> ArrayLike:
-        return call_user(self.fun, batch.copy())
+        return call_user(self._patiently, batch)  # type: ignore[no-any-return]
+
+    def _patiently(self, batch: Array) -> ArrayLike:
+        """Call the function, again after each failure of a connection."""
+        for number in range(self.retries):
+            try:
+                return self.fun(batch.copy())
+            except Exception as error:
+                wait = seconds_to_retry(error, self.backoff * 2.0**number)
+                if wait is None:
+                    raise
+                sleep(wait)
+        return self.fun(batch.copy())
+
+
+def seconds_to_retry(error: Exception, default: float) -> float | None:
+    """Return how long to wait before a retry; None if the error is not of a connection.
+
+    >>> seconds_to_retry(ConnectionResetError(), 0.5), seconds_to_retry(KeyError("x"), 0.5)
+    (0.5, None)
+    """
+    response = getattr(error, "response", None)
+    status = getattr(error, "code", getattr(response, "status_code", None))
+    if isinstance(status, int) and status != 429 and status < 500:
+        return None
+    if response is None and not isinstance(error, OSError):
+        return None
+    headers = getattr(error, "headers", getattr(response, "headers", None)) or {}
+    asked = str(headers.get("Retry-After", ""))
+    wait = float(asked) if asked.isdecimal() else default
+    return wait if wait <= LONGEST_WAIT else None
 
 
 def rounding_step(scores: Array) -> float | None:

@@ -1,8 +1,8 @@
-"""A model behind an HTTP endpoint of the Open Inference Protocol, version 2."""
+"""A model behind HTTP: the Open Inference Protocol, version 2, or any service that speaks JSON."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 from urllib.parse import quote
 
@@ -24,14 +24,16 @@ _MANY_CLASSES = 1 << 15  # assumed while the number of classes is unknown
 _UNKNOWN_BYTES = 1 << 26  # the longest answer while the number of classes is unknown
 _LARGEST_BATCH = 1 << 16  # the largest fixed batch size of a service: smaller batches are padded
 _LARGEST_INPUT = 1 << 31  # numbers
+_BATCH, _INPUT = "$inputs", "$input"  # in a template: a batch, and a single input
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 class HttpModel(Model):
-    """A served model, as by Triton, KServe or MLServer.
+    """A served model, as by Triton, KServe or MLServer, or behind any service that speaks JSON.
 
-    Names, shape and type that are not given are requested from the service once, by the
-    constructor. Any number of threads may query the model, each over its own connection.
+    With ``request`` or ``parse``, ``url`` is the address of the endpoint itself. Else names, shape
+    and type that are not given are requested from the service once, by the constructor. Any number
+    of threads may query the model, each over its own connection.
 
     ``queries`` and the budget count each input once, however many attempts its answer takes. A
     failed attempt may have been processed nevertheless, and ``sent`` counts the inputs of every
@@ -43,7 +45,15 @@ class HttpModel(Model):
     url
         The address of the service: the part before "/v2".
     model
-        The name of the model in the service.
+        The name of the model in the service, for the Open Inference Protocol.
+    request
+        The JSON to send, for other services. The text ``"$inputs"`` in it stands for a batch as
+        nested lists, and ``"$input"`` for a single input: then each request has one. Or a function
+        of a batch, (n, ...), that returns the JSON value. By default ``{"inputs": "$inputs"}``.
+    parse
+        Where the scores are in the answer: keys and numbers joined by dots, such as
+        ``"outputs.0.scores"``. Or a function of the answer that returns the scores, (n, classes).
+        By default the answer itself.
     version
         The version of the model. None: the service chooses.
     outputs
@@ -75,14 +85,18 @@ class HttpModel(Model):
     ...     input_name="images", input_shape=(3, 32, 32), datatype="FP32", output_name="logits",
     ... )
     HttpModel('http://127.0.0.1:8000/v2/models/resnet', outputs='logits')
+    >>> HttpModel("http://127.0.0.1:8000/classify", request={"image": "$input"}, parse="scores")
+    HttpModel('http://127.0.0.1:8000/classify', outputs='logits')
     """
 
     def __init__(
         self,
         url: str,
-        model: str,
+        model: str | None = None,
         outputs: str = "logits",
         *,
+        request: Any = None,
+        parse: str | Callable[[Any], Any] | None = None,
         version: str | None = None,
         input_name: str | None = None,
         output_name: str | None = None,
@@ -96,11 +110,14 @@ class HttpModel(Model):
         verify: bool | str = True,
         **common: Unpack[Common],
     ) -> None:
-        require(isinstance(model, str) and bool(model), "model", model, "the model's name")
+        self._json_only = request is not None or parse is not None
+        named = isinstance(model, str) and bool(model)
+        allowed = "the model's name, or omitted if request or parse is given"
+        require(named != self._json_only, "model", model, allowed)
         self._service = Service(
             url, headers=headers, timeout=timeout, retries=retries, backoff=backoff, verify=verify
         )
-        self._path = f"/v2/models/{quote(model, safe='')}"
+        self._path = "" if model is None else f"/v2/models/{quote(model, safe='')}"
         if version is not None:
             self._path += f"/versions/{quote(str(version), safe='')}"
         super().__init__(self._service.url + self._path, outputs, **common)
@@ -108,6 +125,15 @@ class HttpModel(Model):
         self.in_flight = in_flight
         self._input, self._output, self._datatype = input_name, output_name, datatype
         self._columns: int | None = None  # of all outputs, if the service describes them
+        if self._json_only:
+            self._template = {"inputs": _BATCH} if request is None else request
+            self._parse = parse if callable(parse) else _path_reader(parse)
+            self._single = not callable(request) and _holds(self._template, _INPUT)
+            holds = callable(request) or self._single or _holds(self._template, _BATCH)
+            allowed = f"a function of a batch, or JSON that contains {_BATCH!r} or {_INPUT!r}"
+            require(holds, "request", request, allowed)
+            self.max_batch = 1 if self._single else self.max_batch
+            return
         if None in (input_name, output_name, datatype, self.input_shape):
             self._describe()
             binary = self._takes_binary() if binary is None else binary
@@ -122,11 +148,36 @@ class HttpModel(Model):
         return self._service.sent
 
     def _scores(self, batch: Array) -> ArrayLike:
+        if self._json_only:
+            return self._json_scores(batch)
         batch = np.ascontiguousarray(batch, _TYPES[str(self._datatype)])
         body, headers = self._request(batch)
         rows, path = len(batch), f"{self._path}/infer"
         request = Request(path, self._most_bytes(rows), body, headers, cost=rows)
         return self._tensor(self._service.request(request))
+
+    def _json_scores(self, batch: Array) -> Array:
+        """Return the scores that a service without a protocol answers."""
+        template: Any = self._template
+        content = template(batch) if callable(template) else _filled(template, batch)
+        try:
+            body = json.dumps(content, allow_nan=False, default=_plain).encode()
+        except ValueError:
+            raise InvalidValue("inputs", "an array with NaN or inf", "finite") from None
+        head = {"Content-Type": "application/json"}
+        request = Request(self._path, self._most_bytes(len(batch)), body, head, cost=len(batch))
+        reply = self._service.request(request)
+        try:
+            scores = np.asarray(self._parse(read_json(reply.body)))
+        except (*_MALFORMED, IndexError) as error:
+            shown = reply.body[:80].decode(errors="replace")
+            problem = f"parse does not fit the answer {shown!r}: {error!r}"
+            raise self._error(problem, "protocol") from None
+        if self._single:
+            scores = scores.reshape(1, *scores.shape[1:]) if len(scores) == 1 else scores[None]
+        if scores.dtype.kind in "iu" and self.outputs != "labels":
+            scores = scores.astype(np.float64)  # a score of 1 is often written without its point
+        return scores
 
     def _most_bytes(self, rows: int) -> int:
         """Return the longest acceptable answer about this many inputs."""
@@ -243,6 +294,56 @@ class HttpModel(Model):
 
     def _error(self, problem: str, code: str | None = None) -> ModelError:
         return self._service.error(self._path, problem, code)
+
+
+def _holds(template: Any, word: str) -> bool:
+    """Return whether a template contains a word as a value."""
+    if isinstance(template, Mapping):
+        return any(_holds(each, word) for each in template.values())
+    if isinstance(template, list | tuple):
+        return any(_holds(each, word) for each in template)
+    return bool(template == word)
+
+
+def _filled(template: Any, batch: Array) -> Any:
+    """Return a template with the inputs in place of its words.
+
+    >>> _filled({"instances": "$inputs", "top": 3}, np.zeros((1, 2)))
+    {'instances': [[0.0, 0.0]], 'top': 3}
+    """
+    if isinstance(template, Mapping):
+        return {key: _filled(each, batch) for key, each in template.items()}
+    if isinstance(template, list | tuple):
+        return [_filled(each, batch) for each in template]
+    if isinstance(template, str) and template in (_BATCH, _INPUT):
+        return (batch if template == _BATCH else batch[0]).tolist()
+    return template
+
+
+def _path_reader(path: str | None) -> Callable[[Any], Any]:
+    """Return a function that follows a path of keys and numbers.
+
+    >>> _path_reader("outputs.0.scores")({"outputs": [{"scores": [1.0, 2.0]}]})
+    [1.0, 2.0]
+    """
+    require(
+        path is None or isinstance(path, str), "parse", path, "keys joined by dots, or a function"
+    )
+    steps: Sequence[str] = path.split(".") if path else ()
+
+    def read(answer: Any) -> Any:
+        for step in steps:
+            answer = answer[int(step) if isinstance(answer, list) else step]
+        return answer
+
+    return read
+
+
+def _plain(value: Any) -> Any:
+    """Return NumPy's arrays and numbers as JSON has them."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"request returned a {type(value).__name__}, which JSON cannot carry")
 
 
 def _size(size: Any) -> int:

@@ -77,7 +77,8 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
     Traceback (most recent call last):
         ...
     fedzo.errors.UsageError: max_querys = 5: unknown option (did you mean 'max_queries'?);
-    FunctionModel takes outputs, input_range, input_shape, max_queries, max_batch, classes
+    FunctionModel takes outputs, in_flight, retries, backoff, input_range, input_shape, max_queries,
+    max_batch, classes
     """
     from fedzo import models
 
@@ -88,8 +89,9 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
             path = _FILES / f"{spec}.onnx" if spec in shipped() else spec
             return _made(models.OnnxModel, path, options)
         case "http":
-            allowed = "given with its name at that address, the option model = 'NAME'"
-            require("model" in options, "model", spec, allowed)
+            allowed = "given with the option model = 'NAME', its name there, or with request = ..."
+            known = {"model", "request", "parse"} & options.keys()
+            require(bool(known), "model", spec, allowed)
             return _made(models.HttpModel, spec, options)
         case "torch":
             return _made(models.TorchModel, _called(spec), options)

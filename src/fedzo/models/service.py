@@ -37,8 +37,8 @@ from fedzo.errors import (
     one_line,
     require,
 )
+from fedzo.models.base import LONGEST_WAIT
 
-_LONGEST_WAIT = 300.0  # seconds; a longer ``Retry-After`` is reported as an error
 _HEAD_BYTES = 1 << 16  # for headers and 1xx responses
 _PIECE = 1 << 20  # bytes to read at once: no memory is allocated for an announced size
 _SECRET = "***"
@@ -139,7 +139,7 @@ class Service:
                 code, problem = f"http-{reply.status}", f"{reply.status}: {_message(reply)}"
                 final = reply.status != 429 and reply.status < 500
                 wait = _retry_after(reply, wait)
-                if wait > _LONGEST_WAIT and not final:
+                if wait > LONGEST_WAIT and not final:
                     code, problem = "long-wait", f"{problem} (asks to wait {wait:,.0f} s)"
                     final = True
             if final:
