@@ -385,7 +385,7 @@ class FunctionModel(Model):
         self.fun, self.in_flight, self.retries, self.backoff = fun, in_flight, retries, backoff
 
     def _scores(self, batch: Array) -> ArrayLike:
-        return call_user(self._patiently, batch)  # type: ignore[no-any-return]
+        return call_user(self._patiently, batch)
 
     def _patiently(self, batch: Array) -> ArrayLike:
         """Call the function, again after each failure of a connection."""

@@ -12,6 +12,7 @@ from fedzo.core.types import Array
 from fedzo.errors import Halted, ModelError, check_choice, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns, rounding_step
+from fedzo.problems.attack.detector import Detector
 from fedzo.problems.attack.inputs import (
     PIECE,
     Inputs,
@@ -59,6 +60,8 @@ class Victim:
         Whether a perturbation was evaluated: from then on a failing model ends the run normally.
     failure : ModelError, optional
         The failure of the model that ended the run.
+    detector : Detector, optional
+        Watches the queries, for the report.
     """
 
     def __init__(self, model: Model, shape: tuple[int, ...], dim: int) -> None:
@@ -66,6 +69,7 @@ class Victim:
         at_once = max(1, min(_DEVICES_AT_ONCE, _NUMBERS // dim))
         self.batcher = QueryBatcher(self._answer, at_once)
         self.reserved, self.evaluated = 0, False
+        self.detector: Detector | None = None
         self.failure: ModelError | None = None
 
     def ask(self, inputs: Array, *, may_be_cut: bool = False, evaluates: bool = False) -> Array:
@@ -92,6 +96,8 @@ class Victim:
         return [part if len(part) else spent for part in parts]
 
     def _scores(self, inputs: Array) -> Array:
+        if self.detector is not None:
+            self.detector.watch(inputs, self.model.input_range)
         try:
             return self.model(inputs.reshape(-1, *self._shape))
         except ModelError as error:

@@ -46,6 +46,7 @@ from fedzo.data import partition as split_samples
 from fedzo.errors import BudgetSpent, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import rounding_step
+from fedzo.problems.attack.detector import Detector
 from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import columns_named, gets_right, joined, other_of, victim_of
 from fedzo.problems.attack.report import budgets, write_run_files
@@ -225,7 +226,11 @@ class Attack(Evaluator, Objective):
         write_run_files(self, folder, best.x, self.classes, self.transfer_to)
 
     def reserve_for_report(self) -> None:
-        """Reserve queries for the report, too: for each ε but that of the attack itself."""
+        """Reserve queries for the report, too: for each ε but that of the attack itself.
+
+        A detector of similar queries begins to watch.
+        """
+        self.victim.detector = Detector()
         nothing = self.perturbation(self.initial())
         others = [eps for eps in budgets(nothing) if eps != nothing.eps]
         self.victim.reserved = self.evaluation_cost + len(others) * len(self.reported.labels)

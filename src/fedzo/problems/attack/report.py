@@ -1,9 +1,10 @@
-"""The report of an attack: ``attack.json``, ``attack.png``, ``images.png`` and the perturbation.
+"""The report of an attack: ``attack.html``, ``attack.json``, pictures and the perturbation.
 
 A report is about the inputs that no device has, or else about those of the devices. Only success
 against ε takes more queries than the evaluations did.
 """
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,20 @@ from fedzo.core.waves import is_image
 from fedzo.models import Model
 from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import Inputs, joined
-from fedzo.problems.attack.pictures import draw_images, draw_report
-from fedzo.variables.perturbation import LEVELS, Distortion, Perturbation, distortion_of
+from fedzo.problems.attack.page import wilson, write_page
+from fedzo.problems.attack.pictures import draw_images, draw_report, picture_of
+from fedzo.variables.perturbation import (
+    LEVELS,
+    Distortion,
+    Perturbation,
+    distortion_of,
+    in_range,
+)
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of ε, at which success is measured
 LEVELS_TRIED = (2, 4, 8, 16)  # grey levels, if there is no ε
+PROCESSES = ("JPEG, quality 75", "resized to 75 % and back")
+_PROCESSED = 100  # inputs on which these are tried, if queries are left
 _SHOWN = 12  # inputs in the picture
 
 
@@ -41,8 +51,9 @@ def write_run_files(
     report = _content(attack, inputs, perturbation, names, history, transfer_to)
     write_atomic(folder / "attack.json", (json.dumps(report, indent=2) + "\n").encode())
     draw_report(report, perturbation, folder / "attack.png")
+    pictures = _pictures(attack, attack.initial()), _pictures(attack, x)
+    write_atomic(folder / "attack.html", write_page(report, perturbation, *pictures).encode())
     if is_image(attack.shape):
-        pictures = _pictures(attack, attack.initial()), _pictures(attack, x)
         draw_images(*pictures, perturbation, classes, folder / "images.png")
 
 
@@ -97,8 +108,13 @@ def _content(
         "eps": perturbation.eps,
         "norm": perturbation.norm if perturbation.eps is not None else None,
         "target": None if target is None else classes[target],
-        "inputs": {"whose": inputs.whose, "count": len(labels)},
+        "inputs": {
+            "whose": inputs.whose,
+            "count": len(labels),
+            "error_before": None if inputs.before is None else _mean(inputs.before != labels),
+        },
         "success": _mean(fooled),
+        "success_interval": None if fooled is None else wilson(int(fooled.sum()), len(fooled)),
         "success_by_queries": [
             {
                 "queries": record["queries"] + record["evaluation_queries"],
@@ -124,7 +140,16 @@ def _content(
         "distortion": inputs.distortion._asdict(),
         "transfer": None if transfer_to is None else _transfer(attack, transfer_to, inputs),
     }
+    watching = attack.victim.detector
+    if watching is not None:
+        report["detector"] = {
+            "queries": watching.queries,
+            "flagged": watching.flagged,
+            "mean_distance": watching.mean_distance,
+        }
     if is_image(inputs.clean.shape[1:]):
+        report["survival"] = _survival(attack, inputs)
+        report["queries"] = model.queries
         low, high = model.input_range
         similar = ssim((inputs.clean - low) / (high - low), (inputs.perturbed - low) / (high - low))
         report["distortion"] |= {"ssim_mean": _mean(similar), "ssim_min": float(similar.min())}
@@ -141,6 +166,48 @@ def _transfer(attack: Evaluator, model: Model, inputs: ReportedInputs) -> dict[s
     after = model(inputs.perturbed[right].reshape(-1, *shape)).argmax(axis=1)
     fooled = attack.fooled(after, inputs.labels[right])
     return {"model": model.name, "inputs": int(right.sum()), "success": _mean(fooled)}
+
+
+def _survival(attack: Evaluator, inputs: ReportedInputs) -> dict[str, Any]:
+    """Return the success after each processing of images, if there are queries left for it."""
+    found: dict[str, Any] = {}
+    low, high = attack.model.input_range
+    some = slice(_PROCESSED)
+    labels = inputs.labels[some]
+    for name in PROCESSES:
+        rates: list[float | None] = []
+        for images in (inputs.perturbed[some], inputs.clean[some]):
+            units = np.stack([processed((one - low) / (high - low), name) for one in images])
+            moved = in_range(units.reshape(len(units), -1), (low, high))
+            after = attack.ask_predictions(moved)
+            rates.append(None if after is None else _mean(attack.fooled(after, labels)))
+        found[name] = {"success": rates[0], "before": rates[1], "inputs": len(labels)}
+    return found
+
+
+def processed(image: Array, name: str) -> Array:
+    """Return an image in [0, 1] as JPEG of quality 75, or made smaller by a quarter and back.
+
+    >>> grey = np.full((3, 16, 16), 0.5)
+    >>> [float(np.abs(processed(grey, name) - grey).max()) < 0.01 for name in PROCESSES]
+    [True, True]
+    """
+    from PIL import Image
+
+    picture = Image.fromarray(np.rint(LEVELS * picture_of(image)).astype(np.uint8))
+    if name == "JPEG, quality 75":
+        content = io.BytesIO()
+        picture.save(content, "JPEG", quality=75)
+        picture = Image.open(content)
+    else:
+        width, height = picture.size
+        smaller = (max(1, round(0.75 * width)), max(1, round(0.75 * height)))
+        picture = picture.resize(smaller, Image.Resampling.BILINEAR)
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture, np.float32) / LEVELS
+    if image.ndim == 3 and image.shape[0] in (1, 3):
+        pixels = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+    return pixels.reshape(image.shape)
 
 
 def _mean(numbers: Array | None) -> float | None:

@@ -1,0 +1,65 @@
+"""Would a defender notice? A detector of similar queries watches those of an attack."""
+
+import numpy as np
+
+from fedzo.core.types import Array
+
+_LEVELS = 6  # of the input's range: smaller changes do not show
+_WINDOW = 20  # numbers in a piece of an input
+_PRINTS = 50  # pieces that are compared, those with the largest hashes
+_MATCH = 25  # equal pieces that make two queries similar
+_WATCHED = 1000  # queries
+_COMPARED = 60  # queries between which distances are measured
+_FACTORS = np.cumprod(np.full(_WINDOW, 6364136223846793005, np.uint64), dtype=np.uint64)
+
+
+class Detector:
+    """Flags queries that share many pieces with an earlier one, as Blacklight does.
+
+    An input is quantised, and all windows of 20 numbers are hashed. The 50 largest hashes are its
+    fingerprint. A query is flagged if 25 of them are those of one earlier query (Li et al.,
+    "Blacklight: Scalable Defense for Neural Networks against Query-Based Black-Box Attacks",
+    USENIX Security 2022). The first 1,000 queries are watched.
+
+    Examples
+    --------
+    >>> detector, images = Detector(), np.random.default_rng(0).uniform(size=(2, 400))
+    >>> detector.watch(np.concatenate([images, images[:1] + 0.001]), (0.0, 1.0))
+    >>> detector.queries, detector.flagged
+    (3, 1)
+    """
+
+    def __init__(self) -> None:
+        self.queries, self.flagged = 0, 0
+        self._seen: dict[int, list[int]] = {}  # queries by hash
+        self._some: list[Array] = []
+
+    def watch(self, inputs: Array, input_range: tuple[float, float]) -> None:
+        """Look at queries, shape (n, d)."""
+        low, high = input_range
+        for row in inputs[: max(0, _WATCHED - self.queries)]:
+            unit = (np.asarray(row, np.float64).reshape(-1) - low) / (high - low)
+            self._look(np.round(unit * _LEVELS).astype(np.uint64))
+            if self.queries % (_WATCHED // _COMPARED) == 1:
+                self._some.append(unit.astype(np.float32))
+
+    def _look(self, numbers: Array) -> None:
+        padded = np.concatenate([numbers, np.zeros(max(0, _WINDOW - len(numbers)), np.uint64)])
+        windows = np.lib.stride_tricks.sliding_window_view(padded + np.uint64(1), _WINDOW)
+        hashes = (windows * _FACTORS).sum(axis=1, dtype=np.uint64)
+        prints = np.unique(hashes)[-_PRINTS:].tolist()
+        shared = np.zeros(self.queries + 1, int)
+        for one in prints:
+            shared[self._seen.get(one, [])] += 1
+            self._seen.setdefault(one, []).append(self.queries)
+        self.flagged += bool(shared.max() >= min(_MATCH, len(prints)))
+        self.queries += 1
+
+    @property
+    def mean_distance(self) -> float | None:
+        """The mean distance between two queries, a root mean square in units of the range."""
+        rows = self._some
+        pairs = [(a, b) for i, a in enumerate(rows) for b in rows[:i]]
+        if not pairs:
+            return None
+        return float(np.mean([np.sqrt(np.mean(np.square(a - b))) for a, b in pairs]))

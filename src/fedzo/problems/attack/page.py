@@ -1,0 +1,246 @@
+"""The page that a tester hands in: ``attack.html``, one file that can be read and printed."""
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from fedzo.core.types import Array
+from fedzo.core.waves import is_image
+from fedzo.problems.attack.pictures import picture_of
+from fedzo.variables.perturbation import LEVELS, Perturbation
+
+_Z = 1.959963984540054  # of a 95 % interval
+_STYLE = """
+body { max-width: 920px; } table { border-collapse: collapse; margin: .6rem 0; width: 100%; }
+td, th { border-bottom: 1px solid var(--line); padding: .25rem .6rem .25rem 0; text-align: left;
+  vertical-align: top; overflow-wrap: anywhere; }
+.verdict { border-left: 6px solid var(--bad); background: var(--panel); padding: .8rem 1rem;
+  font-size: 1.15rem; margin: 1rem 0; } .verdict.safe { border-color: var(--good); }
+.three { display: grid; grid-template-columns: repeat(3, 1fr); gap: .6rem; margin: .8rem 0; }
+figure { margin: 0; } figcaption { font-size: .85rem; color: var(--faint); }
+.three img { width: 100%; image-rendering: pixelated; border: 1px solid var(--faint); }
+.charts svg { width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 12px; }
+@media print { section { break-inside: avoid; } body { max-width: none; } }
+"""
+
+
+def wilson(successes: int, count: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a rate (Wilson, 1927).
+
+    >>> [round(end, 4) for end in wilson(8, 10)], wilson(0, 0)
+    ([0.4902, 0.9433], (0.0, 1.0))
+    """
+    if not count:
+        return 0.0, 1.0
+    rate, square = successes / count, _Z**2 / count
+    middle = (rate + square / 2) / (1 + square)
+    half = _Z * math.sqrt(rate * (1 - rate) / count + square / (4 * count)) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def write_page(
+    report: Mapping[str, Any],
+    perturbation: Perturbation,
+    clean: tuple[Array, Array, Array | None],
+    adversarial: tuple[Array, Array, Array | None],
+) -> str:
+    """Return the page as HTML, from the content of ``attack.json`` and some inputs."""
+    css = files("fedzo").joinpath("plots", "page", "page.css").read_text(encoding="utf-8")
+    name = escape(str(report["model"]))
+    parts = [
+        "<!DOCTYPE html><html lang='en'><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+        f"<title>Robustness of {name}</title><style>{css}{_STYLE}</style><body>",
+        f"<h1>Robustness of {name}</h1>",
+        _verdict(report),
+        _section("What was tested", _table(_facts(report))),
+        _section("Success", _charts(report) + _classes(report)),
+    ]
+    if is_image(perturbation.noise.shape):
+        parts.append(
+            _section("Before and after", _pictures(perturbation, clean, adversarial, report))
+        )
+    parts.append(_section("What survives", _table(_survival(report))))
+    parts.append(_section("Would a defender notice?", _defender(report)))
+    return "\n".join(parts) + "</body></html>\n"
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    cells = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
+    return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
+
+
+def _rate(rate: float | None, count: int) -> str:
+    if rate is None:
+        return "not measured: no queries were left"
+    low, high = wilson(round(rate * count), count)
+    return f"{rate:.0%} of {count:,} inputs (95 % interval {low:.0%} to {high:.0%})"
+
+
+def _eps(report: Mapping[str, Any]) -> str:
+    if report["eps"] is None:
+        return "no limit: distortion costs, as in the paper"
+    if report["norm"] == "inf":
+        return f"ε = {LEVELS * report['eps']:.3g}/{LEVELS} in L∞"
+    return f"ε = {report['eps']:.3g} in L2, in units of the input's range"
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    rate, count, whose = report["success"], report["inputs"]["count"], report["inputs"]["whose"]
+    if rate is None:
+        return "<p class='verdict'>Not measured: no queries were left.</p>"
+    before = report["inputs"].get("error_before")
+    clean = "" if before is None else f" Without it, the model errs on {before:.0%}."
+    does = "errs" if report["target"] is None else f"answers {escape(str(report['target']))}"
+    kind = "" if rate - (before or 0) > 0.1 else " safe"
+    inputs = "inputs that were held out" if whose == "held out" else "the devices' inputs"
+    words = (
+        f"With one perturbation, the same for all inputs, the model {does} on {_rate(rate, count)}"
+    )
+    return f"<p class='verdict{kind}'>{words}: {inputs}.{clean}</p>"
+
+
+def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    moved = report["distortion"]
+    answers = f"its answers only ({report['outputs']}); no weights, no gradients"
+    goal = "any wrong class" if report["target"] is None else escape(str(report["target"]))
+    size = (
+        f"largest change {LEVELS * moved['linf_max']:.3g}/{LEVELS}, mean L2 {moved['l2_mean']:.3g}"
+    )
+    if "ssim_mean" in moved:
+        size += f", mean SSIM {moved['ssim_mean']:.3f}"
+    return [
+        ("model", escape(str(report["model"]))),
+        ("the tester sees", answers),
+        ("goal", f"{goal}, by one universal perturbation"),
+        ("budget", _eps(report)),
+        ("distortion", size),
+        ("queries", f"{report['queries']:,}, evaluations included"),
+    ]
+
+
+def _classes(report: Mapping[str, Any]) -> str:
+    rows = [
+        (escape(name), _rate(one["success"], one["inputs"]))
+        for name, one in report["by_class"].items()
+    ]
+    return _table([("<b>class</b>", "<b>success</b>"), *rows])
+
+
+def _charts(report: Mapping[str, Any]) -> str:
+    count = report["inputs"]["count"]
+    key = "held_out" if report["inputs"]["whose"] == "held out" else "own"
+    unit = 1 if report["norm"] == "l2" else LEVELS
+    eps = [
+        (unit * r["eps"], r["success"])
+        for r in report["success_by_eps"]
+        if r["success"] is not None
+    ]
+    asked = [(r["queries"], r[key]) for r in report["success_by_queries"] if r[key] is not None]
+    label = "ε in L2" if unit == 1 else f"ε, of {LEVELS} levels"
+    charts = [
+        _chart("success against ε", label, eps, count),
+        _chart("success against queries", "queries", asked, count),
+    ]
+    return f"<div class='charts'>{''.join(charts)}</div>"
+
+
+def _chart(title: str, label: str, points: Sequence[tuple[float, float]], count: int) -> str:
+    """Return a curve with its Wilson band as SVG."""
+    if not points:
+        return f"<figure><figcaption>{title}: not measured</figcaption></figure>"
+    most = max(x for x, _ in points) or 1
+
+    def at(x: float, y: float) -> str:
+        return f"{44 + 340 * x / most:.1f},{190 - 165 * y:.1f}"
+
+    ends = [(x, *wilson(round(y * count), count)) for x, y in points]
+    band = [at(x, low) for x, low, _ in ends] + [at(x, high) for x, _, high in reversed(ends)]
+    dots = "".join(
+        "<circle r='3' cx='{}' cy='{}'/>".format(*at(x, y).split(",")) for x, y in points
+    )
+    ticks = "".join(
+        f"<text x='38' y='{194 - 165 * y:.0f}' text-anchor='end'>{y:.0%}</text>"
+        f"<path d='M44 {190 - 165 * y:.0f}H384' stroke='var(--line)'/>"
+        for y in (0.0, 0.5, 1.0)
+    )
+    return (
+        f"<figure><figcaption>{title}</figcaption><svg viewBox='0 0 400 225' role='img' "
+        f"aria-label='{title}'>{ticks}"
+        f"<polygon points='{' '.join(band)}' fill='#0072B2' opacity='.2'/>"
+        f"<polyline points='{' '.join(at(*p) for p in points)}' fill='none' stroke='#0072B2' "
+        f"stroke-width='2'/><g fill='#0072B2'>{dots}</g><text x='44' y='208'>0</text>"
+        f"<text x='384' y='208' text-anchor='end'>{most:,.3g}</text>"
+        f"<text x='214' y='222' text-anchor='middle'>{label}</text></svg></figure>"
+    )
+
+
+def _pictures(
+    perturbation: Perturbation,
+    clean: tuple[Array, Array, Array | None],
+    adversarial: tuple[Array, Array, Array | None],
+    report: Mapping[str, Any],
+) -> str:
+    low, high = perturbation.input_range
+    before, after = ((images[0] - low) / (high - low) for images in (clean, adversarial))
+    largest = float(np.abs(after - before).max()) or 1.0
+    names = report["confusion"]["classes"]
+    rows = []
+    for i in range(min(4, len(before))):
+        captions = [
+            "predictions not asked" if p is None else escape(str(names[int(p[i])]))
+            for p in (clean[2], adversarial[2])
+        ]
+        change = 0.5 + (after[i] - before[i]) / (2 * largest)
+        middle = f"change, scaled by {0.5 / largest:.3g}"
+        shown = zip((before[i], change, after[i]), (captions[0], middle, captions[1]), strict=True)
+        rows += [
+            f"<figure><img src='{_png(image)}' alt=''><figcaption>{words}</figcaption></figure>"
+            for image, words in shown
+        ]
+    return f"<div class='three'>{''.join(rows)}</div>"
+
+
+def _png(image: Array) -> str:
+    """Return an image as the address of its own content."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(np.rint(255 * picture_of(image)).astype(np.uint8)).save(content, "PNG")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+
+
+def _survival(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for name, one in (report.get("survival") or {}).items():
+        rate = _rate(one["success"], one["inputs"])
+        base = "" if one["before"] is None else f"; without the perturbation {one['before']:.0%}"
+        rows.append((escape(name), rate + base))
+    other = report["transfer"]
+    if other is not None:
+        rows.append((f"on {escape(str(other['model']))}", _rate(other["success"], other["inputs"])))
+    return rows or [("not measured", "inputs are not images, and there is no second model")]
+
+
+def _defender(report: Mapping[str, Any]) -> str:
+    seen = report.get("detector")
+    if not seen or not seen["queries"]:
+        return "<p>Not measured.</p>"
+    share = seen["flagged"] / seen["queries"]
+    far = "" if seen["mean_distance"] is None else (
+        f" The mean distance between two queries is {seen['mean_distance']:.3f} of the range."
+    )  # fmt: skip
+    return (
+        f"<p>A detector of similar queries (of the Blacklight kind) flags {share:.0%} of the first "
+        f"{seen['queries']:,} queries.{far}</p>"
+    )
