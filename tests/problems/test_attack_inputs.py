@@ -95,3 +95,17 @@ def test_settings_are_complained_of_by_their_keys(settings, key):
     pytest.importorskip("onnxruntime")
     with rejects(key):
         attack(**settings)
+
+
+def test_flat_images_are_noticed_and_other_rows_are_not():
+    from fedzo import data
+    from fedzo.problems.attack.inputs import hidden_image
+
+    rng = np.random.default_rng(0)
+    clothes = data.load("fashion-mnist-mini").train_inputs[:60].reshape(60, -1) / 255
+    deer = data.load("cifar10-deer-mini").train_inputs[:60].reshape(60, 3, 32, 32) / 255
+    assert hidden_image(clothes) == (28, 28)
+    assert hidden_image(deer.reshape(60, -1)) == (3, 32, 32)
+    assert hidden_image(np.moveaxis(deer, 1, -1).reshape(60, -1)) == (32, 32, 3)
+    assert hidden_image(clothes[:, rng.permutation(784)]) is None
+    assert hidden_image(rng.uniform(size=(60, 100))) is None

@@ -22,7 +22,13 @@ from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
 from fedzo.problems.attack import Attack
-from fedzo.problems.attack.inputs import check_batches, column_of_target, columns_of, listed
+from fedzo.problems.attack.inputs import (
+    check_batches,
+    column_of_target,
+    columns_of,
+    hidden_image,
+    listed,
+)
 from fedzo.runs.minimize import minimize
 from fedzo.runs.options import RunKeywords
 from fedzo.runs.result import Callbacks, Result
@@ -50,6 +56,7 @@ _BY_SCORES, _BY_LABELS = (0.3, 7, 30), (0.6, 3, 120)
 _PATTERNS = 120  # at most, without waves
 _SAMPLES = (10, 40)  # at most, in the first stage of the halving: with waves, and without
 _NUMBERS = 1 << 24  # in all starts together: larger images have fewer waves
+_HINTED = 256  # inputs, to see whether they are images
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still reaches the ball's surface
 _FEWEST = 10  # rounds of steps: fewer are not worth their queries
 _ROUNDS = 200  # of an attack within eps and without max_queries
@@ -140,9 +147,9 @@ class UniversalAttack:
         resume: bool = False,
         **options: Unpack[RunKeywords],
     ) -> None:
-        self.model = _model(model)
+        self.model = as_model(model)
         self.c, self.eps, self.norm, self.target, self.margin = c, eps, norm, target, margin
-        self.transfer_to = None if transfer_to is None else _model(transfer_to)
+        self.transfer_to = None if transfer_to is None else as_model(transfer_to)
         self._algorithm, self._given = algorithm, options
         self._options: dict[str, Any] = {"callback": callback, "run_dir": run_dir, "resume": resume}
         self._perturbation: Perturbation | None = None
@@ -191,6 +198,8 @@ class UniversalAttack:
         )
         if self._options["run_dir"] is not None:
             problem.reserve_for_report()
+        if self.eps is not None and len(problem.shape) == 1:
+            _hint(problem)
         self._result = minimize(problem, **self._plan(problem), **self._options)
         self._perturbation = problem.perturbation(self._result.x)
         self._distortion = problem.distortion(self._result.x)
@@ -296,6 +305,17 @@ class UniversalAttack:
         return self
 
 
+def _hint(problem: Attack) -> None:
+    """Warn if flat inputs seem to be images, which patterns of images would fool more often."""
+    if (shape := hidden_image(problem.own.rows[:_HINTED])) is not None:
+        warnings.warn(
+            f"inputs of {problem.dim} numbers look like images of shape {shape}: pass "
+            f"images_per_device in that shape, (n, {', '.join(map(str, shape))}), to use it",
+            FedzoWarning,
+            stacklevel=3,
+        )
+
+
 def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
     """Return the algorithm of an attack within eps, its rounds, and how often to evaluate."""
     model, each = problem.model, problem.evaluation_cost
@@ -367,16 +387,21 @@ def _known(value: T | None, advice: str) -> T:
     return value
 
 
-def _model(model: Any) -> Model:
-    """Return a model, an estimator, a torch module or a file as a Model."""
+def as_model(model: Any, **options: Any) -> Model:
+    """Return a model, an estimator, a torch module or a file as a Model.
+
+    ``options`` are those of the model's class; a Model has its own.
+    """
     if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
-        return models.load(os.fspath(model))
-    if hasattr(model, "predict_proba"):
-        return models.SklearnModel(model)
+        return models.load(os.fspath(model), **options)
+    if hasattr(model, "predict_proba") or (
+        hasattr(model, "predict") and hasattr(model, "classes_")
+    ):
+        return models.SklearnModel(model, **options)
     if any(kind.__module__.startswith("torch.nn.") for kind in type(model).__mro__):
-        return models.TorchModel(model)
+        return models.TorchModel(model, **options)
     raise UsageError(
         f"the scores of {type(model).__name__} are unknown: wrap it, for example in "
         "fedzo.models.FunctionModel(function, outputs='logits')",

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from fedzo._version import __version__
-from fedzo.cli import bench, data, node, plot, report, reproduce, run, sweep, theory
+from fedzo.cli import audit, bench, data, node, plot, report, reproduce, run, sweep, theory
 from fedzo.cli.common import Exit
 from fedzo.core.importing import user_error
 from fedzo.core.progress import show
@@ -29,7 +29,7 @@ from fedzo.errors import (
     one_line,
 )
 
-COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench, node)
+COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench, audit, node)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -273,7 +273,11 @@ class Loop:
     def _read_history(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Read the records up to the checkpoint; with "repair", those that can be read."""
         lenient = self.job.resume == "repair"
-        upto = checkpoint.round if lenient else folder.check_history(checkpoint, self.algorithm.evaluates)
+        upto = (
+            checkpoint.round
+            if lenient
+            else folder.check_history(checkpoint, self.algorithm.evaluates)
+        )
         self._records = folder.trim_history(upto, self.scheduled, lenient)
         digest, silent = HistoryDigest(), self.at.silent
         for record in self._records:

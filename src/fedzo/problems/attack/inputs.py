@@ -15,6 +15,8 @@ from fedzo.models import Model
 from fedzo.problems.attack.transforms import Transform
 from fedzo.variables.perturbation import batch_of
 
+_SIDE = 8  # pixels: shorter rows are not taken for images
+_ALIKE = 0.4  # the least correlation of neighbours in images
 PIECE = 256  # the most inputs per model call
 
 Columns = TypeVar("Columns", bound=tuple[Any, ...])
@@ -77,6 +79,33 @@ def shape_of_inputs(model: Model, first: ArrayLike) -> tuple[int, ...]:
     if wanted is None or wanted == (math.prod(given),):
         return given
     return wanted
+
+
+def hidden_image(rows: Array) -> tuple[int, ...] | None:
+    """Return the shape of the images that flat rows seem to be; None if they do not.
+
+    Neighbours in an image are alike, both along a row and along a column. They must correlate.
+
+    >>> smooth = np.cumsum(np.cumsum(np.random.default_rng(0).normal(size=(40, 8, 8)), 1), 2)
+    >>> hidden_image(smooth.reshape(40, 64)), hidden_image(np.random.rand(40, 64))
+    ((8, 8), None)
+    """
+    count = rows.shape[1]
+    best: tuple[float, tuple[int, ...] | None] = (_ALIKE, None)
+    for colours in (1, 3):
+        side = math.isqrt(count // colours)
+        if side < _SIDE or colours * side * side != count or len(rows) < 2:
+            continue
+        for shape in {(side, side)} if colours == 1 else {(3, side, side), (side, side, 3)}:
+            images = rows.reshape(-1, *shape)
+            if len(shape) == 3 and shape[0] == 3:
+                images = np.moveaxis(images, 1, -1)
+            images = images - images.mean(axis=0)
+            power = float(np.square(images).mean()) or 1.0
+            down, along = (images[:, 1:] * images[:, :-1], images[:, :, 1:] * images[:, :, :-1])
+            alike = min(float(down.mean()), float(along.mean())) / power
+            best = max(best, (alike, shape), key=lambda one: one[0])
+    return best[1]
 
 
 def labelled(

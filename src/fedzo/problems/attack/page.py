@@ -20,8 +20,10 @@ _STYLE = """
 body { max-width: 920px; } table { border-collapse: collapse; margin: .6rem 0; width: 100%; }
 td, th { border-bottom: 1px solid var(--line); padding: .25rem .6rem .25rem 0; text-align: left;
   vertical-align: top; overflow-wrap: anywhere; }
-.verdict { border-left: 6px solid var(--bad); background: var(--panel); padding: .8rem 1rem;
-  font-size: 1.15rem; margin: 1rem 0; } .verdict.safe { border-color: var(--good); }
+td:first-child { overflow-wrap: break-word; min-width: 6rem; }
+.finding { border-left: 6px solid var(--bad); background: var(--panel); padding: .8rem 1rem;
+  max-width: none; font-size: 1.15rem; margin: 1rem 0; }
+.finding.safe { border-color: var(--good); }
 .three { display: grid; grid-template-columns: repeat(3, 1fr); gap: .6rem; margin: .8rem 0; }
 figure { margin: 0; } figcaption { font-size: .85rem; color: var(--faint); }
 .three img { width: 100%; image-rendering: pixelated; border: 1px solid var(--faint); }
@@ -98,7 +100,7 @@ def _eps(report: Mapping[str, Any]) -> str:
 def _verdict(report: Mapping[str, Any]) -> str:
     rate, count, whose = report["success"], report["inputs"]["count"], report["inputs"]["whose"]
     if rate is None:
-        return "<p class='verdict'>Not measured: no queries were left.</p>"
+        return "<p class='finding'>Not measured: no queries were left.</p>"
     before = report["inputs"].get("error_before")
     clean = "" if before is None else f" Without it, the model errs on {before:.0%}."
     does = "errs" if report["target"] is None else f"answers {escape(str(report['target']))}"
@@ -107,7 +109,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
     words = (
         f"With one perturbation, the same for all inputs, the model {does} on {_rate(rate, count)}"
     )
-    return f"<p class='verdict{kind}'>{words}: {inputs}.{clean}</p>"
+    return f"<p class='finding{kind}'>{words}: {inputs}.{clean}</p>"
 
 
 def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -180,7 +182,7 @@ def _chart(title: str, label: str, points: Sequence[tuple[float, float]], count:
         f"<polygon points='{' '.join(band)}' fill='#0072B2' opacity='.2'/>"
         f"<polyline points='{' '.join(at(*p) for p in points)}' fill='none' stroke='#0072B2' "
         f"stroke-width='2'/><g fill='#0072B2'>{dots}</g><text x='44' y='208'>0</text>"
-        f"<text x='384' y='208' text-anchor='end'>{most:,.3g}</text>"
+        f"<text x='384' y='208' text-anchor='end'>{most:{',.0f' if most >= 100 else '.3g'}}</text>"
         f"<text x='214' y='222' text-anchor='middle'>{label}</text></svg></figure>"
     )
 
