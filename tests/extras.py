@@ -13,6 +13,7 @@ EXTRAS = {
     "onnx": "dev",
     "onnxruntime": "attack",
     "onnxscript": "dev",
+    "opendp": "flower",
     "optuna": "tune",
     "pandas": "dev",
     "polars": "dev",

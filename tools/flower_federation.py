@@ -160,6 +160,8 @@ class Federation:
         command += ["--port", str(free_port()), "--max-retries", "3"]
         command += ["--root-certificates", str(self.folder / "ca.pem")] if tls else ["--insecure"]
         command += ["--auth-supernode-private-key", str(key)] if key else []
+        init = [binary("fedzo"), "node", "init", "--node-config", config]
+        subprocess.run(init, env=self.environment(name), cwd=self.folder, check=False)
         return self.start(name, command)
 
     def register(self, public_key: Path) -> None:

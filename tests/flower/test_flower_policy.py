@@ -4,10 +4,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import tomllib
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,7 @@ from one_node import PROBLEM, ask, limited, node, refusal
 
 import fedzo
 from driving import steps_of
+from fedzo.cli import main
 from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.errors import Halted, NoAnswer, UsageError
 from fedzo.flower import (
@@ -261,6 +264,7 @@ def test_device_with_few_records_answers_nothing():
 
 def test_clock_that_was_put_back_frees_nothing(tmp_path, monkeypatch):
     ledger = Ledger(str(tmp_path / "ledger.sqlite"))
+    ledger.create()
     ledger.reserve("1", 8, QueryTotals(100, 10, 100))
     monkeypatch.setattr("fedzo.flower.ledger._today", lambda: "2001-01-01")
     with fails("queries", Rejected):
@@ -272,6 +276,7 @@ def test_ledger_survives_a_kill(tmp_path):
     script = (
         "import sys, time; from fedzo.flower.ledger import *\n"
         "ledger = Ledger(sys.argv[1])\n"
+        "ledger.create()\n"
         "while True:\n"
         "    ledger.reserve('1', 1, QueryTotals(10**9, 10**9, 10**9))\n"
         "    print('charged', flush=True)\n"
@@ -287,6 +292,7 @@ def test_ledger_survives_a_kill(tmp_path):
 
 def test_ledger_is_one_for_all_who_charge_it(tmp_path):
     ledger = Ledger(str(tmp_path / "ledger.sqlite"))
+    ledger.create()
     taken = []
 
     def charge():
@@ -305,19 +311,65 @@ def test_ledger_is_one_for_all_who_charge_it(tmp_path):
     assert len(taken) == ledger.spent("1").total == 12
 
 
-@pytest.mark.parametrize("damage", ["a folder", "no database", "cut short", "overwritten"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "missing",
+        "empty",
+        "a folder",
+        "no database",
+        "no ledger",
+        "cut short",
+        "overwritten",
+        "open",
+    ],
+)
 def test_no_answer_without_a_ledger(tmp_path, damage):
     path = tmp_path / "ledger.sqlite"
-    if damage == "a folder":
+    if damage == "missing":
+        pass
+    elif damage == "empty":
+        path.touch(mode=0o600)
+    elif damage == "no ledger":
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("create table spent (run text, day text, queries integer)")
+        path.chmod(0o600)
+    elif damage == "open":
+        Ledger(str(path)).create()
+        path.chmod(0o640)  # it has the node's secret
+    elif damage == "a folder":
         path.mkdir()
     elif damage == "no database":
         path.write_text("not a database" * 100)
     else:
-        Ledger(str(path)).reserve("1", 1, QueryTotals(10, 10, 10))
+        ledger = Ledger(str(path))
+        ledger.create()
+        ledger.reserve("1", 1, QueryTotals(10, 10, 10))
         whole = path.read_bytes()
         path.write_bytes(whole[:5000] if damage == "cut short" else whole[:4096] + b"\0" * 9000)
     assert refusal(ask(node(ledger=str(path)))) == "ledger"
     assert refusal(ask(node(ledger=str(path)), kind=protocol.EVALUATE)) == "ledger"
+    assert path.exists() == (damage != "missing")  # a node never makes its ledger
+
+
+def test_ledger_is_created_once(tmp_path, capsys):
+    """By the command, for its owner only; a second time changes nothing."""
+    path = tmp_path / "here" / "ledger.sqlite"
+    command = ["node", "init", "--node-config", f'ledger="{path}"']
+    assert main(command) == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(path.parent.iterdir()) == [path]
+    ledger, whole = Ledger(str(path)), path.read_bytes()
+    assert main(command) == 0
+    assert path.read_bytes() == whole
+    ledger.reserve("1", 1, QueryTotals(10, 10, 10))
+    assert main(command) == 0
+    assert ledger.spent("1").total == 1
+    path.write_bytes(b"")
+    assert main(command) != 0
+    assert not path.read_bytes()
+    assert "Traceback" not in "".join(capsys.readouterr())
+    assert refusal(ask(node(ledger=str(path)))) == "ledger"
 
 
 @pytest.mark.parametrize("name", ["os:abort", "subprocess:getoutput", "tuning", "quadratic "])

@@ -84,7 +84,7 @@ class Pooled(ObjectiveWrapper):
     transforms = (can.Streamed,)
     hides = (
         *(can.HasGradient, can.ValuesAlong, can.FusedStep),
-        *(can.NamesRecords, can.HasSizes, can.InPlace, *can.HINTS, *can.RESULTS),
+        *(can.NamesRecords, can.TakesRecords, can.HasSizes, can.InPlace, *can.HINTS, *can.RESULTS),
     )
 
     def __init__(self, inner: Objective) -> None:

@@ -10,7 +10,7 @@ each of them whether it passes, transforms or hides it: see
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -98,7 +98,26 @@ class NamesRecords(Protocol):
     def records(self, batch: Any) -> Sequence[Any] | Array:
         """Return one hashable name per column of ``values(points, batch)``.
 
-        Two columns have the same name if and only if they evaluate the same record.
+        Two columns have the same name if and only if they evaluate the same record. If a device is
+        one record, as for a plain function, all columns have one name. A column depends on no other
+        record of the batch, and no record makes ``values`` raise: it is NaN instead.
+        """
+
+
+class TakesRecords(Protocol):
+    """Evaluates chosen records of a device: for batches that only the node knows.
+
+    Records are numbered 0, ..., size(device) - 1. Private nodes evaluate them one by one, so that a
+    record has no effect on the values of others.
+    """
+
+    def take(self, device: int, which: Array) -> Any:
+        """Return the batch of the records with these numbers."""
+
+    def contents(self, device: int) -> Iterable[bytes] | None:
+        """Return what each record holds, for a fingerprint of the data; None if that is not known.
+
+        The same records have the same contents on every device and in every process.
         """
 
 

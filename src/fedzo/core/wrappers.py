@@ -16,6 +16,7 @@ from fedzo.core.capabilities import (
     InPlace,
     NamesRecords,
     Streamed,
+    TakesRecords,
     ValuesAlong,
 )
 from fedzo.core.objective import Objective, values_along
@@ -99,7 +100,7 @@ class ScaledObjective(ObjectiveWrapper):
            [10.]])
     """
 
-    passes = (*EXECUTION, NamesRecords, HasSizes)
+    passes = (*EXECUTION, NamesRecords, TakesRecords, HasSizes)
     transforms = (Streamed,)
     adds = (ValuesAlong,)
     # The directions of a fused step are not scaled, and y is not the memory of the problem.

@@ -8,6 +8,7 @@ which Flower would send.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from fedzo.flower import policy, protocol
 from fedzo.flower.allowlist import check_enforced
 from fedzo.flower.errors import ErrorCode, Rejected, log, log_error
 from fedzo.flower.policy import NodeConfig, Problems, RequestGuard
-from fedzo.flower.privacy import Private, check_proven
+from fedzo.flower.privacy import Private, Releases
 from fedzo.flower.replay import RunSpec
 from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, out_of_sync
 from fedzo.problems import FunctionObjective
@@ -193,6 +194,12 @@ def _replying(answer: Callable[[Message, Context], RecordDict]) -> Any:
     return lambda message, context: Message(answer(message, context), reply_to=message)
 
 
+def _simulated() -> bool:
+    """Return whether this process is a worker of Flower's simulation, not of a node."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
 @dataclass(frozen=True)
 class _Host:
     """What is the same for all messages of a node."""
@@ -253,7 +260,9 @@ class _Host:
         if not isinstance(objective, FunctionObjective):  # which has no batches
             node.limits.check_records(batch, "a batch")
         queries = policy.queries_of(task, objective)
-        found = guard.answer(objective, devices, lambda device: queries, steps, task.reply)
+        found = guard.answer(
+            objective, devices, lambda device: queries, Releases(steps, batch), task.reply
+        )
         failures = {i: self.error(error) for i, error in found.failures.items()}
         updates = tuple(found.answers.values())
         return protocol.answer(protocol.Answer(task.round, updates, failures), coefficients)
@@ -280,7 +289,7 @@ class _Host:
             return loss
 
         queries = functools.partial(policy.evaluation_queries, objective)
-        found = guard.answer(objective, devices, queries, 1, ask)
+        found = guard.answer(objective, devices, queries, Releases(1, None), ask)
         failures = {i: self.error(error) for i, error in found.failures.items()}
         return protocol.losses(found.answers, failures, metrics if first in found.answers else {})
 
@@ -325,6 +334,8 @@ class _Host:
         with self._beginning():
             node = NodeConfig.read(context.node_config)
             check_enforced(node.apps)
+            if _simulated() and node.privacy is None:
+                node.ledger.create()
             return node if self.guarded else replace(node, limits=policy.UNLIMITED)
 
     def _problem(self, node: NodeConfig, context: Context) -> Objective:
@@ -334,7 +345,7 @@ class _Host:
             else:
                 made = node.problem(self.source, context.run_config)
         if node.privacy is not None:
-            check_proven(made)
+            node.privacy.sampling_of(made)
         return made
 
     @contextmanager

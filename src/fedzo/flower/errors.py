@@ -66,7 +66,7 @@ class ErrorCode(StrEnum):
     QUERIES = "queries", "the node's limit of queries is reached"
     LEDGER = "ledger", "the node cannot read or write its ledger"
     PRIVACY = "privacy", "the node's privacy budget is spent"
-    NOT_PROVEN = "not-proven", "the node has [privacy], which is not supported for this problem"
+    NO_RECORDS = "no-records", "the node has [privacy], but this problem does not name its records"
     NOT_PINNED = "not-pinned", "the node lists apps, but was not started by fedzo node start"
     RECORDS = "records", "fewer records, on the device or in a batch, than the node requires"
 

@@ -1,17 +1,39 @@
-"""The ledger of a node: the queries and the privacy budget that it has spent, on its own disk."""
+"""The ledger of a node: the queries and the privacy budget that it has spent, on its own disk.
+
+``fedzo node init`` creates it, once. A node never creates its ledger itself: a file that was lost
+would give a second budget. Privacy is charged to records by a digest of their contents, so it does
+not matter which number a device has or how records are split among devices.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import secrets
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkstemp
 from typing import NamedTuple
 
+from fedzo.errors import UsageError
 from fedzo.flower.errors import ErrorCode, Rejected
-from fedzo.flower.privacy import Privacy
+from fedzo.flower.privacy import Charge, Event, Paid, Privacy
+
+VERSION = 2
+_TABLES = """
+    create table spent (run text, day text, queries integer not null, primary key (run, day));
+    create table node (secret blob not null);
+    create table sets (number integer primary key, fingerprint blob unique not null);
+    create table members (record blob, number integer, primary key (record, number)) without rowid;
+    create index members_by_number on members (number);
+    create table events (number integer, sampling text, noise real, rate real,
+        count integer not null, primary key (number, sampling, noise, rate));
+"""
 
 
 class QueryTotals(NamedTuple):
@@ -30,15 +52,20 @@ class Ledger:
     charged **before** they are evaluated, by their largest possible number, and the difference is
     returned afterwards. So a node that is killed has never evaluated more than its ledger says.
 
+    The file also has the node's secret, from which private batches are drawn. So only its owner may
+    read it.
+
     Parameters
     ----------
     path : str
-        A file, created if it does not exist, or an SQLite URI.
+        A file that :meth:`create` made, or an SQLite URI.
 
     Examples
     --------
     >>> from tempfile import mkdtemp
     >>> ledger = Ledger(mkdtemp() + "/ledger.sqlite")
+    >>> ledger.create()
+    True
     >>> ledger.reserve("run 1", 80, QueryTotals(100, 1000, 1000))
     >>> ledger.settle("run 1", -30)
     >>> ledger.spent("run 1")
@@ -49,6 +76,32 @@ class Ledger:
     """
 
     path: str
+
+    def create(self) -> bool:
+        """Create the ledger with a new secret; return False if there is one already."""
+        if self.path.startswith("file:"):
+            with closing(sqlite3.connect(self.path, uri=True)) as database:
+                _make_tables(database)
+            return True
+        path = Path(self.path)
+        if path.exists():
+            self.spent("")  # or it cannot be read
+            return False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file, made = mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
+            os.close(file)
+            try:
+                with closing(sqlite3.connect(made)) as database:
+                    _make_tables(database)
+                os.link(made, path)  # whole, or not at all; never over another one
+            finally:
+                os.unlink(made)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise UsageError(f"ledger = {self.path!r}: {error}", code="ledger") from error
+        return True
 
     def reserve(self, run: str, queries: int, limits: QueryTotals) -> None:
         """Charge queries, or reject them and charge nothing."""
@@ -71,44 +124,40 @@ class Ledger:
         with self._open() as database:
             return _spent(database, run)
 
-    def reserve_answers(self, answers: Mapping[int, int], privacy: Privacy) -> None:
-        """Charge the private releases of each device, or reject them and charge nothing.
-
-        The ledger stores the sum of 1/z^2 over all releases, so that a node may change its noise.
-        """
+    def charge(self, charges: Mapping[int, Charge], privacy: Privacy) -> Paid:
+        """Charge the private releases of each device, or reject them and charge nothing."""
         with self._open() as database:
-            for device, count in answers.items():
+            (first,) = database.execute("select coalesce(sum(count), 0) from events").fetchone()
+            (secret,) = database.execute("select secret from node").fetchone()
+            numbers = []
+            for charge in charges.values():
+                numbers.append(_number(database, charge.records))
                 database.execute(
-                    "insert into privacy values (?, ?) on conflict (device) do update"
-                    " set spent = spent + excluded.spent",
-                    (device, count / privacy.noise**2),
+                    "insert into events values (?, ?, ?, ?, ?) on conflict do update"
+                    " set count = count + excluded.count",
+                    (numbers[-1], charge.sampling, *charge.event, charge.times),
                 )
-                privacy.check(_privacy_spent(database, device))
+            for number in dict.fromkeys(numbers):
+                for events in _events_of_records(database, number):
+                    privacy.check(events)
+            return Paid(charges, secret, first)
 
-    def epsilon(self, device: int, privacy: Privacy) -> float:
-        """Return the ε of all releases about a device so far."""
+    def epsilon(self, records: frozenset[bytes] | None, privacy: Privacy) -> float:
+        """Return the largest ε of a record of a set so far."""
         with self._open() as database:
-            return privacy.epsilon_of(_privacy_spent(database, device))
+            every = _events_of_records(database, _number(database, records))
+            return max((privacy.epsilon_of(events) for events in every), default=0.0)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Lock the ledger for one transaction; raise if it cannot be read or written."""
+        """Lock the ledger for one transaction; reject if it cannot be read or written."""
         try:
-            uri = self.path.startswith("file:")
-            if not uri:
-                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-            opened = sqlite3.connect(self.path, timeout=60, isolation_level=None, uri=uri)
-            with closing(opened) as database:
+            with closing(self._connect()) as database:
+                (version,) = database.execute("pragma user_version").fetchone()
+                if version != VERSION:
+                    raise Rejected(ErrorCode.LEDGER, f"{self.path}: not a ledger of this version")
                 database.execute("begin immediate")
                 try:
-                    database.execute(
-                        "create table if not exists spent (run text, day text,"
-                        " queries integer not null, primary key (run, day))"
-                    )
-                    database.execute(
-                        "create table if not exists privacy"
-                        " (device integer primary key, spent real not null)"
-                    )
                     yield database
                 except BaseException:
                     database.execute("rollback")
@@ -116,6 +165,25 @@ class Ledger:
                 database.execute("commit")
         except (sqlite3.Error, OSError) as error:
             raise Rejected(ErrorCode.LEDGER, f"{self.path}: {error}") from error
+
+    def _connect(self) -> sqlite3.Connection:
+        uri = self.path
+        if not uri.startswith("file:"):
+            path = Path(self.path).absolute()
+            if not path.is_file() or not path.stat().st_size:
+                text = f"{self.path}: missing or empty; create it with fedzo node init"
+                raise Rejected(ErrorCode.LEDGER, text)
+            if path.stat().st_mode & 0o077:
+                text = f"{self.path}: other users may read it; run chmod 600 {self.path}"
+                raise Rejected(ErrorCode.LEDGER, text)
+            uri = f"{path.as_uri()}?mode=rw"  # never creates a file
+        return sqlite3.connect(uri, timeout=60, isolation_level=None, uri=True)
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    database.executescript(f"begin; {_TABLES} pragma user_version = {VERSION}; commit;")
+    database.execute("insert into node values (?)", (secrets.token_bytes(32),))
+    database.commit()
 
 
 def _today() -> str:
@@ -140,6 +208,45 @@ def _add(database: sqlite3.Connection, run: str, queries: int) -> None:
     )
 
 
-def _privacy_spent(database: sqlite3.Connection, device: int) -> float:
-    row = database.execute("select spent from privacy where device = ?", (device,)).fetchone()
-    return float(row[0]) if row else 0.0
+def _number(database: sqlite3.Connection, records: frozenset[bytes] | None) -> int:
+    """Return the number of a set of records, a new one if need be.
+
+    Records that are not known are one set: all devices of the node then share a budget.
+    """
+    digest = hashlib.blake2b(b"".join(sorted(records or ())), digest_size=16).digest()
+    database.execute("insert or ignore into sets (fingerprint) values (?)", (digest,))
+    (number,) = database.execute(
+        "select number from sets where fingerprint = ?", (digest,)
+    ).fetchone()
+    database.executemany(
+        "insert or ignore into members values (?, ?)",
+        ((record, number) for record in records or ()),
+    )
+    return int(number)
+
+
+def _events_of_records(database: sqlite3.Connection, number: int) -> list[Counter[Event]]:
+    """Return the events of each record of a set, also those of other sets with the same record.
+
+    Records with the same events are listed once.
+    """
+    rows = database.execute(
+        "select distinct numbers from (select group_concat(number) as numbers from"
+        " (select record, number from members where record in"
+        " (select record from members where number = ?) order by record, number) group by record)",
+        (number,),
+    ).fetchall()
+    found = []
+    for numbers in {row[0] for row in rows} or {str(number)}:
+        events: Counter[Event] = Counter()
+        samplings = set()
+        for sampling, noise, rate, count in database.execute(
+            f"select sampling, noise, rate, count from events where number in ({numbers})"
+        ):
+            events[Event(noise, rate)] += count
+            samplings.add(sampling)
+        if len(samplings) > 1:
+            text = "the ledger has releases of these records with the other sampling: their ε "
+            raise Rejected(ErrorCode.PRIVACY, text + "cannot be added up; set `sampling` as before")
+        found.append(events)
+    return found

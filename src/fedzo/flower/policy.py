@@ -34,7 +34,7 @@ from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task, Update
 from fedzo.errors import InvalidValue, Parameters, UsageError, check_counts, nearest, require, shown
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
-from fedzo.flower.privacy import Privacy, Private
+from fedzo.flower.privacy import Privacy, Private, Releases
 from fedzo.flower.protocol import settings_digest
 from fedzo.flower.replay import StateCache
 from fedzo.problems import FunctionObjective
@@ -307,6 +307,24 @@ class NodeConfig:
     plain: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
+    def parse(cls, text: str) -> NodeConfig:
+        """Return the configuration of the text of ``--node-config``.
+
+        >>> NodeConfig.parse('ledger="a.sqlite"').ledger.path
+        'a.sqlite'
+        """
+        from flwr.common.config import parse_config_args
+
+        try:
+            config = parse_config_args([text] if text else None)
+        except Exception:
+            allowed = "pairs such as 'node-file=\"node.toml\" partition-id=0'"
+            raise UsageError(
+                f"--node-config {shown(text)}: must be {allowed}", code="node-config"
+            ) from None
+        return cls.read(config)
+
+    @classmethod
     def read(cls, node_config: Mapping[str, Any]) -> NodeConfig:
         """Return the configuration of ``--node-config`` and of the file that it names.
 
@@ -454,13 +472,18 @@ class RequestGuard:
         return outcomes.answers[0]
 
     def answer(
-        self, objective: Objective, devices: Sequence[int], queries: Count, releases: int, ask: Ask
+        self,
+        objective: Objective,
+        devices: Sequence[int],
+        queries: Count,
+        releases: Releases,
+        ask: Ask,
     ) -> Outcomes:
         """Call ``ask(objective, device)`` for each device; return the results and the errors.
 
-        ``queries(device)`` is the largest number of values F_i(x, ξ) that it needs. ``releases`` is
-        the number that differential privacy counts, of steps and evaluated losses. Devices that are
-        not on this node are rejected, and so are devices with too few records.
+        ``queries(device)`` is the largest number of values F_i(x, ξ) that it needs. ``releases``
+        are those that differential privacy counts: steps and evaluated losses. Devices that are not
+        on this node are rejected, and so are devices with too few records.
         """
         limits, held = self.node.limits, set(held_devices(self.node.plain, objective.devices))
         costs = {device: queries(device) for device in devices if device in held}
@@ -472,9 +495,10 @@ class RequestGuard:
             return ask(objective, device)
 
         if self.node.privacy is not None:
-            answers = dict.fromkeys(costs, releases)
-            self.node.ledger.reserve_answers(answers, self.node.privacy)
-            objective = Private(objective, self.node.privacy, answers)
+            private = Private(objective, self.node.privacy)
+            charges = {device: private.charge(device, releases) for device in costs}
+            private.paid = self.node.ledger.charge(charges, self.node.privacy)
+            objective = private
         outcomes = Outcomes()
         with (
             self._charged(objective, costs, outcomes),
@@ -501,7 +525,9 @@ class RequestGuard:
         meter = meter_of(objective)
         before = 0 if meter is None else meter.queries
         yield  # if it raises, or the process is killed, the whole reservation stays charged
-        if meter is None:
+        if self.node.privacy is not None:
+            asked = most  # the size of a private batch is a secret
+        elif meter is None:
             asked = sum(outcomes.queries(i, cost) for i, cost in costs.items())
         else:
             asked = meter.queries - before

@@ -1,37 +1,52 @@
-r"""Differential privacy on the scalars that leave a node.
+r"""Differential privacy of each record, on the scalars that leave a node.
 
 An update is made of b2 coefficients per step, and each is a difference of a device's losses. Noise
 is added there, to b2 numbers in place of the d numbers of an update:
 
-* the b2 differences F(x + μv_n) - F(x) of each record are clipped together, to the length C;
-* a record that is in a batch twice counts once. A batch of b has
-  :math:`b' = n (1 - (1 - 1/n)^b)` distinct records on average, so one record moves the mean by at
-  most 2C/b';
-* normal noise of standard deviation z 2C/b' is added to each of the b2 means;
-* the loss of each record in an evaluation is clipped to [-B, B], and the noise is z 2B/b';
-* a value that is not finite counts as zero, so that one record cannot turn a mean into NaN.
+* the b2 differences F(x + μv_n) - F(x) of each record are clipped together, to the length C. The
+  loss of each record in an evaluation is clipped to [-B, B];
+* a record counts once, by its name, however often it is in a batch. If a device is one record, such
+  as a function or a training, the mean over ξ is clipped, and b1 has no effect;
+* a value that is not finite, or that raises, counts as zero: no record can make a mean NaN or send
+  an error code;
+* normal noise is added to each of the b2 sums. Its standard deviation is z times the largest effect
+  of one record.
 
-Every step and every evaluated loss is then a Gaussian mechanism with the noise multiplier z, for
-data sets that differ in the values of one record. Several mechanisms on a device are exactly as
-private as one with 1 / z^2 = sum of all 1 / z^2 (Dong, Roth & Su, "Gaussian Differential Privacy",
-2022). That holds also if later requests depend on earlier replies. dp-accounting computes the
-smallest ε of that one at δ (Balle & Wang 2018), so no bound is involved. The node's ledger stores
-the sum over all runs, and a node that has spent its ε rejects further requests. Sampling is not
-counted as protection, because the server knows the seed of the batches.
+There are two ways to draw batches, with different neighbouring data sets:
 
-A private node sends no metrics and no gradients, nor values at points that are not a difference.
+* ``poisson``: each record is in a batch independently with probability q = b1 / n. The batches come
+  from a secret of the node, so sampling hides records from the server. Neighbouring data sets
+  differ in one record, which counts as zero in one of them (the zero-out form of add-or-remove).
+  One record changes a sum by at most C, and the sum is divided by q n;
+* ``fixed``: the server knows the batches, and sampling hides nothing. Neighbouring data sets differ
+  in the values of one record, which changes the mean over b' records by at most 2C / b'.
 
-The bound of 2C/b' on the effect of one record is not yet tested on neighbouring data sets, and is
-false for some problems and batch sizes. So a node with ``[privacy]`` rejects every problem that
-:data:`PROVEN` does not list.
+Every step and every evaluated loss is then a Gaussian mechanism with the noise multiplier z, over a
+sample of the rate q (an evaluation has q = 1). The ledger stores these events. dp-accounting
+computes the ε of all of them at δ: exactly if q = 1 everywhere (Balle & Wang 2018; Dong, Roth & Su
+2022), else by Rényi differential privacy (Mironov, Talwar & Zhang 2019).
+
+Sums are whole numbers on a grid, :func:`grid_step`, and the noise is OpenDP's discrete normal
+(Canonne, Kamath & Steinke 2020). Clipped values are rounded towards zero, so rounding never
+increases the effect of a record. Noise from floating-point numbers would reveal records by its low
+bits (Mironov 2012).
+
+The number n of a device's records is public. A private node sends no metrics and no gradients, nor
+values at points that are not a difference. The time that a reply takes is not protected.
 """
 
+from __future__ import annotations
+
+import hashlib
+import hmac
 import math
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,12 +56,47 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.wrappers import ObjectiveWrapper
-from fedzo.errors import check_positive, require
-from fedzo.flower.errors import ErrorCode, Rejected
+from fedzo.errors import (
+    BudgetSpent,
+    MissingExtra,
+    UsageError,
+    check_choice,
+    check_positive,
+    require,
+)
+from fedzo.flower.errors import ErrorCode, Rejected, log
 
-# Problems with a test that measures, on neighbouring data sets, how far one record moves a reply.
-# Exact classes, because a subclass can compute other values. No problem has such a test yet.
-PROVEN: tuple[type[Objective], ...] = ()
+SAMPLINGS = ("poisson", "fixed")
+GRID_BITS = 40  # a clipped value is at most 2^40 steps
+MOST_NOISE = 1e4  # its noise fits into 64 bits
+SLACK = 1 - 2.0**-36  # for the rounding errors of a length over as many as 10^5 numbers
+ORDERS = (*range(2, 64), 128, 256, 512, 1024)  # whole: the others may not converge
+
+
+class Event(NamedTuple):
+    """A kind of release: the noise multiplier z and the sampling rate q."""
+
+    noise: float
+    rate: float
+
+
+Events = Mapping[Event, int]
+
+
+class Releases(NamedTuple):
+    """The number of releases about a device, and their b1; None: over all records."""
+
+    times: int
+    batch_size: int | None
+
+
+class Charge(NamedTuple):
+    """What a message releases about the records of a device, for the ledger."""
+
+    records: frozenset[bytes] | None  # a digest of each; None: not known
+    sampling: str
+    event: Event
+    times: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +113,17 @@ class Privacy:
         C, the largest length of the differences of one record.
     loss_clip : float
         B, the largest absolute loss of one record.
+    sampling : str, optional
+        ``poisson``: batches that only this node knows. ``fixed``: those of the run's seed. By
+        default ``poisson`` if the problem can evaluate chosen records.
 
     Examples
     --------
+    Batches of a tenth of the records, which the server does not know, are worth a lot:
+
     >>> privacy = Privacy(epsilon=8.0, noise=30.0, difference_clip=0.01, loss_clip=5.0)
-    >>> privacy.spent(100) < privacy.epsilon < privacy.spent(10_000)
-    True
+    >>> [round(privacy.spent(10_000, rate), 1) for rate in (1.0, 0.1)]
+    [19.1, 1.4]
     """
 
     epsilon: float
@@ -76,167 +131,368 @@ class Privacy:
     difference_clip: float
     loss_clip: float
     delta: float = 1e-5
+    sampling: str | None = None
 
     def __post_init__(self) -> None:
         check_positive(self, "epsilon", "noise", "difference_clip", "loss_clip", "delta")
         require(self.delta < 1, "delta", self.delta, "a number in (0, 1)")
+        require(self.noise <= MOST_NOISE, "noise", self.noise, f"at most {MOST_NOISE:g}")
+        if self.sampling is not None:
+            check_choice("sampling", self.sampling, SAMPLINGS)
 
-    def spent(self, answers: int) -> float:
+    def spent(self, answers: int, rate: float = 1.0) -> float:
         """Return the ε of this number of releases about a record."""
-        return self.epsilon_of(answers / self.noise**2)
+        return self.epsilon_of({Event(self.noise, rate): answers})
 
-    def epsilon_of(self, spent: float) -> float:
-        """Return the ε of releases whose 1/z^2 sum up to ``spent``, by Google's accountant.
+    def epsilon_of(self, events: Events) -> float:
+        """Return the ε of all events together, by Google's accountant."""
+        return _epsilon(frozenset(events.items()), self.delta)
 
-        Together they are one Gaussian mechanism with z = 1 / sqrt(spent), exactly.
-        """
-        from dp_accounting import get_epsilon_gaussian
-
-        return float(get_epsilon_gaussian(1 / math.sqrt(spent), self.delta)) if spent else 0.0
-
-    def check(self, spent: float) -> None:
-        """Reject releases whose 1/z^2 would sum up to more than ε allows."""
-        if self.epsilon_of(spent) > self.epsilon:
-            text = f"epsilon would be {self.epsilon_of(spent):.4g}, more than {self.epsilon:g}"
+    def check(self, events: Events) -> None:
+        """Reject events that come to more than ε."""
+        if (epsilon := self.epsilon_of(events)) > self.epsilon:
+            text = f"epsilon would be {epsilon:.4g}, more than {self.epsilon:g}"
             raise Rejected(ErrorCode.PRIVACY, text)
 
+    def sampling_of(self, objective: Objective) -> str:
+        """Return how batches of a problem are drawn; reject a problem that cannot be private.
 
-def check_proven(objective: Objective) -> None:
-    """Reject a problem for which no test shows that the noise hides a record.
+        >>> from fedzo.problems import Quadratic
+        >>> privacy = Privacy(epsilon=8.0, noise=30.0, difference_clip=0.01, loss_clip=5.0)
+        >>> privacy.sampling_of(Quadratic())
+        'fixed'
+        """
+        name, taken = type(objective).__name__, objective.capability(can.TakesRecords) is not None
+        if not taken and objective.capability(can.NamesRecords) is None:
+            text = f"[privacy] needs the names of the records, which {name} does not have: "
+            raise Rejected(ErrorCode.NO_RECORDS, text + "give it a method records(batch)")
+        if self.sampling == "poisson" and not taken:
+            text = f'sampling = "poisson" needs chosen records, which {name} cannot evaluate: '
+            raise Rejected(ErrorCode.NO_RECORDS, text + 'use sampling = "fixed"')
+        return self.sampling or ("poisson" if taken else "fixed")
 
-    >>> from fedzo.problems import Quadratic
-    >>> check_proven(Quadratic())
-    Traceback (most recent call last):
-    fedzo.flower.errors.Rejected: [privacy] is not supported for Quadratic: no test on neighbouring
-    data sets shows that its noise hides a record. Remove [privacy] or do not join this run.
+
+@lru_cache(maxsize=1024)
+def _epsilon(events: frozenset[tuple[Event, int]], delta: float) -> float:
+    """Return the smaller of two bounds: one without sampling, and one that uses it."""
+    from dp_accounting import (
+        GaussianDpEvent,
+        NeighboringRelation,
+        PoissonSampledDpEvent,
+        get_epsilon_gaussian,
+    )
+    from dp_accounting.rdp import RdpAccountant
+
+    total = math.fsum(count / event.noise**2 for event, count in events)
+    if not total:
+        return 0.0
+    plain = float(get_epsilon_gaussian(1 / math.sqrt(total), delta))
+    if all(event.rate == 1 for event, _ in events):
+        return plain
+    accountant = RdpAccountant(ORDERS, NeighboringRelation.REPLACE_SPECIAL)
+    for (noise, rate), count in sorted(events):
+        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), count)
+    return min(plain, float(accountant.get_epsilon(delta)))
+
+
+def grid_step(bound: float) -> float:
+    """Return the step of the grid on which clipped values are summed: 2^-40 of the bound or more.
+
+    It is a power of two, so nodes with the same ``[privacy]`` have the same grid.
+
+    >>> grid_step(0.01) == 2.0**-46
+    True
     """
-    if type(objective) not in PROVEN:
-        raise Rejected(
-            ErrorCode.NOT_PROVEN,
-            f"[privacy] is not supported for {type(objective).__name__}: no test on neighbouring "
-            "data sets shows that its noise hides a record. Remove [privacy] or do not join this "
-            "run.",
-        )
+    return 2.0 ** (math.ceil(math.log2(bound)) - GRID_BITS)
+
+
+def record_digests(objective: Objective, device: int) -> frozenset[bytes] | None:
+    """Return a digest of each record of a device, or None if the problem does not know them.
+
+    >>> from fedzo.problems import Quadratic, softmax
+    >>> len(record_digests(softmax(devices=50), 3)), record_digests(Quadratic(), 3)
+    (80, None)
+    """
+    known: dict[int, frozenset[bytes] | None]
+    known = vars(objective).setdefault("_digests", {})  # once per process
+    if device not in known:
+        taken = objective.capability(can.TakesRecords)
+        contents = None if taken is None else taken.contents(device)
+        if contents is not None:
+            contents = frozenset(hashlib.blake2b(c, digest_size=16).digest() for c in contents)
+        known[device] = contents
+    return known[device]
+
+
+@dataclass
+class _Batch:
+    """A batch of a device, for one release."""
+
+    device: int
+    columns: int  # the number of values per point that a reply counts
+    divisor: float
+    parts: Sequence[Callable[[], Any]]  # make a batch of the inner problem for each record, or one
+    names: Sequence[Any] = ()  # of the columns of one batch; none: each part is one record
+    fresh: bool = True
+
+
+@dataclass
+class Paid:
+    """The releases of a message that the ledger has charged, and the secret of their batches.
+
+    Parameters
+    ----------
+    charges : mapping
+        The charge of each device.
+    secret : bytes
+        The node's secret.
+    first : int
+        The number of releases before these, of all devices and runs. So no two releases have the
+        same address, and their samples are independent, as the accountant assumes.
+    """
+
+    charges: Mapping[int, Charge]
+    secret: bytes
+    first: int
+    _used: Counter[int] = field(default_factory=Counter)
+    _drawn: Counter[int] = field(default_factory=Counter)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def use(self, device: int, rate: float) -> None:
+        """Count a release; reject one that was not charged."""
+        with self._lock:
+            self._used[device] += 1
+            charge = self.charges.get(device)
+            if charge is None or self._used[device] > charge.times or rate > charge.event.rate:
+                text = f"device {device}: a release that was not charged"
+                raise Rejected(ErrorCode.PRIVACY, text)
+
+    def key(self, draws: Draws) -> bytes:
+        """Return a key for the next batch of a device: HMAC(secret, address)."""
+        with self._lock:
+            self._drawn[draws.device] += 1
+            address = (self.first, self._drawn[draws.device], *draws)
+        return hmac.digest(self.secret, repr([int(n) for n in address]).encode(), "sha256")
+
+
+class _Unlimited(Paid):
+    """Any number of releases, for experiments in one process."""
+
+    def __init__(self) -> None:
+        super().__init__({}, secrets.token_bytes(32), 0)
+
+    def use(self, device: int, rate: float) -> None:
+        """Accept the release."""
 
 
 class Private(ObjectiveWrapper):
     """An objective whose differences and losses are clipped and noised.
 
-    Every capability that would release values without clipping and noise is hidden.
-
-    ``answers`` is how many of them each device may give: those that were paid for. None: any.
+    Every capability that would release values without clipping and noise is hidden. ``paid`` are
+    the releases that the ledger has charged; by default any number, without a ledger.
 
     Examples
     --------
-    The noise has the standard deviation z 2C/b', here 3 x 2 x 0.5 / 1 of a function, whose only
-    record it is:
+    The noise of a function, whose device is one record, has the standard deviation z 2B:
 
     >>> from fedzo.problems import FunctionObjective
     >>> inner = FunctionObjective(lambda x, device: x[0], dim=1, devices=1)
-    >>> privacy = Privacy(epsilon=1.0, noise=3.0, difference_clip=0.5, loss_clip=1.0)
+    >>> privacy = Privacy(epsilon=1.0, noise=1e-6, difference_clip=0.5, loss_clip=1.0)
     >>> private = Private(inner, privacy)
-    >>> private.deviation(device=0, size=1, bound=0.5)
-    3.0
+    >>> [private.losses(np.array([x]), [0]).round(4) for x in (0.25, 7.0)]
+    [array([0.25]), array([1.])]
     """
 
     passes = (*can.EXECUTION, can.HasSizes, can.InPlace)
     transforms = (can.Streamed,)
     adds = (can.ValuesAlong,)  # values at single points are rejected
-    hides = (can.HasGradient, can.FusedStep, can.NamesRecords, *can.HINTS, *can.RESULTS)
+    hides = (
+        *(can.HasGradient, can.FusedStep, can.NamesRecords, can.TakesRecords),
+        *(*can.HINTS, *can.RESULTS),
+    )
 
-    def __init__(
-        self, objective: Objective, privacy: Privacy, answers: Mapping[int, int] | None = None
-    ) -> None:
+    def __init__(self, objective: Objective, privacy: Privacy, paid: Paid | None = None) -> None:
         super().__init__(objective)
-        self.privacy = privacy
-        self._left = None if answers is None else dict(answers)
-        self._lock = threading.Lock()
+        self.privacy, self.sampling = privacy, privacy.sampling_of(objective)
+        self.paid = paid or _Unlimited()
+        self._taken = objective.capability(can.TakesRecords)
+        self._told = False
 
-    def batch(self, device: int, size: int, draws: Draws) -> tuple[int, int, Any]:
-        """Return a batch of a device."""
-        return device, size, self.inner.batch(device, size, draws)
+    def charge(self, device: int, releases: Releases) -> Charge:
+        """Return what the ledger must charge for releases about a device."""
+        event = Event(self.privacy.noise, self._rate(device, releases.batch_size))
+        return Charge(record_digests(self.inner, device), self.sampling, event, releases.times)
+
+    def _rate(self, device: int, size: int | None) -> float:
+        if size is None or self.sampling == "fixed":
+            return 1.0
+        return min(1.0, size / max(self.inner.size(device), 1))
+
+    def batch(self, device: int, size: int, draws: Draws) -> _Batch:
+        """Return a batch of a device, for one release."""
+        if self._taken is None:
+            batch = self.inner.batch(device, size, draws)
+            return self._named(device, batch)
+        count, rate = self.inner.size(device), self._rate(device, size)
+        if self.sampling == "fixed":
+            which = np.unique(draws.integers(count, size))
+            return self._chosen(device, size, which, len(which))
+        which = np.arange(count)
+        if rate < 1:
+            key = self.paid.key(draws._replace(device=device))
+            words = np.frombuffer(hashlib.shake_256(key).digest(8 * count), np.uint64)
+            which = np.flatnonzero(words < np.uint64(rate * 2.0**64))
+        return self._chosen(device, size, which, rate * count)
+
+    def _named(self, device: int, batch: Any) -> _Batch:
+        """Return a batch of the inner problem whose columns have names."""
+        named = self.inner.capability(can.NamesRecords)
+        assert named is not None
+        names = list(named.records(batch))
+        return _Batch(device, len(names), len(set(names)), [lambda: batch], names)
+
+    def _chosen(self, device: int, columns: int, which: Array, divisor: float) -> _Batch:
+        """Return a batch of chosen records, which are evaluated one by one."""
+        taken = self._taken
+        assert taken is not None
+        parts = [partial(taken.take, device, which[i : i + 1]) for i in range(len(which))]
+        return _Batch(device, columns, divisor, parts)
 
     def values(self, points: Array, batch: Any) -> Array:
         """Refuse: only differences and evaluated losses are private."""
         raise Rejected(ErrorCode.PRIVACY, "values at points of a server's choice")
 
     def values_along(
-        self, x: Array, directions: Array, rows: Array, steps: Array, batch: Any
+        self, x: Array, directions: Array, rows: Array, steps: Array, batch: _Batch
     ) -> Array:
         """Return values whose differences are clipped, averaged over records and noised."""
-        device, size, inner = batch
-        values = values_along(self.inner, x, directions, rows, steps, inner)
-        return self._differences(values, bool(steps[0] == 0), device, size)
+
+        def values(part: Any) -> Array:
+            return values_along(self.inner, x, directions, rows, steps, part)
+
+        return self._differences(values, len(rows), bool(steps[0] == 0), batch)
 
     def values_streamed(
         self,
         x: Array,
         walked: DirectionSum | None,
         steps: Sequence[DirectionSum | None],
-        batch: Any,
+        batch: _Batch,
     ) -> Array:
         """Return the same of a model whose directions are never held."""
-        device, size, inner = batch
         streamed = self.inner.capability(can.Streamed)
         assert streamed is not None
-        values = streamed.values_streamed(x, walked, steps, inner)
-        return self._differences(values, steps[0] is None, device, size)
 
-    def _differences(self, values: Array, forward: bool, device: int, size: int) -> Array:
+        def values(part: Any) -> Array:
+            return streamed.values_streamed(x, walked, steps, part)
+
+        return self._differences(values, len(steps), steps[0] is None, batch)
+
+    def _differences(
+        self, values: Callable[[Any], Array], points: int, forward: bool, batch: _Batch
+    ) -> Array:
         """Return values of the same shape whose differences may be told.
 
         Of forward differences the base comes first, of others the second half is the other side.
         """
-        values = np.asarray(values, np.float64)
-        half = 1 if forward else len(values) // 2
-        changes = _finite(values[1:] - values[:1] if forward else values[:half] - values[half:])
+        half = 1 if forward else points // 2
+
+        def changes(part: Any) -> Array:
+            found = np.asarray(values(part), np.float64)
+            return found[1:] - found[:1] if forward else found[:half] - found[half:]
+
         clip = self.privacy.difference_clip
-        lengths = np.maximum(np.linalg.norm(changes, axis=0), clip)
-        means = self._released(changes * (clip / lengths), clip, device, size)
+        rate = self._rate(batch.device, batch.columns)
+        means = self._released(changes, points - half, clip, batch, rate)
         zero = np.zeros(half)
         column = np.concatenate((zero, means) if forward else (means, zero))
-        return np.repeat(column[:, None], values.shape[1], axis=1)  # as many as were asked for
+        return np.repeat(column[:, None], batch.columns, axis=1)
 
     def losses(self, x: Array, devices: Array) -> Array:
-        """Return f_i(x) of the devices, each over records drawn from all, clipped and noised."""
+        """Return f_i(x) of the devices, each over its records, clipped and noised."""
         return np.array([self._loss(x, int(device)) for device in devices])
 
     def _loss(self, x: Array, device: int) -> float:
-        size, bound = max(self.inner.size(device), 1), self.privacy.loss_clip
-        draws = Draws(secrets.randbits(64), Stream.BATCHES, device=device)
-        _, _, inner = self.batch(device, size, draws)
-        values = _finite(np.asarray(self.inner.values(x[None], inner), np.float64))
-        return float(self._released(np.clip(values, -bound, bound), bound, device, size)[0])
+        count, bound = self.inner.size(device), self.privacy.loss_clip
 
-    def deviation(self, device: int, size: int, bound: float) -> float:
-        """Return the noise of a mean over a batch in which one record has such a bound."""
-        return self.privacy.noise * 2 * bound / self._distinct(device, size)
+        def values(part: Any) -> Array:
+            return np.asarray(self.inner.values(x[None], part), np.float64)
 
-    def _distinct(self, device: int, size: int) -> float:
-        """Return how many different records a batch has on average."""
-        records = max(self.inner.size(device), 1)
-        return -records * math.expm1(size * math.log1p(-1 / records)) if records > 1 else 1.0
+        def whole(part: Any) -> Array:
+            return np.asarray(self.inner.losses(x, np.array([device])), np.float64)[None]
 
-    def _released(self, columns: Array, bound: float, device: int, size: int) -> Array:
-        """Return the noised sum over different columns, a record each, over their number.
+        if self._taken is not None:
+            batch = self._chosen(device, count, np.arange(count), count)
+        elif count <= 1:  # the device is one record, whose loss is the mean over ξ
+            batch, values = _Batch(device, 1, 1, [lambda: None]), whole
+        else:
+            draws = Draws(secrets.randbits(64), Stream.BATCHES, device=device)
+            batch = self._named(device, self.inner.batch(device, count, draws))
+        return float(self._released(values, 1, bound, batch, rate=1.0)[0])
 
-        The noise comes from the operating system, because the server knows the run's seed.
-        """
-        self._pay(device)
-        random, deviation = secrets.SystemRandom(), self.deviation(device, size, bound)
-        total = np.unique(columns, axis=1).sum(axis=1) / self._distinct(device, size)
-        return np.asarray(total + [random.gauss(0.0, deviation) for _ in total])
+    def _released(
+        self, values: Callable[[Any], Array], count: int, bound: float, batch: _Batch, rate: float
+    ) -> Array:
+        """Return the noised sum of the clipped columns of all records, over the divisor."""
+        if not batch.fresh:
+            raise Rejected(ErrorCode.PRIVACY, "a batch is for one release")
+        batch.fresh = False
+        self.paid.use(batch.device, rate)
+        step, total = grid_step(bound), np.zeros(count, object)
+        for column in map(_finite, self._columns(values, count, batch)):
+            peak = max(float(np.abs(column).max()), bound)  # whose square may overflow
+            length = max(peak * float(np.linalg.norm(column / peak)), bound)
+            # Rounded towards zero: no longer than the bound, and whole numbers sum up exactly.
+            whole = np.trunc(column * (SLACK * bound / length) / step)
+            total += whole.astype(np.int64).astype(object)
+        effect = bound if self.sampling == "poisson" else 2 * bound
+        noise = discrete_normals(self.privacy.noise * effect / step, count)
+        return np.array([int(n) for n in total + noise], np.float64) * (step / (batch.divisor or 1))
 
-    def _pay(self, device: int) -> None:
-        """Count an answer; no algorithm gets one that was not paid for."""
-        if self._left is None:
+    def _columns(
+        self, values: Callable[[Any], Array], count: int, batch: _Batch
+    ) -> Iterator[Array]:
+        """Yield one column per record, shape (count,): the mean over columns of the same name."""
+        if len(set(batch.names)) > 1:
+            found = _finite(values(batch.parts[0]()))
+            if found.shape != (count, len(batch.names)):
+                text = f"{len(batch.names)} names of records for values of shape {found.shape}"
+                raise UsageError(text, code="record-names")
+            order: dict[Any, list[int]] = {}
+            for column, name in enumerate(batch.names):
+                order.setdefault(name, []).append(column)
+            yield from (found[:, own].mean(axis=1) for own in order.values())
             return
-        with self._lock:
-            if self._left.get(device, 0) < 1:
-                raise Rejected(
-                    ErrorCode.PRIVACY, f"device {device}: more answers than were paid for"
-                )
-            self._left[device] -= 1
+        failure: BaseException | None = None
+        for make in batch.parts:
+            try:
+                column = _finite(values(make())).reshape(count, -1).mean(axis=1)
+            except (Rejected, BudgetSpent):
+                raise
+            except (Exception, SystemExit) as error:  # an error code would tell of a record
+                failure = error
+            else:
+                yield column
+        if failure is not None and not self._told:  # once per message
+            self._told = True
+            log.error("records count as zero: %s: %s", type(failure).__name__, failure)
+
+
+def discrete_normals(deviation: float, count: int) -> Array:
+    """Return whole numbers of OpenDP's discrete normal distribution, as Python's integers.
+
+    The randomness is that of the operating system, because the server knows the run's seed.
+
+    >>> discrete_normals(0.0, 3)
+    array([0, 0, 0], dtype=object)
+    """
+    try:
+        import opendp.prelude as dp
+    except ImportError:
+        raise MissingExtra("[privacy] needs OpenDP", "flower") from None
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.l2_distance(T=dp.f64)
+    return np.array(dp.m.make_gaussian(*space, scale=deviation)([0] * count), object)
 
 
 def _finite(values: Array) -> Array:

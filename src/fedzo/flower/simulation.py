@@ -38,6 +38,7 @@ from fedzo.flower import protocol
 from fedzo.flower.client import make_client_app
 from fedzo.flower.engine import FlowerEngine
 from fedzo.flower.errors import short_line
+from fedzo.flower.ledger import Ledger
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Backend, Drive
 from fedzo.runs.result import Result
@@ -283,6 +284,7 @@ class InProcessGrid(Grid):
             # A ledger in memory exists while it is open.
             connection = sqlite3.connect(ledger, uri=True, check_same_thread=False)
             weakref.finalize(self, connection.close)
+            Ledger(ledger).create()
         self._answers: dict[str, Message] = {}
         self._run: Any = None
 

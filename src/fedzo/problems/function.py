@@ -187,6 +187,10 @@ class FunctionObjective(Objective):
         """Return the device: a plain function has no other randomness."""
         return device
 
+    def records(self, batch: int) -> list[int]:
+        """Return the device: it is one record."""
+        return [batch]
+
     def values(self, points: Array, batch: int) -> Array:
         """Return the function's value at each point, (k, 1)."""
         return self._values(points, batch)[:, None]

@@ -171,6 +171,10 @@ class Tuning(Objective):
             draws = Draws(self._seed, Stream.PROBLEM, device=device)
         return Batch(device, _seeds(draws, size))
 
+    def records(self, batch: Batch) -> list[int]:
+        """Return the device for each training: the device is one record."""
+        return [batch.device] * len(batch.seeds)
+
     def values(self, points: Array, batch: Batch) -> Array:
         """Return the score of each point's parameters with each seed, (k, d) -> (k, b)."""
         every = [self.space.params(u) for u in points]

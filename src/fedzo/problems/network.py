@@ -1,6 +1,6 @@
 """Train a torch module from its losses alone, on the data of several devices."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -146,11 +146,15 @@ class TorchProblem(Objective):
 
     def batch(self, device: int, size: int, draws: Draws) -> NamedBatch:
         """Return samples of a device, drawn independently (with replacement)."""
-        return self._batch(device, draws.integers(self.size(device), size))
+        return self.take(device, draws.integers(self.size(device), size))
 
-    def _batch(self, device: int, which: Array) -> NamedBatch:
+    def take(self, device: int, which: Array) -> NamedBatch:
         """Return the samples of a device with these indices, and their names."""
         return NamedBatch(self.data[device].batch(which), [(device, int(i)) for i in which])
+
+    def contents(self, device: int) -> Iterable[bytes] | None:
+        """Return the bytes of each sample of tensors; None for a data set, which may vary."""
+        return self.data[device].contents()
 
     def records(self, batch: NamedBatch) -> Sequence[tuple[int, int]]:
         """Return the device and the index of each sample of a batch."""
@@ -294,7 +298,7 @@ class TorchProblem(Objective):
         total, count = 0.0, self.size(device)
         for first in range(0, count, self.evaluation_batch):
             some = np.arange(first, min(first + self.evaluation_batch, count))
-            losses = self._losses(self._batch(device, some))
+            losses = self._losses(self.take(device, some))
             if losses.size != some.size:
                 _complain(losses, some.size)
             total += float(losses.sum())

@@ -57,6 +57,16 @@ class Samples:
         """Return the number of samples."""
         return len(self.items[0]) if self.collate is None else len(self.items)
 
+    def contents(self) -> Iterator[bytes] | None:
+        """Return the bytes of each sample; None for a data set, which may change its samples."""
+        if self.collate is not None:
+            return None
+        import torch
+
+        rows = [part.detach().cpu().reshape(len(self), -1) for part in self.items]
+        rows = [part.contiguous().view(torch.uint8).numpy() for part in rows]
+        return (b"".join(part[i].tobytes() for part in rows) for i in range(len(self)))
+
     def batch(self, which: Array) -> Any:
         """Return the samples with these indices as one batch."""
         import torch

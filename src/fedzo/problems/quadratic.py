@@ -111,6 +111,10 @@ class Quadratic(Objective):
         """Return independent gradient noise ξ ~ N(0, σ_g²/d I)."""
         return Batch(device, self.gradient_noise / self.dim**0.5 * draws.normals(size, self.dim))
 
+    def records(self, batch: Batch) -> list[int]:
+        """Return the device for each ξ: the device is one record."""
+        return [batch.device] * len(batch.noise)
+
     def values(self, points: Array, batch: Batch) -> Array:
         """Return F_i(x_k, ξ_m), (k, d) -> (k, b)."""
         means = self._mean_values(points, batch.device)

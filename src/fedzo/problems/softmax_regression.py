@@ -12,7 +12,7 @@ digits however small the step is.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +92,21 @@ class Softmax(Objective):
     def records(self, batch: Batch) -> Array:
         """Return the place of each sample among those of all devices, shape (b1,)."""
         return batch.records
+
+    def take(self, device: int, which: Array) -> Batch:
+        """Return a batch of chosen samples of a device."""
+        chosen = self._starts[device] + which
+        batch = self._empty_batch(len(which), self.dtype)._replace(records=chosen)
+        batch.inputs[:, :-1] = self._inputs[chosen]
+        batch.inputs[:, :-1] *= np.array(1 / 255, self.dtype)
+        batch.inputs[:, -1], batch.labels[:] = 1, self._labels[chosen]
+        return batch
+
+    def contents(self, device: int) -> Iterable[bytes]:
+        """Return the pixels and the label of each sample."""
+        inputs, labels = self._all_of(device)
+        for pixels, label in zip(inputs, labels, strict=True):
+            yield pixels.tobytes() + label.tobytes()
 
     def _held_by(self, device: int) -> tuple[Array, Array, int, int, Array]:
         """Return the place of a device's samples, and 1/255 in the precision of the problem."""

@@ -29,7 +29,7 @@ smoothing).
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,15 @@ class Attack(Evaluator, Objective):
         first, count = int(self._starts[device]), self.candidates
         chosen: Array = first + draws.integers(self.size(device), size * count)
         return chosen if count == 1 else chosen.reshape(size, count)
+
+    def take(self, device: int, which: Array) -> Array:
+        """Return the indices of chosen inputs of a device, without candidates."""
+        return np.asarray(self._starts[device] + which)
+
+    def contents(self, device: int) -> Iterable[bytes]:
+        """Return the numbers and the label of each input."""
+        for i in range(self._starts[device], self._starts[device + 1]):
+            yield self.own.rows[i].tobytes() + self.own.labels[i].tobytes()
 
     def values(self, points: Array, batch: Array) -> Array:
         """Return ψ of each input at each perturbation, (k, d) -> (k, b), by few model calls.
