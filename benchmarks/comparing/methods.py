@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 import fedzo
 from comparing.problems import Problem
+from comparing.scores import lowest
 from fedzo.server import Adam
 
 Array = Any
@@ -36,8 +38,11 @@ def ours(algorithm: Any) -> Callable[[Problem, int], Trail]:
             more["rounds"] = 1_000_000
         if problem.bounds is not None:
             more["bounds"] = problem.bounds
+        fun = getattr(problem, "call", problem.noisy)
+        if fun != problem.noisy:
+            more["on_failure"] = "leave_out"
         result = fedzo.minimize(
-            problem.noisy,
+            fun,
             problem.x0,
             devices=problem.devices,
             max_queries=problem.queries,
@@ -102,7 +107,7 @@ def others(run: Callable[[Callable[[Array], float], Problem, int], Any]) -> Any:
                 trail.append((asked, problem.true(x)))
             return value
 
-        moved = Problem(**{**vars(problem), "x0": np.log10(problem.x0) if log else problem.x0})
+        moved = replace(problem, x0=np.log10(problem.x0) if log else problem.x0)
         with suppress(Ended):
             run(mean, moved, seed)
         return trail
@@ -140,6 +145,55 @@ def scipy_method(name: str) -> Any:
                 x = np.clip(x, *np.array(problem.bounds).T)
 
     return run
+
+
+def cobyqa(mean: Any, problem: Problem, seed: int) -> None:
+    """COBYQA of SciPy; its first radius is that of the others."""
+    from scipy.optimize import minimize
+
+    options = {"initial_tr_radius": _width(problem), "maxfev": 10**6, "maxiter": 10**6}
+    minimize(mean, problem.x0, method="COBYQA", bounds=problem.bounds, options=options)
+
+
+def pycma(mean: Any, problem: Problem, seed: int) -> None:
+    """CMA-ES of pycma, with its handling of bounds; restarts with twice the population."""
+    import cma
+
+    options: dict[str, Any] = {"verbose": -9, "seed": seed + 1}
+    if problem.bounds is not None:
+        options["bounds"] = np.array(problem.bounds).T.tolist()
+    size = None
+    start = np.append(problem.x0, [0.0] * (problem.x0.size == 1))
+    while True:
+        more = {} if size is None else {"popsize": size}
+        if problem.x0.size > 200:
+            more["CMA_diagonal"] = True
+        run = cma.CMAEvolutionStrategy(start, _width(problem), options | more)
+        while not run.stop():
+            points = run.ask()
+            run.tell(points, [mean(x[: problem.x0.size]) for x in points])
+        size, options["seed"] = 2 * run.popsize, options["seed"] + 1000
+
+
+def bobyqa(mean: Any, problem: Problem, seed: int) -> None:
+    """Py-BOBYQA; told of noise where there is any."""
+    import pybobyqa
+
+    box = None if problem.bounds is None else tuple(np.array(problem.bounds, float).T)
+    np.random.seed(seed)  # noqa: NPY002 - which it draws from
+    width = _width(problem)
+    if box is not None:
+        width = min(width, 0.49 * float(np.min(box[1] - box[0])))
+    pybobyqa.solve(
+        mean,
+        problem.x0,
+        bounds=box,
+        rhobeg=width,
+        maxfun=10**6,
+        do_logging=False,
+        objfun_has_noise=problem.noise > 0,
+        seek_global_minimum=False,
+    )
 
 
 def evolution(mean: Any, problem: Problem, seed: int) -> None:
@@ -197,6 +251,7 @@ def _width(problem: Problem) -> float:
     return float(np.sqrt(np.mean(problem.x0**2))) or 1.0
 
 
+PLAIN = "fedzo (plain call)"
 METHODS: dict[str, tuple[Callable[[Problem, int], Trail], int]] = {  # and up to which dimension
     "fedzo (plain call)": (ours(None), 10**9),
     "fedzo: cma": (ours(lambda problem: fedzo.CMA()), 10**9),
@@ -204,6 +259,9 @@ METHODS: dict[str, tuple[Callable[[Problem, int], Trail], int]] = {  # and up to
     "fedzo: FedZO, auto": (ours(plain_fedzo), 10**9),
     "fedzo: FedZO, Adam": (ours(fedzo_adam), 10**9),
     "CMA-ES": (others(cma_es), 10**9),
+    "pycma": (others(pycma), 10**9),
+    "COBYQA": (others(cobyqa), 60),
+    "Py-BOBYQA": (others(bobyqa), 60),
     "L-BFGS-B": (others(scipy_method("L-BFGS-B")), 10**9),
     "Nelder-Mead": (others(scipy_method("Nelder-Mead")), 200),
     "differential evolution": (others(evolution), 200),
@@ -217,10 +275,32 @@ TUNED: dict[str, dict[float, Callable[[Problem, int], Trail]]] = {  # the best n
     },
     "CMA-ES": {width: others(partial(cma_es, width=width)) for width in (0.03, 0.1, 0.3, 1.0, 3.0)},
 }
-NEEDS = {"NGOpt": "nevergrad", "TPE": "optuna", "CMA-ES": "cmaes"}
+NEEDS = {
+    "pycma": "cma",
+    "Py-BOBYQA": "pybobyqa",
+    "NGOpt": "nevergrad",
+    "TPE": "optuna",
+    "CMA-ES": "cmaes",
+}
 
 
 def methods() -> dict[str, tuple[Callable[[Problem, int], Trail], int]]:
     """Return the methods whose libraries are installed."""
     there = importlib.util.find_spec
     return {name: m for name, m in METHODS.items() if name not in NEEDS or there(NEEDS[name])}
+
+
+def rivals_of(names: Sequence[str]) -> list[str]:
+    """Return those of some methods whose libraries are installed."""
+    return [name for name in names if name in methods()]
+
+
+def run_method(name: str, problem: Problem, seed: int) -> dict[str, Any]:
+    """Return where a method begins, where it is at a quarter and half of the queries, and ends."""
+    start, note = problem.true(problem.x0), ""
+    try:
+        trail = METHODS[name][0](problem, seed)
+    except Exception as error:  # an error of a method is a result, too
+        trail, note = [], f"{type(error).__name__}: {error}"[:200]
+    found = [lowest(trail, share * problem.queries, start) for share in (0.25, 0.5, 1.0)]
+    return {"start": start, "quarter": found[0], "half": found[1], "end": found[2], "note": note}

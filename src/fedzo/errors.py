@@ -140,9 +140,13 @@ class BudgetSpent(Halted):
 
 
 class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
-    """A device did not reply; the round continues without it."""
+    """A device did not reply; the round continues without it.
+
+    ``answered`` has the values of a request before the one that failed, if they are known.
+    """
 
     code = "no-answer"
+    answered: Any = None
 
 
 class UserCodeError(FedzoError):

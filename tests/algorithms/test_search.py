@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fedzo
 from fedzo.algorithms.search.adaptive import is_separable, search_lines, turns
-from fedzo.algorithms.search.base import SearchContext, Suspended
+from fedzo.algorithms.search.base import SearchContext, Suspended, complete
 from fedzo.algorithms.search.descent import curvature, two_loops, typical_scale
+from fedzo.algorithms.search.model import ModelDescent, minimum_in_ball
 from fedzo.core.random import Draws, Stream
-from fedzo.core.tasks import Evaluate, Slopes, owners
+from fedzo.core.tasks import Evaluate, Slopes, Update, owners
 from fedzo.problems import FunctionObjective
 
 SEARCHES = {
@@ -439,3 +442,171 @@ def test_shares_of_slopes_of_unlike_devices_do_not_mislead_for_long(seed):
     loss = unlike_devices(seed)
     result = fedzo.minimize(loss, np.zeros(200), devices=10, max_queries=8000)
     assert result.fun < 0.25 * np.log(2)
+
+
+# ------------------------------------------------------------- rounding, jitter, noise, no minimum
+
+
+@pytest.mark.parametrize("decimals", [2, 4, 8])
+@pytest.mark.parametrize("start", [2.0, -7.0])
+def test_rounded_values_do_not_end_the_search_on_a_slope(decimals, start):
+    def bowl(x, device):
+        return round(float(((x - 1) ** 2).sum()), decimals)
+
+    result = fedzo.minimize(bowl, np.full(6, start), devices=1)
+    # Within half a unit of the last digit every point is as good as the minimum.
+    assert np.sum((result.x - 1) ** 2) <= 0.51 * 10.0**-decimals
+
+
+@pytest.mark.parametrize("size", [1e-4, 0.05, 1.0])
+def test_jitter_that_depends_on_all_bits_of_x(size):
+    """The mean of a jitter is zero over any neighbourhood; a search must end, and get below it."""
+
+    def bowl(x, device):
+        return float(x @ x) + size * (hash(x.tobytes()) / 2**63)
+
+    result = fedzo.minimize(bowl, np.full(4, 3.0), devices=1, max_queries=2000)
+    assert result.x @ result.x < max(0.5 * size, 1e-3)
+    assert fedzo.minimize(bowl, np.full(4, 3.0), devices=1).nfev < 10**5
+
+
+@pytest.mark.parametrize("budget", [None, 1000])
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, i: -float(x.sum()),
+        lambda x, i: -float(x @ x),
+        lambda x, i: float("-inf") if x[0] > 3 else -float(x[0]),
+    ],
+)
+@pytest.mark.parametrize("name", ["adaptive", "lbfgs"])
+def test_a_function_without_a_minimum_ends_with_the_reason(fun, budget, name):
+    more = {} if name == "adaptive" else {"algorithm": SEARCHES[name], "rounds": 5000}
+    result = fedzo.minimize(fun, np.full(6, 2.0), devices=1, max_queries=budget, **more)
+    assert np.isfinite(result.fun)
+    assert result.fun < fun(np.full(6, 2.0), 0)
+    assert "unbounded" in result.message
+
+
+def noisy_bowl(noise):
+    draws = np.random.default_rng(0)
+    return lambda x, device: float(x @ x) + noise * draws.normal()
+
+
+@pytest.mark.parametrize("stop", [150, 300, 420])
+def test_a_noisy_run_that_is_stopped_returns_its_best_estimate(stop):
+    """Of a start of 32, at a noise of 0.1: it is no matter of luck who has gone 90 % of the way."""
+    result = fedzo.minimize(
+        noisy_bowl(0.1),
+        np.full(8, 2.0),
+        devices=1,
+        max_queries=500,
+        callback=lambda progress: progress.queries >= stop,
+    )
+    assert result.x @ result.x < 3.2
+    assert result.fun < 16
+
+
+def test_a_start_without_a_value_is_left():
+    def half(x, device):
+        return float("nan") if x[0] < 1 else float((x - 2) @ (x - 2))
+
+    result = fedzo.minimize(half, np.array([0.9, 0.0]), devices=1, max_queries=400)
+    assert result.fun < 1e-3
+
+
+# ------------------------------------------------------------------------------ missing devices
+
+
+def unlike(x, device):
+    return float(np.sum((x - device) ** 2)) + 100 * device
+
+
+def test_values_that_fail_are_asked_again_and_do_not_mislead():
+    draws = np.random.default_rng(0)
+
+    def failing(x, device):
+        if draws.random() < 0.1:
+            raise OSError("no reply")
+        return unlike(x, device)
+
+    result = fedzo.minimize(
+        failing, np.zeros(3), devices=8, max_queries=4000, on_failure="leave_out", workers=1
+    )
+    assert result.x == pytest.approx(np.full(3, 3.5), abs=1e-3)
+    assert result.success
+
+
+@pytest.mark.parametrize("dead", [0, 3])
+def test_a_device_that_never_replies_is_dropped_with_a_warning(dead):
+    calls = []
+
+    def function(x, device):
+        calls.append(device)
+        if device == dead:
+            raise OSError("no reply")
+        return unlike(x, device)
+
+    with pytest.warns(fedzo.errors.FedzoWarning, match=f"device {dead}"):
+        result = fedzo.minimize(
+            function, np.zeros(3), devices=8, max_queries=4000, on_failure="leave_out", workers=1
+        )
+    others = [i for i in range(8) if i != dead]
+    assert result.x == pytest.approx(np.full(3, np.mean(others)), abs=1e-3)
+    assert result.fun == pytest.approx(np.mean([unlike(result.x, i) for i in others]))
+    assert {one["device"] for one in result.dropped} == {dead}
+    assert calls.count(dead) < 20
+
+
+def test_points_are_compared_over_the_devices_that_answered_both():
+    known = np.array([1.0, 10.0, 100.0])
+    rows = [np.array([2.0, 1.0]), np.array([np.nan, 8.0])]  # the third has not replied
+    updates = [Update(i, np.empty(0), 1, 2, values=row) for i, row in enumerate(rows)]
+    means, after = complete(updates, np.array([np.nan, 4.5]), known)
+    assert means == pytest.approx(
+        [37 + 1, 37 - 1]
+    )  # by 1 and by (0 - 2) / 2 from the mean of known
+    assert np.array_equal(after, known)
+
+
+# ---------------------------------------------------------------------------------- quadratic model
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 9])
+def test_a_model_of_a_quadratic_finds_its_minimum_in_few_queries(dim):
+    """With 2 d + 1 + d / 2 points and a step each, a quadratic takes some (d + 1)^2 values."""
+    matrix = np.random.default_rng(dim).normal(size=(dim, dim))
+    hessian, centre = matrix @ matrix.T + np.eye(dim), np.arange(dim) / dim
+
+    def bowl(x, device):
+        return float((x - centre) @ hessian @ (x - centre))
+
+    context = SearchContext(np.ones(dim), 1, np.inf, Draws(0, Stream.SEARCH))
+    model = []
+
+    def descend():
+        model.append(ModelDescent(context, np.ones(dim)))
+        return (yield from model[0].run(limit=4 * (dim + 2) ** 2))
+
+    told(descend, context, bowl)
+    assert context.fun < 1e-6 * bowl(np.ones(dim), 0) + 1e-12
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_the_minimum_in_a_ball_is_one(seed):
+    draws = np.random.default_rng(seed)
+    dim = int(draws.integers(1, 6))
+    matrix = draws.normal(size=(dim, dim)) * 10.0 ** draws.uniform(-3, 3)
+    hessian, gradient = matrix + matrix.T, draws.normal(size=dim) * (draws.random(dim) < 0.8)
+    radius = float(10.0 ** draws.uniform(-3, 2))
+
+    def model(s):
+        return gradient @ s + 0.5 * np.sum(s @ hessian * s, axis=-1)
+
+    found = minimum_in_ball(gradient, hessian, radius)
+    assert np.linalg.norm(found) <= radius * (1 + 1e-6)
+    others = draws.normal(size=(500, dim))
+    others *= radius * draws.random((500, 1)) / np.linalg.norm(others, axis=1, keepdims=True)
+    least = min(0.0, *(gradient @ s + 0.5 * s @ hessian @ s for s in others))
+    assert model(found) <= least + 1e-4 * abs(least) + 1e-12

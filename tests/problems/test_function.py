@@ -175,7 +175,6 @@ def test_no_assertion_of_a_library_where_f_falls_without_end(dim, power, max_que
         ({"on_failure": "leave"}, "on_failure"),
         ({"max_queries": 0}, "max_queries"),
         ({"bounds": [(0, 2)]}, "bounds"),
-        ({"bounds": [(0, 2), (0, 0.5), (0, 2)]}, "x0[1]"),
         ({"vectorized": "no"}, "vectorized"),
         ({"target": "low"}, "target"),
         ({"target": np.nan}, "target"),

@@ -94,7 +94,8 @@ def test_the_history_reads_straight_into_a_table(library, tmp_path):
         return np.nan if device == fails_at["device"] else distance(x, device)
 
     run = {**SETTINGS, "run_dir": tmp_path, "on_failure": "leave_out"}
-    result = fedzo.minimize(flaky, np.ones(2), **run)
+    with pytest.warns(fedzo.errors.FedzoWarning, match="device 1"):
+        result = fedzo.minimize(flaky, np.ones(2), **run)
     path = tmp_path / "history.jsonl"
     table = frames.read_json(path, lines=True) if library == "pandas" else frames.read_ndjson(path)
     assert table["round"].to_list() == EVALUATED

@@ -125,8 +125,6 @@ def test_same_outcome_with_any_number_of_workers(name, where):
     found = [outcome(lambda w=workers: run(w)) for workers in (1, 2, 8)]
     if name == "no-answer" and where in ("metrics", "callback"):
         wanted = NoAnswer  # not the work of a device
-    if name == "no-answer" and where == "device":
-        wanted = Status.HALTED  # the device never replied
     if name == "spent" and where == "device":
         wanted = Status.STALLED  # nothing was evaluated
     if name == "usage" and where in ("values", "losses", "metrics"):

@@ -58,7 +58,7 @@ def test_callback_stops_a_run(stop, tmp_path):
 def test_callback_goes_on_unless_it_says_stop():
     for answer in (None, False, 0):
         result = minimize(
-            distance, np.zeros(3), devices=4, rounds=2, callback=lambda _, a=answer: a
+            distance, np.zeros(3), devices=4, rounds=8, callback=lambda _, a=answer: a
         )
         assert result.status == Status.FINISHED
 

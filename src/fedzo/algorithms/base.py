@@ -139,6 +139,13 @@ class Algorithm(Parameters):
         x: Array = state.x
         return x
 
+    def loss(self, state: Any) -> float | None:
+        """Return f(x) over all devices if the algorithm has measured it, else None.
+
+        Then the run spends no queries on an evaluation.
+        """
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ZerothOrder(Algorithm):

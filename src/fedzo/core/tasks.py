@@ -20,8 +20,10 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.wrappers import ScaledObjective
+from fedzo.errors import NoAnswer
 
 WEIGHTINGS = ("uniform", "size")
+AGAIN = 4  # times that a device is asked for a value that it failed to answer
 
 
 class Update(NamedTuple):
@@ -285,6 +287,7 @@ class Slopes(Task):
         rise = (ahead - behind) / 2 if self.central else ahead - values[0]
         slopes = np.zeros(self.x.size)
         slopes[asked] = rise / self.steps[asked]
+        own &= np.isfinite(slopes)
         every = [slopes] if self.everyone else []
         numbers = [values[:1], np.where(own, slopes, 0.0), own.astype(float), *every]
         weight = weight_of(self.weighting, objective, device)
@@ -343,7 +346,29 @@ def weight_of(weighting: str, objective: Objective, device: int) -> float:
 
 
 def mean_values(objective: Objective, points: Array, batch: Any) -> tuple[Array, int, float]:
-    """Return the mean loss over a batch at each point, the number of values and their precision."""
-    values = np.asarray(objective.values(points, batch))
-    eps = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
-    return np.asarray(np.asarray(values, np.float64).mean(axis=1)), values.size, eps
+    """Return the mean loss over a batch at each point, the number of values and their precision.
+
+    A point at which the device fails is asked ``AGAIN`` more times, then its mean is NaN. A device
+    that fails all these times before it has answered once does not reply at all.
+    """
+    means, eps, asked = np.full(len(points), np.nan), 0.0, 0
+    missing = np.arange(len(points))
+    failures = 0
+    while missing.size:
+        try:
+            values = np.asarray(objective.values(points[missing], batch))
+        except NoAnswer as error:
+            failures += 1
+            if error.answered is None or (failures > AGAIN and np.isnan(means).all()):
+                raise
+            values = np.asarray(error.answered)
+            given_up = values.size == 0 and failures > AGAIN
+            failures = failures * (not given_up) if values.size == 0 else 1
+        else:
+            given_up = False
+        if values.dtype.kind == "f":
+            eps = float(np.finfo(values.dtype).eps)
+        count, asked = len(values), asked + values.size
+        means[missing[:count]] = np.asarray(values, np.float64).mean(axis=1)
+        missing = missing[count + given_up :]
+    return means, asked, eps

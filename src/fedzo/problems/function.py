@@ -214,6 +214,9 @@ class FunctionObjective(Objective):
         try:
             for x, self._place.future in zip(points, futures, strict=True):
                 values.append(self._answers(x[None], device))
+        except NoAnswer as error:
+            error.answered = np.array(values).reshape(-1, 1)
+            raise
         finally:
             self._place.future = None
             for future in futures[len(values) + 1 :]:  # the first failure decides

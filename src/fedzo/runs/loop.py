@@ -367,7 +367,7 @@ class Loop:
     def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
         """Keep the last complete round, evaluated if possible; count the queries after it."""
         spent = isinstance(error, BudgetSpent)
-        if spent:
+        if spent or self.algorithm.loss(self.at.state) is not None:
             with suppress(Halted):  # if no queries are left for the evaluation
                 yield from self.evaluate()
         self.save()
@@ -402,21 +402,27 @@ class Loop:
         if self._recorded():
             return
         self._begin(Phase.EVALUATION)
-        before = self._metered()
-        evaluation: Evaluation = yield Losses(self.x)
+        before, known = self._metered(), self.algorithm.loss(at.state)
+        if known is None:
+            evaluation: Evaluation = yield Losses(self.x)
+            absent = [device.device for device in self.engine.dropped]
+            silent = frozenset(absent) if at.silent is None else at.silent & set(absent)
+        else:
+            evaluation, absent = Evaluation(np.array([known]), {}), []
+            silent = (at.silent or frozenset()) & {one["device"] for one in at.dropped}
         losses = evaluation.losses
-        absent = [device.device for device in self.engine.dropped]
-        silent = frozenset(absent) if at.silent is None else at.silent & set(absent)
         dropped = (*at.dropped, *self._take_dropped(at.round))
         wrong = ~np.isfinite(losses)
         wrong[absent] = False
-        if wrong.any():
+        if wrong.any() and not at.round and self.algorithm.tracks_best:
+            losses = np.where(wrong, np.inf, losses)  # a search may find a point with a value
+        elif wrong.any():
             raise NonFinite("the loss", at.round, int(np.flatnonzero(wrong)[0]))
         losses = np.delete(losses, absent)
         if not len(losses):
             raise Halted("no device could be evaluated")
         metrics = numeric_metrics(evaluation.metrics, at.costs)
-        cost = self._requested(before, self.engine.evaluation_cost)
+        cost = self._requested(before, self.engine.evaluation_cost) if known is None else 0
         record: Record = {
             "round": at.round,
             "train_loss": mean_loss(losses),

@@ -6,6 +6,7 @@ over the air does not lie in a box. With a change of variables, all algorithms a
 unchanged, and a function is never evaluated outside its bounds.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, check_choice, require
+from fedzo.errors import FedzoWarning, InvalidValue, check_choice, require
 
 SCALES = ("linear", "log")
 Pairs = Sequence[tuple[float | None, float | None]]
@@ -34,15 +35,16 @@ _INSIDE = 0.01  # how far a start on a bound is moved inside: a share of the wid
 class Box:
     r"""The box of all x with low <= x <= high, in each coordinate.
 
-    With the middle m and half the width h of two bounds, or one bound, a coordinate is
+    With the middle m and half the width h of two bounds, and a margin w, a coordinate is x = m + u
+    but for the margins, and in those
 
-    .. math:: x = m + h \sin(u / h), \qquad x = low - 1 + \sqrt{1 + u^2}, \qquad
-              x = high + 1 - \sqrt{1 + u^2},
+    .. math:: x = m \pm \left(h - w + w \sin\frac{|u| - (h - w)}{w}\right),
 
-    and x = u without bounds. If both bounds are equal, x is constant. Far from bounds, x moves as
-    much as u: learning rate and smoothing keep their units. A bound is reached at a finite u, so a
-    function that falls towards it has an ordinary minimum there. (Under a sigmoid, this minimum
-    would lie at infinity.)
+    continued by reflection. With one bound it is :math:`low - 1 + \sqrt{1 + u^2}` or
+    :math:`high + 1 - \sqrt{1 + u^2}`, and x = u without bounds. If both bounds are equal, x is
+    constant. Inside, x moves exactly as u, so bounds that do not matter change nothing: learning
+    rate and smoothing keep their units. A bound is reached at a finite u, so a function that falls
+    towards it has an ordinary minimum there. (Under a sigmoid, this minimum would lie at infinity.)
 
     Parameters
     ----------
@@ -50,6 +52,8 @@ class Box:
         (low, high) of each coordinate; None or an infinity for an open end.
     dim : int
         The number of coordinates.
+    margin : float
+        w, as a share of h. With 1 it is :math:`x = m + h \sin(u / h)`.
 
     Examples
     --------
@@ -58,10 +62,10 @@ class Box:
     >>> box.decode(u).round(12)
     array([ 3., -7.,  5.])
     >>> box.decode(u + np.array([100.0, 0.0, -100.0])).round(2)  # never outside
-    array([ 2.51, -7.  , 95.11])
+    array([ 3.5 , -7.  , 95.11])
     """
 
-    def __init__(self, bounds: Bounds, dim: int) -> None:
+    def __init__(self, bounds: Bounds, dim: int, margin: float = 0.2) -> None:
         pairs = [_pair(j, pair) for j, pair in enumerate(_pairs(bounds, dim))]
         allowed = f"{dim}, one (low, high) per number in x"
         require(len(pairs) == dim, "bounds", f"{len(pairs)} pairs", allowed)
@@ -70,7 +74,9 @@ class Box:
         self._both, self._free = has_low & has_high, ~has_low & ~has_high
         low, high = np.where(self._both, self.low, -1.0), np.where(self._both, self.high, 1.0)
         self._half, self._middle = high / 2 - low / 2, high / 2 + low / 2
-        self._unit = np.where(self._half > 0, self._half, 1.0)  # of u
+        self._unit = margin * np.where(self._half > 0, self._half, 1.0)  # w
+        self._inner = (1 - margin) * self._half  # where the margins begin
+        self._end = self._inner + self._unit * np.pi / 2  # the u of a bound
         alone = np.where(has_low, self.low, self.high)
         self._one = np.where(self._both | self._free, 0.0, alone)
         self._sign = np.where(has_low, 1.0, -1.0)  # the direction to the inside
@@ -78,13 +84,17 @@ class Box:
     def decode(self, u: Array) -> Array:
         """Return x(u), float64, for u of shape (..., dim)."""
         u = np.asarray(u, np.float64)
-        two = self._middle + self._half * np.sin(u / self._unit)
+        wave = self._end * (1 - np.abs(np.mod(u / self._end + 1, 4) - 2))  # beyond the bounds
+        turned = np.where(np.abs(u) <= self._end, u, wave)
+        near = np.maximum(np.abs(turned) - self._inner, 0.0)
+        away = np.minimum(np.abs(turned), self._inner) + self._unit * np.sin(near / self._unit)
+        two = self._middle + np.sign(turned) * np.where(self._half > 0, away, 0.0)
         one = self._one + self._sign * (np.hypot(1, u) - 1)
         x = np.where(self._free, u, np.where(self._both, two, one))
         return np.clip(x, self.low, self.high)  # rounding may exceed a bound
 
     def encode(self, x: Array) -> Array:
-        """Return the u of an x within the bounds, in the precision of x.
+        """Return the u of an x, in the precision of x; with a warning if x is not in the bounds.
 
         An x on a bound is first moved inside, by 1 % of the width, or by 0.01 if there is a single
         bound. On a bound x(u) is flat, and an optimiser that starts there sees no slope.
@@ -93,15 +103,25 @@ class Box:
         >>> box.decode(box.encode(np.array([4.0]))).round(12)
         array([3.96])
         """
-        for j in np.flatnonzero(~((self.low <= x) & (x <= self.high))):
-            allowed = f"between its bounds, {self.low[j]:g} and {self.high[j]:g}"
-            raise InvalidValue(f"x0[{j}]", float(x[j]), allowed)
+        outside = np.flatnonzero(~((self.low <= x) & (x <= self.high)))
+        if outside.size:
+            j = int(outside[0])
+            warnings.warn(
+                f"x0[{j}] = {x[j]:g} is outside its bounds, {self.low[j]:g} and {self.high[j]:g}: "
+                "moved inside",
+                FedzoWarning,
+                stacklevel=2,
+            )
+            x = np.clip(x, self.low, self.high).astype(x.dtype)
         inside = _INSIDE * 2 * np.where(self._both, self._half, 0.5)
         x64 = np.where(x == self.low, self.low + inside, x)
         x64 = np.where(x == self.high, self.high - inside, x64)
         away = np.abs(x64 - self._one)
         one = np.sqrt(away) * np.sqrt(away + 2)  # (1 + away)² may be too large a number
-        two = self._half * np.arcsin(np.clip((x64 - self._middle) / self._unit, -1, 1))
+        apart = np.abs(x64 - self._middle)
+        near = np.clip((apart - self._inner) / self._unit, 0, 1)
+        two = np.minimum(apart, self._inner) + self._unit * np.arcsin(near)
+        two = np.sign(x64 - self._middle) * two
         return np.where(self._free, x, np.where(self._both, two, one)).astype(x.dtype)
 
     def lengths(self) -> Array:

@@ -145,7 +145,7 @@ class Space:
             _check_condition(name, kind, earlier)
             earlier[name] = kind
         self.parameters, self.dim = dict(parameters), len(parameters)
-        self._box = Box([(-1.0, 1.0)] * self.dim, self.dim)
+        self._box = Box([(-1.0, 1.0)] * self.dim, self.dim, margin=1.0)
 
     def params(self, u: Array) -> dict[str, Value]:
         """Return the parameters at a point, without those whose condition does not hold."""

@@ -16,14 +16,17 @@ import numpy as np
 from fedzo.algorithms.search.averaging import AveragedDescent
 from fedzo.algorithms.search.base import EPS, Asking, BudgetExhausted, Search, SearchContext
 from fedzo.algorithms.search.descent import Curvature, Descent, curvature, typical_scale
+from fedzo.algorithms.search.model import LARGEST, ModelDescent
 from fedzo.algorithms.search.population import SEPARABLE, Evolution, population_for, repeats_for
 from fedzo.core.types import Array
 from fedzo.errors import require
 
 MEMORY = 30  # pairs of L-BFGS
 RACE = 0.08  # share of the queries that each method has under noise, before one is chosen
+FEW_QUERIES = 100  # per device: too few to look at f before it is modelled
 FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are few queries
 LINE = 24  # values along a line, by which f is looked at
+LONGEST = 20  # times the usual queries, after which a search without a budget ends
 LEAST_GAIN = 1e-8  # of a run of CMA-ES, as a share of all, for another one to be worth its queries
 BEGINNINGS = 3  # random points, of which the best is where another descent begins
 RETURNS = 4  # descents to the same minimum, after which no other one is looked for
@@ -31,6 +34,8 @@ LOOKS = 0.1  # share of the queries that looking at f may take
 LEAST = 80  # values on a line, for it to be searched
 REACH = 5.0  # how far a line goes, in units of the scale
 _VALLEYS, _ZOOMS, _NEAR = 3, 2, 12  # of a grid that are looked into; finer grids; their values
+
+Method = ModelDescent | Descent | AveragedDescent | Evolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +102,27 @@ class Adaptive(Search):
 
     def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
         """Look at f, and give the queries to what it is good for."""
-        x0, limited = context.x, math.isfinite(context.left)
-        guessed = scale is None and not x0.any()  # nothing tells how long steps should be
-        scale = typical_scale(x0, scale)
+        limited = math.isfinite(context.left)
         budget = context.left if limited else 200.0 * (context.dim + 1) * context.devices
-        yield from context.start()
-        start = context.fun
+        yield from context.start(scale)
+        guessed = scale is None and not context.x.any()  # nothing tells how long steps should be
+        scale = typical_scale(context.x, scale)
         if context.noise:
             return (yield from self._noisy(context, scale, budget, guessed))
+        modelled = context.dim <= LARGEST
+        if modelled and budget < FEW_QUERIES * context.devices:
+            return (yield from self._few(context, scale))
+        if not context.rough:
+            yield from context.probe(scale)
+        if context.rough and modelled:
+            return (yield from self._rough(context, scale, budget))
+        return (yield from self._smooth(context, scale, budget, guessed))
+
+    def _smooth(
+        self, context: SearchContext, scale: Array, budget: float, guessed: bool
+    ) -> Asking[str]:
+        """Descend, look whether f is rugged, and share the rest between descents and CMA-ES."""
+        x0, start, limited = context.x, context.fun, math.isfinite(context.left)
         curved = yield from curvature(context, scale)
         descent, slow, rugged = None, False, True
         if curved is not None:
@@ -131,9 +149,26 @@ class Adaptive(Search):
                     sigma = yield from width_of(context, scale, x0, start)
                     yield from from_elsewhere(context, scale, curved.second, (x0, start), sigma)
         if rugged and (yield from is_separable(context, scale)):
-            yield from search_lines(context, scale, 0.8 * min(context.left, budget))
+            yield from search_lines(context, scale, 0.8 * context.left if limited else 3 * budget)
         sigma = yield from width_of(context, scale, x0, start)
         return (yield from self._share(context, scale, budget, start, sigma, descent, slow))
+
+    def _few(self, context: SearchContext, scale: Array) -> Asking[str]:
+        """Descend by models, from x0 and then from elsewhere."""
+        x0, at = context.x, None
+        while True:
+            yield from ModelDescent(context, scale, last=1e-6, at=at).run()
+            points = x0 + 2 * scale * context.draw().normals(BEGINNINGS, context.dim)
+            values = yield from context.values(points)
+            first = int(np.argmin(values))
+            at = points[first], float(values[first])
+
+    def _rough(self, context: SearchContext, scale: Array, budget: float) -> Asking[str]:
+        """Descend by models; then CMA-ES, as long as it improves on that."""
+        x0, start = context.x, context.fun
+        yield from ModelDescent(context, scale).run()
+        sigma = yield from width_of(context, scale, x0, start)
+        return (yield from self._share(context, scale, budget, start, sigma, None, slow=False))
 
     def _share(
         self,
@@ -165,7 +200,10 @@ class Adaptive(Search):
                 if descent is not None and (gained > 0 or slow):
                     yield from descent.run()
                 reserved, slow = 0.0, False
-            elif gained <= max(self.tol, LEAST_GAIN) * (start - context.fun):
+            elif gained <= max(
+                max(self.tol, LEAST_GAIN) * (start - context.fun),
+                3 * context.error(context.fun) * context.rough,
+            ) or context.asked > LONGEST * max(budget, LONGEST):
                 return "nothing improves any more"
             before, population = context.fun, 2 * run.size
         return "the budget is spent"
@@ -185,9 +223,11 @@ class Adaptive(Search):
             scale, curved = curved.length * scale, Curvature(curved.length**2 * curved.second, 1.0)
         # With many numbers there is no time for it to shrink.
         sigma = 1.0 if context.dim <= SEPARABLE else 0.3
-        methods: list[Callable[[], Descent | AveragedDescent | Evolution]] = [
+        methods: list[Callable[[], Method]] = [
             lambda: Evolution(context, context.x, sigma, scale, population_for(context))
         ]
+        if context.dim <= LARGEST:
+            methods.insert(0, lambda: ModelDescent(context, scale))
         if curved is not None:
             second = curved.second
             methods.append(lambda: AveragedDescent(context, scale, second))
@@ -197,7 +237,7 @@ class Adaptive(Search):
                 few = context.dim * context.devices < step / 4 or context.left < 1.5 * step
                 methods = methods[:1] if few else methods[1:2]
 
-        def spend(run: Descent | AveragedDescent | Evolution, limit: float) -> Asking[None]:
+        def spend(run: Method, limit: float) -> Asking[None]:
             candidates = 2 + len(methods) * (limit < math.inf) + (context.x is not x0)
             context.reserved = candidates * repeats * context.devices
             with suppress(BudgetExhausted):
@@ -212,7 +252,7 @@ class Adaptive(Search):
             means = yield from context.compare([x0, *(run.x for run in runs)], repeats)
             ranks = np.argsort(means[1:])
             first, methods = runs[ranks[0]], [methods[rank] for rank in ranks]
-        going: Descent | AveragedDescent | Evolution = first
+        going: Method = first
         for method in [*methods[1:], None]:
             yield from spend(going, math.inf)
             found = [x for x in (going.x, *going.luckiest) if not np.array_equal(x, context.x)]

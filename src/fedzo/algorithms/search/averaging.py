@@ -135,6 +135,7 @@ class AveragedDescent:
         self.seen.append(fun)
         recent, before = self.seen[-PATIENCE:], self.seen[-2 * PATIENCE : -PATIENCE]
         self.fun = float(np.mean(recent))
+        self.context.suggest(self.x, self.fun, self._error() / math.sqrt(len(recent)))
         if len(before) == PATIENCE:
             fallen = float(np.mean(before)) - self.fun
             if not fallen > 2 * self._error() / math.sqrt(PATIENCE):

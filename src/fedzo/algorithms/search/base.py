@@ -7,6 +7,7 @@ it.
 """
 
 import math
+import warnings
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypeVar
@@ -22,9 +23,9 @@ from fedzo.algorithms.base import (
     check_weighting,
 )
 from fedzo.core.random import Draws, Stream
-from fedzo.core.tasks import Evaluate, Slopes
+from fedzo.core.tasks import Evaluate, Replies, Slopes, Update
 from fedzo.core.types import Array
-from fedzo.errors import check_counts
+from fedzo.errors import FedzoWarning, Halted, check_counts
 from fedzo.uplinks.base import RunSetting
 
 R = TypeVar("R")
@@ -32,6 +33,12 @@ Asking = Generator[Evaluate | Slopes, Array, R]  # asks, and returns an R
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
 FEW = 8  # values
+GIVEN_UP, ASKED_AGAIN = 3, 16  # tasks without a reply; tasks until a device is asked again
+PASSED_ON = 3  # times that the shares of silent devices are passed on
+ENDLESS = 1e25  # a fall, in units of the first value or change: f has no minimum there
+STARTS = 8  # points at a time, of which one shall have a value where x0 has none
+DIFFERENCES = 7  # values on a line, whose differences tell the noise
+EXACT = 1e-11  # noise, as a share of the value: rounding of a function that is computed exactly
 
 
 class BudgetExhausted(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -66,7 +73,10 @@ class SearchContext:
         self.devices, self.dim, self.left, self.asked = devices, x0.size, left, 0
         self.reserved = 0.0  # of what is left, for what must still be asked at the end
         self.noise = 0.0  # the standard deviation of a mean value
+        self.rough = False  # values are rounded or jitter, always alike at one point
+        self._usual = TINY  # the size of the first values
         self._x0, self._at_start = self.x, np.empty(0)  # where it starts; noisy values there
+        self._close: Array | float = 0.0  # a distance over which only noise differs
         self._floor = TINY  # what counts as nothing: of a value that is exactly zero
         self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
 
@@ -100,8 +110,9 @@ class SearchContext:
         """
         points = np.atleast_2d(points)
         values = yield from self.ask(Evaluate(points))
-        values = np.where(np.isfinite(values), values, np.inf)
+        values = np.where(np.isnan(values), np.inf, values)
         lowest = int(np.argmin(values))
+        self._check_bounded(values)
         if not self.noise and values[lowest] < self.fun:
             self.x, self.fun = points[lowest].copy(), float(values[lowest])
         return values
@@ -111,23 +122,48 @@ class SearchContext:
     ) -> Asking[MeasuredSlopes]:
         """Return f and its slopes at x; those that nobody measured are not numbers."""
         d = self.dim
-        answer = yield from self.ask(Slopes(x, steps, everyone, central, turn))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            own = answer[1 : 1 + d] / answer[1 + d : 1 + 2 * d]
-        return MeasuredSlopes(float(answer[0]), own, answer[1 + 2 * d :] if everyone else own)
+        task = Slopes(x, steps, everyone, central, turn)
+        answer = yield from self.ask(task)
+        fun, every = float(answer[0]), answer[1 + 2 * d :]
+        own = own_slopes(answer, d)
+        for other in range(1, 1 + min(PASSED_ON, self.devices - 1)):
+            if np.isfinite(own).all():
+                break
+            answer = yield from self.ask(replace(task, turn=turn + other, everyone=False))
+            own = np.where(np.isfinite(own), own, own_slopes(answer, d))
+        return MeasuredSlopes(fun, own, every if everyone else own)
+
+    def _check_bounded(self, values: Array) -> None:
+        """Raise where f falls without an end."""
+        if self.asked <= 10 * (self.dim + 2) * self.devices:
+            self._usual = max(self._usual, *np.abs(values[np.isfinite(values)]), 0.0)
+        lowest = float(np.min(values))
+        if lowest < -ENDLESS * self._usual:
+            raise Halted(f"f is unbounded below: a value is {lowest:.3g}")
+
+    def suggest(self, x: Array, fun: float, error: float) -> None:
+        """Take a method's present point for the best, if its mean value is lower beyond doubt.
+
+        So a noisy search that is stopped has something to show at any time.
+        """
+        if fun + 2 * error < self.fun:
+            self.x, self.fun = x.copy(), fun
 
     def compare(self, candidates: list[Array], repeats: int) -> Asking[Array]:
         """Take for the best the candidate of the lowest mean over some repeats; return the means.
 
         Another candidate replaces the first only if its mean is lower by two and a half times the
-        error of the difference. If the first is x0, its values at the start count, too.
+        error of the difference. If the first is x0, its values at the start count, too. Values that
+        are always alike at one point are repeated very close to it.
         """
         points = np.repeat(np.array(candidates), repeats, axis=0)
+        if self.rough:
+            points = points + self._close * self.draw().normals(*points.shape)
         known = self._at_start if np.array_equal(candidates[0], self._x0) else self._at_start[:0]
         values = yield from self.values(points[min(known.size, repeats) :])
         values = np.concatenate([known[:repeats], values])
         repeated = values.reshape(len(candidates), repeats)
-        means, deviations = repeated.mean(axis=1), repeated.std(axis=1, ddof=1)
+        means, deviations = typical(repeated)
         if repeats < FEW:  # so few do not tell how much they vary
             deviations = np.full(len(candidates), self.noise)
         errors = deviations / math.sqrt(repeats)
@@ -137,20 +173,137 @@ class SearchContext:
         self.x, self.fun = candidates[lowest].copy(), float(means[lowest])
         return np.asarray(means)
 
-    def start(self) -> Asking[None]:
-        """Measure f at x0 and the noise of its values: a few repeats, more where they differ."""
+    def start(self, scale: Array | None = None) -> Asking[None]:
+        """Measure f at x0 and the noise of its values: two repeats, more where they differ.
+
+        Where x0 has no value, the search starts at a point near it that has one.
+        """
         x0 = self.x
-        values = yield from self.values(np.array([x0] * 3))
+        values = yield from self.values(np.array([x0] * 2))
+        length = 1.0 if scale is None else np.where(np.isnan(scale), 1.0, scale)
+        for k in range(10**6):
+            if np.isfinite(values).any():
+                break
+            size = length * 10.0 ** ((k + 1) // 2 * (-1) ** k % 7)
+            points = x0 + size * self.draw().normals(STARTS, self.dim)
+            found = yield from self.values(points)
+            if np.isfinite(found).any():
+                x0 = points[int(np.argmin(found))]
+                values = yield from self.values(np.array([x0] * 2))
+        self._x0 = x0
         # A sum of many terms is rounded differently in batches of different sizes.
         rounding = 100 * EPS * float(np.max(np.abs(values)))
-        if np.isfinite(values).all() and np.ptp(values) > rounding:
-            count = 5 if 8 * self.devices <= 0.1 * self.left else 2
+        if not np.ptp(values) <= rounding:
+            count = 6 if 8 * self.devices <= 0.1 * self.left else 2
             more = yield from self.values(np.array([x0] * count))
             values = np.concatenate([values, more])
-            self._at_start = values[np.isfinite(values)]
-            self.noise = float(np.std(values[np.isfinite(values)], ddof=1))
+            values = values[np.isfinite(values)]
+            self._at_start, (centre, self.noise) = values, map(float, typical(values))
+            if np.mean(np.abs(values - np.median(values)) <= rounding) > 0.5:  # but for outliers
+                values, self.noise, self.rough = np.array([np.median(values)]), 0.0, True
+            else:
+                values = np.array([centre])
         self.x, self.fun = x0, float(np.mean(values))
         self._floor = max(EPS**2 * abs(self.fun), TINY) if math.isfinite(self.fun) else TINY
+
+    def probe(self, scale: Array) -> Asking[None]:
+        r"""Measure how uncertain values are that are always alike at one point (Moré & Wild 2011).
+
+        On a short line, differences of a smooth function vanish with their order, and those of
+        noise do not: :math:`\sigma_k^2 = (k!)^2 / (2k)!\; \overline{(\Delta^k f)^2}`. Where all
+        values are the same, the line was too short; where the orders disagree, too long.
+        """
+        x, fun, length = self.x, self.fun, 1e-7
+        line = scale * self.draw().normals(self.dim)
+        size = max(abs(fun), TINY)
+        for _ in range(4):
+            steps = length * np.arange(1, DIFFERENCES)[:, None]
+            values = np.concatenate([[fun], (yield from self.values(x + steps * line))])
+            if not np.isfinite(values).all():
+                return
+            if len(np.unique(values)) <= DIFFERENCES // 2:
+                length *= 1000
+                if length > 10:
+                    return
+                continue
+            levels = []
+            for k in range(1, DIFFERENCES - 1):
+                table = np.diff(values, k)
+                share = math.factorial(k) ** 2 / math.factorial(2 * k)
+                levels.append(math.sqrt(share * float(np.mean(table**2))))
+            level, last = max(levels[-3:]), min(levels[-3:])
+            if level > 5 * last and level > EXACT * size:
+                length *= 0.01
+                continue
+            if level < 0.3 * EPS * size:  # steps of whole digits: the next ones shall be broken
+                length *= 37.7
+                continue
+            self._floor = max(self._floor, level)
+            self.rough = level > EXACT * size
+            self._close = 1e-3 * length * scale
+            return
+
+
+def typical(values: Array) -> tuple[Array, Array]:
+    """Return a mean and a standard deviation along the last axis that outliers do not change.
+
+    Of eight values or more it is the mean of the middle half; of normal values, both are those of
+    the distribution.
+
+    >>> mean, deviation = typical(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e9]))
+    >>> float(mean), round(float(deviation), 2)
+    (4.5, 2.97)
+    """
+    count = values.shape[-1]
+    if count < FEW:
+        return np.mean(values, axis=-1), np.std(values, axis=-1, ddof=min(1, count - 1))
+    ordered = np.sort(values, axis=-1)
+    cut = count // 4
+    middle = np.mean(ordered[..., cut : count - cut], axis=-1)
+    centre = np.median(values, axis=-1, keepdims=True)
+    return middle, 1.4826 * np.median(np.abs(values - centre), axis=-1)
+
+
+def own_slopes(answer: Array, dim: int) -> Array:
+    """Return the slopes in a mean reply, not a number where nobody measured any."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(answer[1 : 1 + dim] / answer[1 + dim : 1 + 2 * dim])
+
+
+def complete(updates: list[Update], means: Array, known: Array) -> tuple[Array, Array]:
+    r"""Return the mean values over all devices although some are missing, and ``known``, updated.
+
+    ``known`` has a value of each device at one point, infinite if it has never replied. A point is
+    compared with that one over the devices that answered both,
+    :math:`f(x) = \bar b + \overline{F_i(x) - b_i}`, and so with all other points.
+
+    >>> values = np.array([[1.0, 2.0], [11.0, np.nan]])
+    >>> updates = [Update(i, np.empty(0), 1, 2, values=row) for i, row in enumerate(values)]
+    >>> complete(updates, np.array([6.0, np.nan]), np.full(3, np.inf))
+    (array([6., 7.]), array([ 1., 11., inf]))
+    """
+    whole = len(updates) == np.count_nonzero(np.isfinite(known)) or np.isinf(known).all()
+    devices = [update.device for update in updates]
+    values = np.array([update.values for update in updates]).reshape(len(updates), -1)
+    weights = np.array([update.weight for update in updates], float)
+    there = np.isfinite(values)
+    means, known = means.copy(), known.copy()
+    full = there.all(axis=0) & whole
+    if full.any():
+        best = int(np.argmin(np.where(full, means, np.inf)))
+        known[devices] = values[:, best]
+    elif np.isinf(known).all():
+        return means, known
+    base = known[devices]
+    new = np.isinf(base)
+    for j in np.flatnonzero(~full):
+        common = there[:, j] & ~new
+        if common.any():
+            change = np.average((values[:, j] - base)[common], weights=weights[common])
+            means[j] = np.mean(known[np.isfinite(known)]) + change
+            late = new & there[:, j]
+            known[np.array(devices)[late]] = values[late, j] - change
+    return means, known
 
 
 class ProgressMonitor:
@@ -184,6 +337,9 @@ class SearchState(NamedTuple):
     x: Array  # the best so far
     x0: Array  # where it began
     log: Array  # queries at the start; then for each round the queries left, and the reply
+    known: Array  # a value of each device at one point, infinite before its first reply
+    silent: Array  # how many tasks in a row each device has not replied to
+    fun: Array  # f(x) as the search has measured it, infinite if an evaluation is needed
 
 
 class Suspended:
@@ -247,28 +403,69 @@ class Search(Algorithm):
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
         check_uplink(self, setting, "values")
-        return SearchState(x0, x0, np.array([setting.queries_left]))
+        none = np.full(setting.devices, np.inf)
+        left = np.array([setting.queries_left])
+        return SearchState(x0, x0, left, none, np.zeros(setting.devices, int), np.array(np.inf))
+
+    def loss(self, state: SearchState) -> float | None:
+        """Return f(x) as the search has measured it."""
+        return float(state.fun) if np.isfinite(state.fun) else None
 
     def round(self, t: int, state: SearchState, setting: RunSetting) -> Round[SearchState]:
         """Yield one task of the search, and send it the mean reply."""
         search = self._suspended(state, setting)
         if search.task is None:
             return state, RoundInfo(participants=0, queries=0, done=search.reason)
-        replies = yield replace(
+        devices = setting.uplink.participants(t, self.participants, setting)
+        task = replace(
             search.task,
             batch_size=self.batch_size,
             weighting=self.weighting,
             seed=setting.seed,
             round=t,
-            devices=setting.uplink.participants(t, self.participants, setting),
+            devices=[i for i in devices if self._is_asked(t, int(i), state)],
         )
-        values, sent = setting.uplink.aggregate_values(t, replies, setting)
+        replies = yield task
+        updates = list(replies)
+        values, sent = setting.uplink.aggregate_values(t, Replies(updates, task), setting)
+        known, silent = state.known, state.silent.copy()
+        answered = [update.device for update in updates if update.contributors == 1]
+        if self.participants is None and len(answered) == len(updates) and updates:
+            silent[list(task.devices)] += 1
+            silent[answered] = 0
+            if isinstance(search.task, Evaluate):
+                values, known = complete(updates, values, known)
+            for device in np.flatnonzero((silent == GIVEN_UP) & np.isinf(known)):
+                words = f"device {device} never replied: f is the mean of the others"
+                warnings.warn(words, FedzoWarning, stacklevel=2)
         left = setting.queries_left
         search.tell(left, values)
         search.log = search.read = np.concatenate([search.log, [left], values])
         x = search.context.x.astype(state.x0.dtype)
         info = RoundInfo.of(replies, sent)._replace(done=search.reason)
-        return SearchState(x, state.x0, search.log), info
+        fun = np.array(self._known(search, setting))
+        return SearchState(x, state.x0, search.log, known, silent, fun), info
+
+    def _is_asked(self, t: int, device: int, state: SearchState) -> bool:
+        """Return whether a device is asked: a silent one now and then, if it has ever replied."""
+        if state.silent[device] < GIVEN_UP or self.participants is not None:
+            return True
+        return bool(np.isfinite(state.known[device])) and t % ASKED_AGAIN == 0
+
+    def _known(self, search: Suspended, setting: RunSetting) -> float:
+        """Return f(x), if an evaluation by the run would ask for the very same values.
+
+        So it is where the function has one value per device. What a noisy search ends with is
+        evaluated freshly.
+        """
+        context, meter = search.context, setting.engine.meter
+        same = self.tracks_best and self.participants is None and self.weighting == "uniform"
+        if not same or meter is None or setting.engine.evaluation_cost != setting.devices:
+            return math.inf
+        if context.noise:
+            return math.inf if search.reason else context.fun
+        meter.evaluations = 0
+        return context.fun
 
     def _suspended(self, state: SearchState, setting: RunSetting) -> Suspended:
         """Return the search that has read this state's log, replayed from it if need be."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.search.base import Asking, Search, SearchContext, SearchState
+from fedzo.algorithms.search.base import Asking, Search, SearchContext, SearchState, typical
 from fedzo.algorithms.search.descent import typical_scale
 from fedzo.core.types import Array
 from fedzo.errors import Halted, MissingExtra, check_counts, check_positive, require
@@ -88,6 +88,8 @@ class Evolution:
         lowest = int(np.argmin(values))
         if values[lowest] < self.lowest:
             self.luckiest, self.lowest = [points[lowest]], float(values[lowest])
+        if self.context.noise:
+            self.context.suggest(self.x, *mean_of(values))
         self.strategy.tell(list(zip(asked, self.finite(values), strict=True)))
         return not self.strategy.should_stop()
 
@@ -150,6 +152,12 @@ def check_near(points: Array) -> None:
     """Raise where the library would stop at an assertion: f falls without end, or is flat."""
     if not (np.abs(points) < _FAR).all():
         raise Halted(f"f seems unbounded below: the search has moved x by {_FAR:g} times its scale")
+
+
+def mean_of(values: Array) -> tuple[float, float]:
+    """Return the typical value of a generation, and its error."""
+    middle, deviation = typical(values)
+    return float(middle), float(deviation) / math.sqrt(len(values))
 
 
 def population_for(context: SearchContext) -> int | None:
