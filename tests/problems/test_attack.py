@@ -11,7 +11,7 @@ from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import ModelError
 from fedzo.models import FunctionModel
-from fedzo.problems.attack import Attack
+from fedzo.problems.attack import Attack, attack
 from fedzo.runs import Status
 from fedzo.runs.auto import _Probe, choose
 from fedzo.uplinks.base import RunSetting
@@ -256,3 +256,20 @@ def test_auto_goes_far_enough_in_a_round_whatever_the_units_of_the_scores(unit, 
         length = np.linalg.norm(probe.direction)
     least = 0.02 * np.sqrt(48)
     assert rate * length > 2 * least if longer else rate * length == pytest.approx(least)
+
+
+def test_the_form_of_the_paper_keeps_its_digits():
+    """Two rounds of ``fedzo run attack``, recorded before attacks within eps had a halving."""
+    pytest.importorskip("onnxruntime")
+    settings = {"learning_rate": 0.005, "smoothing": 0.001, "batch_size": 4, "directions": 20}
+    algorithm = fedzo.FedZO(**settings, local_steps=20)
+    result = fedzo.minimize(attack(), algorithm=algorithm, rounds=2, evaluate_every=1)
+    recorded = [
+        (4.288806308, 0.0, 0.0, 0),
+        (4.239663074, 0.01, 0.3970222305, 16_800),
+        (4.019161248, 0.0375, 0.5535651077, 33_600),
+    ]
+    keys = ("train_loss", "attack_success", "distortion_l2_mean", "queries")
+    found = [tuple(record[key] for key in keys) for record in result.history]
+    # Another runtime or processor rounds scores elsewhere: 1e-7 of a score over mu = 1e-3.
+    np.testing.assert_allclose(found, recorded, rtol=1e-4)
