@@ -349,6 +349,10 @@ def test_no_answer_without_a_ledger(tmp_path, damage):
         path.write_bytes(whole[:5000] if damage == "cut short" else whole[:4096] + b"\0" * 9000)
     assert refusal(ask(node(ledger=str(path)))) == "ledger"
     assert refusal(ask(node(ledger=str(path)), kind=protocol.EVALUATE)) == "ledger"
+    for kind in (protocol.HELLO, protocol.INITIAL):
+        grid = node(ledger=str(path))
+        (reply,) = grid.send_and_receive([Message(protocol.greeting({}), 1, kind)])
+        assert refusal(reply.content) == "ledger"
     assert path.exists() == (damage != "missing")  # a node never makes its ledger
 
 

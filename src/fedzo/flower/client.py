@@ -210,8 +210,10 @@ class _Host:
     guarded: bool
 
     def hello(self, message: Message, context: Context) -> RecordDict:
-        """Introduce the node."""
+        """Introduce the node, if it can read its ledger."""
         node = self._node(context)
+        if self.guarded:
+            node.ledger.spent(str(context.run_id))
         objective = self._problem(node, context)
         held = policy.held_devices(node.plain, objective.devices)
         own = {*self.own, *node.own}
@@ -236,8 +238,11 @@ class _Host:
         return protocol.hello(introduction)
 
     def initial(self, message: Message, context: Context) -> RecordDict:
-        """Send the start of the problem."""
-        objective = self._problem(self._node(context), context)
+        """Send the start of the problem, if the node can read its ledger."""
+        node = self._node(context)
+        if self.guarded:
+            node.ledger.spent(str(context.run_id))
+        objective = self._problem(node, context)
         return RecordDict({"arrays": protocol.vector(objective.initial())})
 
     def train(self, message: Message, context: Context) -> RecordDict:
