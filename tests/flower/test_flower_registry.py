@@ -200,7 +200,7 @@ def test_node_lost_in_mid_round_and_back_is_asked_again():
 def test_another_node_takes_over_a_device():
     grid = Nodes(nodes=4)
     for node, devices in ((1, "0-3"), (2, "2-5"), (3, "4"), (4, "5")):
-        grid.contexts[node].node_config = {"devices": devices}
+        grid.contexts[node].node_config["devices"] = devices  # in place of its part
     engine = FlowerEngine(grid, 5, fedzo.Ideal(), QUICK)
     assert engine._registry.homes(range(6)) == {1: [0, 1, 2, 3], 2: [4, 5]}
     grid.away.add(1)
