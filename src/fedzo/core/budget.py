@@ -22,6 +22,8 @@ class Meter:
     ----------
     evaluations : int
         Number of evaluations that a search must reserve queries for.
+    noisy : bool
+        Whether the black box has returned two values at the same point of the same device.
     log : ValueLog
         What the black box has answered since the last checkpoint of a run.
 
@@ -40,7 +42,7 @@ class Meter:
         if max_queries is not None:
             check_count("max_queries", max_queries)
         self.max_queries, self.queries, self.evaluations = max_queries, 0, 2
-        self.log = ValueLog()
+        self.log, self.noisy = ValueLog(), False
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:

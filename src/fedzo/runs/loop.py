@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import time
@@ -43,6 +44,8 @@ from fedzo.uplinks.base import RunSetting
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
 
+_REPEATS = 4  # fresh evaluations of the result, and of the start
+_STUDENT = 2.447  # the 97.5 % quantile of Student's t with 2 * (4 - 1) degrees of freedom
 SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
 
 
@@ -127,6 +130,13 @@ class RunState(NamedTuple):
         return {key: getattr(self, key) for key in (*SUMS, "costs", "idle", "still")}
 
 
+class Fresh(NamedTuple):
+    """The value of the best model by new evaluations, and whether it is below the start's."""
+
+    fun: float
+    better: bool
+
+
 class Loop:
     """A run in progress: :meth:`go` continues from the current state to the end.
 
@@ -160,7 +170,9 @@ class Loop:
         self.at = RunState(0, self.algorithm.init(x0, self.setting), start, job.probed)
         if engine.meter is not None:  # after the evaluations of the start and the end
             engine.meter.evaluations = 1 + job.options.evaluates_between
-        self.start = digest_of(x0)
+        self.x0, self.start = x0, digest_of(x0)
+        self.fresh: Fresh | None = None
+        self.confirmed = 0  # queries of fresh evaluations
         self._records: list[Record] = []
         self.metered_before = 0  # the meter's count before the run, if there is a meter
         self.began = time.perf_counter()
@@ -307,6 +319,7 @@ class Loop:
                 if end := self._end():
                     self.save()
                     yield from self.evaluate()  # a callback may have stopped it off the schedule
+                    yield from self._confirm()
                     return end
                 self._charge_skipped()
                 self._begin(Phase.ROUND)
@@ -453,6 +466,32 @@ class Loop:
         self._records.append(record)
         self.at = at._replace(**changes)
 
+    def _confirm(self) -> Running[None]:
+        """Evaluate the best model and the start afresh if evaluations are noisy.
+
+        The best of many noisy values is too low. The model is better than the start if the mean of
+        a few new values is, by a t-test at 2.5 %: else it was chosen by luck.
+        """
+        best = self._better(self.history[-1] if self._recorded() else None)
+        meter = self.engine.meter
+        cost = 2 * _REPEATS * self.engine.evaluation_cost
+        if meter is None or not meter.noisy or self.algorithm.tracks_best or not best.round:
+            return
+        if meter.left is not None and meter.left < cost:
+            return
+        self._begin(Phase.FRESH)
+        before, means = self._metered(), np.empty((_REPEATS, 2))
+        for i, x in itertools.product(range(_REPEATS), range(2)):
+            evaluation: Evaluation = yield Losses((self.x0, best.x)[x])
+            means[i, x] = evaluation.losses.mean()
+        self.confirmed = self._requested(before, cost)
+        if self.engine.dropped or not np.isfinite(means).all():
+            self.engine.dropped.clear()
+            return
+        fall = means[:, 0].mean() - means[:, 1].mean()
+        error = np.sqrt(means.var(axis=0, ddof=1).mean() * 2 / _REPEATS)
+        self.fresh = Fresh(float(means[:, 1].mean()), bool(fall > _STUDENT * error))
+
     def _better(self, record: Record | None) -> Best:
         """Return the best evaluated model, including the current one if it has a record."""
         if record is not None and (
@@ -543,6 +582,8 @@ class Loop:
         """Write the models, and return the result."""
         at, best = self.at, self._better(self.history[-1] if self._recorded() else None)
         status, message = self._diagnosed(status, message, best)
+        if self.fresh is not None:
+            best = best._replace(fun=self.fresh.fun)
         last = self.to_user(self.snapshot(self.x))
         best = best._replace(x=self.to_user(best.x))
         if not self.history:  # the first evaluation failed or was interrupted
@@ -562,7 +603,7 @@ class Loop:
             algorithm=current(self.algorithm, at.state),
             last=last,
             best=best,
-            evaluation_queries=self._evaluation_queries(),
+            evaluation_queries=self._evaluation_queries() + self.confirmed,
             **{key: getattr(at, key) for key in SUMS},
             seconds=self.seconds,
             history=self.history,
@@ -572,6 +613,8 @@ class Loop:
         """Return the status and message of a run, which may have ended without success."""
         if status > Status.STOPPED:
             return status, message
+        if self.fresh is not None and not self.fresh.better:
+            return Status.STALLED, f"{message}, but no model is better than the start beyond noise"
         losses = [record["train_loss"] for record in self.history]
         moved = digest_of(self.x) != self.start
         if self.algorithm.tracks_best:  # a higher loss is noise

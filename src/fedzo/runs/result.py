@@ -74,7 +74,8 @@ class Result:
     x : array
         The best evaluated model.
     fun : float
-        f(x) over all devices, as evaluated.
+        f(x) over all devices, as evaluated. If a function's values are noisy, the mean of four new
+        evaluations of x, as far as the budget allows: the lowest of many noisy values is too low.
     success : bool
         False if the run diverged, did not improve on its start, was interrupted or could not
         continue, or if fewer devices than a quorum took part. With a quorum it is True, and
