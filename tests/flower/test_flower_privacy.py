@@ -326,6 +326,44 @@ def test_guesser_is_right_no_more_often_than_epsilon_allows(make, honest, monkey
     assert (surely <= most) == honest, (right, trials, most)
 
 
+@pytest.mark.parametrize("honest", [True, False])
+def test_guesser_of_secret_batches_is_right_no_more_often(honest, monkeypatch):
+    """One record of ten has a slope, or counts as zero; it is in a batch with probability 0.8.
+
+    Without noise the guess is right with probability 0.9, more than ε allows.
+    """
+
+    class One(Seen):
+        dim = 1
+
+        def __init__(self, slope):
+            super().__init__(10)
+            self.slopes = np.zeros((10, 1))
+            self.slopes[3] = slope
+
+    trials, settings = 150, {**NUMBERS, "epsilon": 1e9, "noise": 4.0, "difference_clip": 1e-3}
+    epsilon = Privacy(**settings).spent(1, 0.8)
+    assert epsilon < Privacy(**settings).spent(1)
+    most = (math.exp(epsilon) + 1e-5) / (math.exp(epsilon) + 1)
+    if not honest:
+        monkeypatch.setattr(
+            privacy, "discrete_normals", lambda scale, count: discrete_normals(scale / 50, count)
+        )
+    random, pair, secret, right = np.random.default_rng(7), [One(0.0), One(1e3)], [0], 0
+    dotted = {f"privacy.{key}": value for key, value in settings.items()}
+    grid = node(lambda context: pair[secret[0]], dotted=dotted)
+    algorithm = fedzo.FedZO(
+        directions=1, local_steps=1, batch_size=8, direction_kind="coordinate", smoothing=1.0
+    )
+    for _ in range(trials):
+        secret[0] = int(random.integers(2))
+        content = ask(grid, task=fedzo.LocalSteps(algorithm, np.zeros(1), 1.0, seed=3))
+        (update,) = protocol.read_answer(content, asked=1).updates
+        right += (-update.delta.sum() > 0.5e-3 / 8) == bool(secret[0])
+    surely = beta.ppf(1e-6, right, trials - right + 1)
+    assert (surely <= most) == honest, (right, trials, most)
+
+
 # ------------------------------------------------------------------------------------ accounting
 
 
