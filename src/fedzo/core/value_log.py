@@ -105,6 +105,11 @@ class ValueLog:
         except OSError as error:
             raise CannotWrite(path, error) from error
 
+    @property
+    def active(self) -> bool:
+        """Whether values are written to a file."""
+        return self._file is not None
+
     def begin(self, round: int, phase: Phase) -> None:
         """Begin a phase of a round. Entries of earlier rounds are no longer needed in memory."""
         self._phase, self._calls = (round, phase), Counter()

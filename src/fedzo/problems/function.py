@@ -221,26 +221,46 @@ class FunctionObjective(Objective):
             return self._answers(points, device)
         count, began = len(points), time.perf_counter()
         beside = self.calls.worth(count) and self._affords(count)
+        simple = not self.retries and self.on_failure == "raise" and not self.meter.log.active
+        if simple and not beside:
+            values = self._in_turn(points, device)
+            self.calls.measured(count, beside, time.perf_counter() - began)
+            return values
         futures: list[Future[Any] | None] = [None] * count
         if beside:
             new = [k for k in range(count) if not self.meter.log.knows(device, k)]
             tasks = [(x, *self._own(device)) for x in self.to_user(points[new])]
             for k, begun in zip(new, self.calls.begin(tasks), strict=True):
                 futures[k] = begun
-        values = []
+        answers: list[Array] = []
         try:
             for x, self._place.future in zip(points, futures, strict=True):
-                values.append(self._answers(x[None], device))
+                answers.append(self._answers(x[None], device))
         except NoAnswer as error:
-            error.answered = np.array(values).reshape(-1, 1)
+            error.answered = np.array(answers).reshape(-1, 1)
             raise
         finally:
             self._place.future = None
-            for future in futures[len(values) + 1 :]:  # the first failure decides
+            for future in futures[len(answers) + 1 :]:  # the first failure decides
                 if future is not None:
                     future.cancel()
             self.calls.measured(count, beside, time.perf_counter() - began)
-        return np.concatenate(values)
+        return np.concatenate(answers)
+
+    def _in_turn(self, points: Array, device: int) -> Array:
+        """Call the function for one point after another, as :meth:`_answers` without retries."""
+        wanted, done = len(points), 0
+        granted = self.meter.take(wanted)
+        values, own = np.empty(granted), self._own(device)
+        try:
+            for done, x in enumerate(self.to_user(points[:granted])):
+                values[done] = as_number("fun", self.calls(x, *own))
+        except BaseException:
+            self.meter.give_back(granted - done - 1)
+            raise
+        self._check_bounded(points, values)
+        self.meter.require(granted, wanted)
+        return values
 
     def _affords(self, count: int) -> bool:
         """Return whether the budget lasts, whatever the other devices ask for meanwhile."""

@@ -331,6 +331,7 @@ class TPE(Search):
             study.enqueue_trial({f"x{j}": side.at(float(share)) for j, (side, share) in pairs})
         cost = self.population * context.devices
         finalists = int(context.left / cost) // _FINALISTS if math.isfinite(context.left) else 0
+        finalists = finalists if finalists > 1 else 0
         tried: list[Array] = []
         found = np.empty(0)
         while context.left >= cost + 2 * finalists * context.devices:
