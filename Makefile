@@ -46,6 +46,10 @@ soak-federation: $(VENV)/.dev
 processes: $(VENV)/.dev
 	$(PYTEST) -m processes -n 3 --dist loadfile $(PROCESSES) tests/processes
 
+# Over the air: the figure of docs/results.md, and the pictures of the guide for wireless research.
+air: $(VENV)/.dev
+	for part in figure noise digital papers; do $(BIN)/python benchmarks/air.py $$part || exit 1; done
+
 # docs/results.md: the figures, the claims judged, the baselines' grids. Three quarters of an hour on
 # two cores; what build/results has of the runs is not done again.
 results: $(VENV)/.dev

@@ -105,6 +105,7 @@ SWEEPS = (
         hours=True,
     ),
 )
+AIR = "<!-- python benchmarks/air.py figure writes what follows -->"
 
 
 def sweeps_in(folder: Path) -> list[str]:
@@ -243,7 +244,11 @@ def main() -> None:
         commands=commands(figures, bool(sweeps)),
         environment=made_with(figures),
     )
-    (DOCS / "results.md").write_text("\n".join([head, *parts]), encoding="utf-8")
+    page = DOCS / "results.md"
+    _, mark, kept = (
+        page.read_text(encoding="utf-8").partition(AIR) if page.exists() else ("", "", "")
+    )
+    page.write_text("\n".join([head, *parts]) + ("\n" + mark + kept) * bool(mark), encoding="utf-8")
 
 
 if __name__ == "__main__":

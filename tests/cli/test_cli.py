@@ -574,3 +574,25 @@ def test_a_warning_is_one_line(monkeypatch):
         fedzo_command.start()
     shown = warnings.formatwarning("the history was repaired", UserWarning, "loop.py", 7)
     assert shown == "fedzo: warning: the history was repaired\n"
+
+
+def test_any_number_of_a_history_is_an_axis(tmp_path, monkeypatch, capsys):
+    """Energy, seconds on air and joules, but not a text or an unknown key; x is not drawn as y."""
+    from fedzo.plots.series import axes_of_runs
+    from fedzo.runs.history import read_runs
+
+    monkeypatch.chdir(tmp_path)
+    sets = ["uplink.name=aircomp", "uplink.radio.power_dbm=10", "run.rounds=20"]
+    arguments = [a for one in sets for a in ("--set", one)]
+    assert main(["run", "quadratic", *arguments, "--quiet", "--out", "air"]) == 0
+    for key in ("energy", "seconds_on_air", "joules", "channel_uses", "bytes", "rounds"):
+        assert main(["plot", "air", "--x", key, "--out", f"{key}.png"]) == 0
+        assert (tmp_path / f"{key}.png").exists()
+    runs = read_runs([tmp_path / "air"])
+    assert "channel_uses" in [panel["keys"][1] for panel in axes_of_runs(runs)]
+    drawn = [panel["keys"][1] for panel in axes_of_runs(runs, x="channel_uses")]
+    assert drawn
+    assert "channel_uses" not in drawn
+    capsys.readouterr()
+    assert main(["plot", "air", "--x", "joule"]) == 2
+    assert "joules" in capsys.readouterr().err

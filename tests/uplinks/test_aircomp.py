@@ -254,6 +254,7 @@ def test_channel_uses_against_orthogonal_access():
         {"csi_error": -0.1},
         {"noise": "pink"},
         {"noise": "real", "packing": True},
+        {"power": "least_noise", "combining": "blind"},
     ],
 )
 def test_impossible_settings(bad):

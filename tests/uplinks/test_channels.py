@@ -188,8 +188,11 @@ def test_a_noisy_downlink():
         assert np.var(row - x) == pytest.approx(9 / 20, rel=5 * math.sqrt(2 / MANY))
     assert abs(np.corrcoef(rows - x)[0, 1]) < 5 / math.sqrt(MANY)
     problem, algorithm = Quadratic(dim=20, devices=10), fedzo.FedZO(learning_rate=0.01)
-    loud = fedzo.minimize(problem, np.ones(20), algorithm=algorithm, uplink=uplink, rounds=3)
-    assert loud.nit == 3
+    for each in (algorithm, fedzo.FedAvg(learning_rate=0.01)):
+        run = {"algorithm": each, "rounds": 3}
+        loud = fedzo.minimize(problem, np.ones(20), uplink=uplink, **run)
+        quiet = fedzo.minimize(problem, np.ones(20), uplink=fedzo.AirComp(), **run)
+        assert not np.array_equal(loud.last, quiet.last)
 
 
 # ---------------------------------------------------------------------------- power control
@@ -274,6 +277,12 @@ def test_a_budget_in_joules_is_never_exceeded(tmp_path):
     assert [{k: r[k] for k in r if k not in drop} for r in resumed.history] == [
         {k: r[k] for k in r if k not in drop} for r in whole.history
     ]
+
+
+def test_a_budget_for_each_device_or_for_all():
+    uplink = fedzo.AirComp(radio=Radio(), joules=(1.0, 2.0))
+    with rejects("uplink.joules"):
+        fedzo.minimize(Quadratic(dim=4), algorithm=fedzo.FedZO(), uplink=uplink, rounds=1)
 
 
 def test_a_clip_fixes_the_amplitude():

@@ -89,8 +89,9 @@ class FedAvg(Algorithm):
     def round(self, t: int, state: ModelState, setting: RunSetting) -> Round[ModelState]:
         """Yield the local steps of round t; return the state after it."""
         devices = setting.uplink.participants(t, self.participants, setting)  # M_t
+        x = setting.uplink.broadcast(t, state.x, devices, setting)
         updates = yield LocalSteps(
-            self, state.x, self.learning_rate, seed=setting.seed, round=t, devices=devices
+            self, x, self.learning_rate, seed=setting.seed, round=t, devices=devices
         )
         delta, sent = setting.uplink.aggregate(t, updates, setting)
         return ModelState((state.x + delta).astype(state.x.dtype)), RoundInfo.of(updates, sent)

@@ -174,6 +174,8 @@ class AirComp(Wireless):
         else:
             allowed = f"a PowerControl, or one of {', '.join(POLICIES)}"
             require(isinstance(self.power, PowerControl), "power", self.power, allowed)
+        if self.combining == "blind" and self.power != "truncated_inversion":
+            raise InvalidValue("power", self.power, "omitted: blind devices send at full power")
         if self.noise == "real" and self.packing:
             raise InvalidValue("noise", "real", "'complex' with packing, which uses both parts")
         check_db("downlink_snr_db", self.downlink_snr_db)
@@ -188,7 +190,7 @@ class AirComp(Wireless):
         self.link(0, setting)
         if isinstance(self.joules, tuple | list):
             n = setting.devices
-            require(len(self.joules) == n, "uplink.joules", self.joules, f"one number, or {n}")
+            require(len(self.joules) == n, "joules", self.joules, f"one number, or {n}")
 
         direct = isinstance(setting.engine, LocalEngine) and not setting.provides(InPlace)
         if self.downlink_snr_db < math.inf and not direct:
