@@ -22,6 +22,7 @@ from fedzo.algorithms.base import (
     check_uplink,
     check_weighting,
 )
+from fedzo.core.capabilities import HasUserView
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Replies, Slopes, Update
 from fedzo.core.types import Array
@@ -455,11 +456,13 @@ class Search(Algorithm):
     def _known(self, search: Suspended, setting: RunSetting) -> float:
         """Return f(x), if an evaluation by the run would ask for the very same values.
 
-        So it is where the function has one value per device. What a noisy search ends with is
-        evaluated freshly.
+        So it is of a plain function, which has one value per device. A training has another seed in
+        an evaluation: the best trial is scored again. What a noisy search ends with is evaluated
+        freshly.
         """
         context, meter = search.context, setting.engine.meter
         same = self.tracks_best and self.participants is None and self.weighting == "uniform"
+        same = same and setting.engine.provides(HasUserView)
         if not same or meter is None or setting.engine.evaluation_cost != setting.devices:
             return math.inf
         if context.noise:
