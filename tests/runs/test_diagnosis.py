@@ -252,3 +252,27 @@ def test_killed_between_a_record_and_its_checkpoint(last, tmp_path, monkeypatch)
     assert np.array_equal(result.last, whole.last)
     without = [[{**r, "seconds": 0} for r in each.history] for each in (result, whole)]
     assert without[0] == without[1]
+
+
+def test_an_optimal_start_is_a_success():
+    """The search ended on its own; one whose budget ended cannot tell."""
+    keywords = {"devices": 2, "algorithm": fedzo.LBFGS()}
+    result = fedzo.minimize(lambda x, device: float(x @ x), np.zeros(3), **keywords)
+    assert (result.success, result.fun) == (True, 0)
+
+
+def test_an_interrupted_search_returns_the_best_that_it_knows():
+    def interrupt(progress):
+        if progress.round == 17:  # off the schedule
+            raise KeyboardInterrupt
+
+    result = fedzo.minimize(
+        lambda x, device: float(np.sum((x - 1) ** 2)),
+        np.zeros(3),
+        devices=2,
+        evaluate_every=1000,
+        callback=interrupt,
+    )
+    assert result.status is fedzo.Status.INTERRUPTED
+    assert result.fun < 3
+    assert result.fun == np.sum((result.x - 1) ** 2)

@@ -62,7 +62,9 @@ def contents(folder):
             content = (bare, arrays, list(known.memory))
         if path.name == "attack.json":
             content = json.loads(content)
+            content.pop("detector", None)  # it watches the queries that this process sends
         found[path.name] = content
+    found.pop("attack.html", None)  # it shows the detector, too
     found.pop("curves.png", None)  # its axis may show seconds
     return found
 
@@ -143,7 +145,8 @@ def test_an_interrupt_in_the_function_repeats_no_answered_query(workers, tmp_pat
         function_run(folder, False, fun, workers)
         function_run(folder, True, fun, workers)
         assert contents(folder) == wanted
-        assert fun.calls == whole.calls + 1  # the call that was interrupted
+        # The call that was interrupted, and those that other threads had not finished.
+        assert fun.calls <= whole.calls + workers
 
 
 @pytest.mark.slow

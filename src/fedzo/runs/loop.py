@@ -331,6 +331,8 @@ class Loop:
         except Halted as error:
             return (yield from self._halted(error))
         except KeyboardInterrupt:
+            if self.algorithm.loss(self.at.state) is not None:  # then it takes no queries
+                yield from self.evaluate()
             self.save()
             self._count_unfinished_queries()
             return Status.INTERRUPTED, f"interrupted after round {self.at.round}"
@@ -635,6 +637,9 @@ class Loop:
             self.engine.devices,
         )
         end, words = found or (None, "")
+        ended = self.at.last.done not in ("", "the budget is spent")  # on its own
+        if self.algorithm.tracks_best and not moved and ended and end is Status.STALLED:
+            end, words = None, "; the start is already optimal, as far as the search can tell"
         return status if end is None else end, message + words
 
 
