@@ -13,12 +13,12 @@ from dataclasses import fields
 import pytest
 
 from fedzo.cli import main
-from fedzo.cli.common import Exit
 from fedzo.config.experiment import Experiment, shipped
 from fedzo.core.directions import KINDS
 from fedzo.core.engine import LocalEngine
 from fedzo.core.estimator import DIFFERENCES
 from fedzo.core.tasks import WEIGHTINGS
+from fedzo.errors import Exit
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.registry import (
     ALGORITHMS,

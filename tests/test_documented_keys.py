@@ -6,8 +6,7 @@ import shlex
 import pytest
 
 from combinations import keys_of
-from fedzo.cli.common import Exit
-from fedzo.errors import TABLES
+from fedzo.errors import TABLES, Exit
 from fedzo.runs.registry import COMPONENTS
 from reader import ROOT, blocks
 

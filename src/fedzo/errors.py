@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import math
 import operator
@@ -15,10 +16,30 @@ from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import lru_cache, wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 TABLES = ("problem", "algorithm", "server", "uplink", "run", "flower")  # of a configuration
 LARGEST_COUNT = 2**62  # beyond it, sums of counts no longer fit a machine's integers
+
+
+class Exit(enum.IntEnum):
+    """The exit codes of every command; ``docs/configuration.md`` explains them."""
+
+    DONE = 0
+    OWN_CODE = 1  # the user's code raised an error
+    NOTHING_RUN = 2  # bad input
+    NO_SUCCESS = 3  # the run diverged, or did not improve on the start
+    HALTED = 4  # the run could not continue
+    NO_SPACE = 5  # memory or disk space ran out, or a folder has gone
+    INTERRUPTED = 130  # it can be resumed
+    CLOSED_PIPE = 141  # the reader of the output has ended
+
+
+class Failure(NamedTuple):
+    """Why a run has no result: its exit code, and the reason in one line."""
+
+    code: Exit
+    message: str
 
 
 class FedzoError(Exception):
@@ -35,6 +56,8 @@ class FedzoError(Exception):
     ----------
     code : str
         The given code, or the default of the class.
+    exit : Exit
+        The exit code of a command that ends with this error.
 
     Examples
     --------
@@ -43,6 +66,7 @@ class FedzoError(Exception):
     """
 
     code = "error"
+    exit = Exit.NOTHING_RUN
 
     def __init__(self, *args: object, code: str | None = None) -> None:
         super().__init__(*args)
@@ -113,6 +137,7 @@ class CannotWrite(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """A file could not be written: the disk is full, or writing is not allowed."""
 
     code = "cannot-write"
+    exit = Exit.NO_SPACE
 
     def __init__(self, path: object, error: OSError) -> None:
         super().__init__(f"cannot write {path}: {error.strerror or error}")
@@ -131,6 +156,7 @@ class Halted(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """The run cannot continue; it ends with a checkpoint of its last whole round."""
 
     code = "halted"
+    exit = Exit.HALTED
 
 
 class BudgetSpent(Halted):
@@ -156,6 +182,7 @@ class UserCodeError(FedzoError):
     """
 
     code = "own-code"
+    exit = Exit.OWN_CODE
 
 
 class ModelError(FedzoError):
@@ -167,6 +194,7 @@ class ModelError(FedzoError):
     """
 
     code = "model"
+    exit = Exit.HALTED
 
     def __init__(self, model: str, problem: str, code: str | None = None) -> None:
         super().__init__(model, problem, code=code)
@@ -422,32 +450,6 @@ class Parameters:
                 object.__setattr__(self, field.name, value)
 
 
-def normalises(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function, to normalise its arguments by their types.
-
-    >>> @normalises
-    ... def line(slope: float): return slope
-    >>> line(2)
-    2.0
-    """
-    parameters = inspect.signature(function).parameters
-
-    @wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        hints = type_hints(function)
-        named = {**dict(zip(parameters, arguments, strict=False)), **keywords}
-        given = {
-            key: value
-            if key not in parameters or value is parameters[key].default
-            else normalised(key, value, hints.get(key, Any))
-            for key, value in named.items()
-        }
-        first = [given.pop(key) for key in list(parameters)[: len(arguments)]]
-        return function(*first, *arguments[len(first) :], **given)
-
-    return call
-
-
 def normalised(key: str, value: Any, hint: Any) -> Any:
     """Return a value in the type of its parameter; raise InvalidValue unless it fits.
 
@@ -536,7 +538,7 @@ def type_name(hint: Any) -> str:
     """
     names: dict[Any, str] = {int: "a whole number", float: "a number", str: "a string"}
     names |= {bool: "true or false", dict: "a table", Any: "a value"}
-    items = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of strings"}
+    names |= dict.fromkeys((list, tuple, Sequence), "a list")
     found = []
     for option in type_options(hint):
         kind = typing.get_origin(option) or option
@@ -544,10 +546,7 @@ def type_name(hint: Any) -> str:
             values = [str(value) for value in typing.get_args(option)]
             found.append(one_of(values) if len(values) > 1 else repr(values[0]))
         elif kind is not types.NoneType:
-            name = names.get(kind, getattr(kind, "__name__", str(kind)))
-            listed = kind in (list, tuple, Sequence)
-            item: Any = next(iter(typing.get_args(option)), None)
-            found.append(items.get(item, "a list") if listed else name)
+            found.append(names.get(kind, getattr(kind, "__name__", str(kind))))
     return " or ".join(dict.fromkeys(found))
 
 

@@ -18,8 +18,8 @@ import pytest
 import fedzo_command
 from fedzo import __version__
 from fedzo.cli import main
-from fedzo.cli.common import Exit
 from fedzo.config.experiment import Experiment, parse_overrides
+from fedzo.errors import Exit
 from fedzo.runs import RunFolder
 
 FEDZO = str(Path(sys.executable).with_name("fedzo"))

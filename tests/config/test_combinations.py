@@ -3,7 +3,7 @@
 import pytest
 
 from combinations import AXES, arguments, check, tuples
-from fedzo.cli.common import Exit
+from fedzo.errors import Exit
 from fedzo.runs.registry import ALGORITHMS, SERVER_OPTIMIZERS, UPLINKS
 
 

@@ -3,8 +3,14 @@
 import csv
 import json
 import os
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import time
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +19,7 @@ from matplotlib.image import imread
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment, merge_changes, parse_overrides
 from fedzo.config.sweep import settings_of, values_of
+from fedzo.errors import Exit
 
 SMALL = ["--set", "problem.dim=6", "--set", "problem.devices=4", "--set", "run.rounds=8"]
 SMALL += ["--set", "algorithm.participants=3"]
@@ -46,8 +53,10 @@ def test_table_has_what_the_runs_come_to(swept):
     ] == [(rate, steps) for rate in RATES for steps in STEPS]
     means = {(rate, steps): np.mean(last_losses(rate, steps)) for rate in RATES for steps in STEPS}
     for row, mean in zip(rows, means.values(), strict=True):
-        assert float(row["train_loss"].split()[0]) == pytest.approx(mean, rel=1e-3)
-    (marked,) = (i for i, row in enumerate(rows) if row[""] == "best")
+        assert float(row["train_loss_mean"]) == pytest.approx(mean, rel=1e-12)
+        assert int(row["train_loss_n"]) == 2
+        assert row["status"] == "finished"
+    (marked,) = (i for i, row in enumerate(rows) if row["best"] == "1")
     assert marked == int(np.argmin(list(means.values())))
 
 
@@ -78,7 +87,7 @@ def test_what_is_done_is_not_done_again(swept, capsys):
     assert outcomes(swept) == before
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["algorithm.learning_rate", "algorithm.local_steps", "train_loss",
-                              "optimality_gap", "queries"]  # fmt: skip
+                              "optimality_gap", "queries", "status"]  # fmt: skip
     assert out[-1].startswith("the best: learning_rate=")
 
 
@@ -110,7 +119,7 @@ def test_diverged_settings_are_told_and_not_the_best(tmp_path, capsys):
     grid = ["--grid", "algorithm.learning_rate=1e160,0.01"]
     assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "diverged" in out
+    assert "non_finite" in out
     assert "the best: learning_rate=0.01" in out
 
 
@@ -171,3 +180,102 @@ def test_a_folder_of_somebody_else_is_left_alone(command, tmp_path, capsys):
     assert main([*command, "--out", str(tmp_path)]) == 2
     assert "holds files that are not of a run, such as best.toml" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["best.toml"]
+
+
+def table_of(folder):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    return pandas.read_csv(folder / "sweep.csv")
+
+
+def test_table_is_numbers(swept):
+    table = table_of(swept)
+    numbers = [column for column in table.columns if column != "status"]
+    assert all(table[column].dtype.kind in "if" for column in numbers)
+    inside = (table["train_loss_low"] <= table["train_loss_mean"]) & (
+        table["train_loss_mean"] <= table["train_loss_high"]
+    )
+    assert inside.all()
+
+
+@pytest.mark.parametrize(
+    ("words", "statuses"),
+    [
+        (["--set", "run.target=1e9", "--grid", "algorithm.local_steps=1,2"], {"stopped"}),
+        (["--grid", "algorithm.name=cma,fedzo"], {"finished", "stalled", "stopped"}),
+        (
+            ["--set", "algorithm.name=cma", "--set", "uplink.name=seeds", "--grid", "run.seed=1,2"],
+            {"finished", "stalled", "stopped"},
+        ),
+    ],
+)
+def test_runs_that_end_otherwise_are_not_failed(words, statuses, tmp_path):
+    """A target reached, a search, an algorithm without local steps."""
+    assert main(["sweep", "quadratic", *SMALL, *words, "--out", str(tmp_path / "out")]) == 0
+    table = table_of(tmp_path / "out")
+    assert set(table["status"]) <= statuses
+    assert (table["train_loss_n"] == 1).all()
+
+
+@pytest.mark.slow
+def test_problems_with_different_metrics(tmp_path):
+    small = ["--set", "run.rounds=2", "--set", "problem.devices=4"]
+    small += ["--set", "algorithm.participants=3"]
+    grid = ["--grid", "problem.name=quadratic,softmax"]
+    assert main(["sweep", "quadratic", *small, *grid, "--out", str(tmp_path / "out")]) == 0
+    table = table_of(tmp_path / "out")
+    assert table["optimality_gap_n"].tolist() == [1, 0]
+    assert table["test_accuracy_n"].tolist() == [0, 1]
+
+
+def test_parts_that_do_not_fit_are_rejected_before_any_run(tmp_path, capsys):
+    grid = ["--grid", "uplink.name=ideal,robust_seeds"]
+    assert main(["sweep", "quadratic", *SMALL, *grid, "--out", str(tmp_path / "out")]) == 2
+    assert "algorithm.shared_directions" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+OWN = """
+from fedzo import FunctionObjective
+
+def make(limit: float = 1.0):
+    def f(x, device):
+        if limit < 0:
+            raise ValueError("too low")
+        return float((x - 1) @ (x - 1))
+    return FunctionObjective(f, dim=2, devices=2)
+"""
+
+
+def test_code_of_the_user_that_fails_is_a_line_and_a_status(tmp_path, capfd, monkeypatch):
+    """The other runs are done; the failed one is tried again by the same command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    Path("failing_sweep.py").write_text(OWN)
+    Path("mine.toml").write_text('[problem]\nname = "failing_sweep:make"\n[run]\nrounds = 2\n')
+    words = ["sweep", "mine.toml", "--grid", "problem.limit=1.0,-1.0", "--out", "out"]
+    assert main(words) == Exit.OWN_CODE
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    last = said.splitlines()[-1]
+    assert last.startswith(f"fedzo: error: {Path('out')}/limit=-1.0/seed-0: ValueError")
+    table = table_of(Path("out"))
+    assert table["status"].tolist() == ["finished", "own_code"]
+    assert table["best"].tolist() == [1, 0]
+    assert main(words) == Exit.OWN_CODE
+
+
+@pytest.mark.slow
+def test_an_interrupt_says_how_to_resume(tmp_path):
+    code = "import sys; from fedzo.cli import main; sys.exit(main())"
+    words = ["sweep", "quadratic", "--grid", "algorithm.local_steps=1,2", "--set",
+             "run.rounds=100000", "--out", str(tmp_path / "out")]  # fmt: skip
+    command = [sys.executable, "-c", code, *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.rglob("history.jsonl")):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == Exit.INTERRUPTED
+    assert "Traceback" not in said
+    (line,) = (line for line in said.splitlines() if line.startswith("to resume: "))
+    assert shlex.split(line)[2:] == ["fedzo", *words]

@@ -13,8 +13,7 @@ from one_node import ask, node, refusal
 from packaging.requirements import Requirement
 
 from fedzo.cli import main
-from fedzo.cli.common import Exit
-from fedzo.errors import UsageError
+from fedzo.errors import Exit, UsageError
 from fedzo.flower import allowlist, protocol
 from fedzo.flower.policy import NodeConfig
 from raising import fails

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedzo.cli import main
-from fedzo.cli.common import Exit
+from fedzo.errors import Exit
 from fuzz_cases import FUZZ
 
 SETTINGS = ("run.rounds=2", "problem.dim=4", "problem.devices=3", "algorithm.participants=2")

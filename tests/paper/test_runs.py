@@ -13,7 +13,7 @@ from toys import toy
 
 from fedzo.config.experiment import Experiment
 from fedzo.config.jobs import OUTCOME, do
-from fedzo.errors import UsageError
+from fedzo.errors import Exit, UsageError
 from fedzo.paper.reproduce import run_of
 from fedzo.runs import RunFolder, read_history
 from raising import fails
@@ -129,6 +129,7 @@ def test_interrupted(ending, tmp_path):
     process.stderr.close()
     assert process.wait() == 130
     assert said.splitlines()[-1] == "fedzo: error: interrupted"
+    assert said.splitlines()[-2].startswith("to resume: fedzo reproduce table1 ")
     assert "Traceback" not in said
     halves = [p for p in tmp_path.rglob("checkpoint.npz") if not (p.parent / OUTCOME).exists()]
     assert halves
@@ -192,9 +193,9 @@ def test_run_that_cannot_be(tmp_path):
     """What a run cannot do is told in one line, by its folder."""
     experiment = Experiment.load("softmax", {"problem": {"devices": 4001}})
     run = run_of(experiment, 0, tmp_path)
-    with fails("run-failed", UsageError) as caught:
-        do([run], 1)
-    assert str(caught.value).startswith(f"{run.folder}: problem.devices = 4001")
+    failed = do([run], 1)
+    assert failed[run.folder].code == Exit.NOTHING_RUN
+    assert failed[run.folder].message.startswith("problem.devices = 4001")
 
 
 def test_work_goes_with_queries_and_with_what_one_takes(tmp_path):

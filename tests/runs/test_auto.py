@@ -13,7 +13,7 @@ from fedzo.algorithms.adaptive_rate import AdaptiveState, Numbers, judged, numbe
 from fedzo.cli import main
 from fedzo.config.experiment import Experiment
 from fedzo.core.engine import LocalEngine, drive
-from fedzo.errors import UsageError, UserCodeError
+from fedzo.errors import Halted, UserCodeError
 from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs.auto import choose
 from fedzo.theory import report
@@ -103,7 +103,7 @@ def test_a_cliff_is_kept_away_from():
     ],
 )
 def test_what_cannot_be_chosen_for_is_told(fun, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(Halted, match=message):  # after some queries
         fedzo.minimize(fun, START, devices=4, algorithm=AUTO)
 
 

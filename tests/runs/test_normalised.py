@@ -152,12 +152,3 @@ def test_numbers_that_need_another_setting():
     assert repr(fixed) == repr(fedzo.FedZO(directions=2, fixed_directions=4))
     rician = fedzo.AirComp(channel=np.str_("rician"), rician_factor=np.float32(2))
     assert repr(rician) == repr(fedzo.AirComp(channel="rician", rician_factor=2.0))
-
-
-def test_problems_normalise_their_arguments():
-    plain, numpys = Quadratic(3, 2, seed=1), Quadratic(np.int32(3), np.uint8(2), seed=np.uint64(1))
-    assert numpys.factory_kwargs["seed"] == 1
-    x = np.ones(3)
-    assert plain.losses(x, [0, 1]).tobytes() == numpys.losses(x, [0, 1]).tobytes()
-    with rejects("dim"):
-        Quadratic("3")

@@ -238,7 +238,7 @@ def check_weighting(weighting: str, setting: RunSetting | None = None) -> None:
 
 
 def check_uplink(
-    algorithm: object, setting: RunSetting, sends: Literal["updates", "values", "nothing"]
+    algorithm: Any, setting: RunSetting, sends: Literal["updates", "values", "nothing"]
 ) -> None:
     """Raise unless the uplink carries what the devices of an algorithm send."""
     uplink, kind = setting.uplink, type(algorithm).__name__
@@ -248,7 +248,6 @@ def check_uplink(
     elif sends == "values" and not uplink.carries_values:
         wrong, code = f"{kind} needs values, which {name} does not carry", "no-values"
     elif sends == "updates" and uplink.wants_coefficients:
-        assert isinstance(algorithm, Algorithm)
         if algorithm.coefficients_shape is None:
             words = f"{name} sends coefficients of directions, and updates of {kind} have none"
             wrong, code = words, "no-coefficients"

@@ -5,9 +5,9 @@ This room may import every other room, and no room imports it.
 """
 
 import argparse
-import errno
 import io
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,18 +16,9 @@ from typing import NoReturn
 
 from fedzo._version import __version__
 from fedzo.cli import audit, bench, data, node, plot, report, reproduce, run, sweep, theory
-from fedzo.cli.common import Exit
-from fedzo.core.importing import user_error
+from fedzo.core.importing import failure_of, own_traceback, user_error
 from fedzo.core.progress import show
-from fedzo.errors import (
-    CannotWrite,
-    FedzoError,
-    Halted,
-    ModelError,
-    UsageError,
-    UserCodeError,
-    one_line,
-)
+from fedzo.errors import Exit, FedzoError, UsageError, one_line
 
 COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench, audit, node)
 
@@ -51,33 +42,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if arguments is None and isinstance(error, SystemExit):  # after --help
             raise
-        return _explain(user_error(error))
+        words = sys.argv[1:] if argv is None else argv
+        return _explain(
+            user_error(error), words if arguments is not None and arguments.resumes else ()
+        )
     finally:
         _flush()
 
 
-def _explain(error: BaseException) -> Exit:
-    """Print an error in one line, or the traceback of the user's code; raise all other errors."""
-    if isinstance(error, FedzoError):
-        return _complain(str(error), _code_of(error))
-    if isinstance(error, MemoryError):
-        return _complain(f"not enough memory: {error}", Exit.NO_SPACE)
-    if isinstance(error, KeyboardInterrupt):
-        return _complain("interrupted", Exit.INTERRUPTED)
-    if _show_own_error(error):
-        return Exit.OWN_CODE
-    if isinstance(error, OSError):
-        code = Exit.NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else Exit.NOTHING_RUN
-        where = "" if error.filename is None else f"{error.filename}: "
-        return _complain(f"{where}{error.strerror or error}", code)
-    raise error
+def _explain(error: BaseException, again: Sequence[str]) -> Exit:
+    """Print an error in one line, or the traceback of the user's code; raise all other errors.
 
-
-def _complain(message: str, code: Exit) -> Exit:
-    """Print an error in one line."""
-    lines = "\n".join(one_line(line) for line in message.split("\n"))  # data errors have several
+    ``again`` is the command that resumes what was interrupted, if there is one.
+    """
+    failure = failure_of(error)
+    if failure is None:
+        raise error
+    if failure.code == Exit.CLOSED_PIPE:  # nobody reads it
+        return failure.code
+    own = None if isinstance(error, FedzoError | KeyboardInterrupt) else own_traceback(error)
+    if own is not None:
+        show("".join(traceback.format_exception(type(error), error, own)), end="")
+    if again and isinstance(error, KeyboardInterrupt):
+        show(f"to resume: {shlex.join(['fedzo', *again])}")
+    # Errors about data have several lines.
+    lines = "\n".join(one_line(line) for line in failure.message.split("\n"))
     show(f"fedzo: error: {lines}")
-    return code
+    return failure.code
 
 
 def _flush() -> None:
@@ -91,28 +82,6 @@ def _flush() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _code_of(error: FedzoError) -> Exit:
-    if isinstance(error, CannotWrite):
-        return Exit.NO_SPACE
-    if isinstance(error, UserCodeError):
-        return Exit.OWN_CODE
-    return Exit.HALTED if isinstance(error, Halted | ModelError) else Exit.NOTHING_RUN
-
-
-def _show_own_error(error: BaseException) -> bool:
-    """Print the traceback of an error in the user's code; return False for any other error."""
-    from fedzo.core.importing import own_traceback
-
-    own = own_traceback(error)
-    if own is None:
-        return False
-    show("".join(traceback.format_exception(type(error), error, own)), end="")
-    last = traceback.extract_tb(own, limit=1)[0]
-    where = f"{last.filename}, line {last.lineno}, in {last.name}"
-    show(f"fedzo: error: {type(error).__name__} in your own code: {where}")
-    return True
-
-
 class Parser(argparse.ArgumentParser):
     """Reports errors in one line, as all commands do. Parsers of subcommands inherit this."""
 
@@ -124,7 +93,7 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="fedzo", description="Federated optimisation from loss values only.")
     parser.add_argument("--version", action="version", version=f"fedzo {__version__}")
-    parser.set_defaults(command=None)
+    parser.set_defaults(command=None, resumes=False)
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         command.add_command(commands)

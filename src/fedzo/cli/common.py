@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import enum
 import sys
 import time
 from collections.abc import Callable
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
 
 MOST_SEEDS = 10_000  # each has a folder
-
-
-class Exit(enum.IntEnum):
-    """The exit codes of every command; ``docs/configuration.md`` explains them."""
-
-    DONE = 0
-    OWN_CODE = 1  # the user's code raised an error
-    NOTHING_RUN = 2  # bad input
-    NO_SUCCESS = 3  # the run diverged, or did not improve on the start
-    HALTED = 4  # the run could not continue
-    NO_SPACE = 5  # memory or disk space ran out
-    INTERRUPTED = 130  # it can be resumed
 
 
 class BatchProgress(LiveLine):

@@ -4,8 +4,7 @@ import argparse
 from importlib.util import find_spec
 from typing import Any
 
-from fedzo.cli.common import Exit
-from fedzo.errors import MissingExtra
+from fedzo.errors import Exit, MissingExtra
 
 # Options of flower-supernode, with their help. Others, such as --isolation, could run other apps.
 OPTIONS = {

@@ -46,7 +46,7 @@ def add_command(commands: Any) -> None:
         metavar="DIR",
         help="where runs, pictures, claims and the report go (reproduction by default)",
     )
-    parser.set_defaults(command=reproduce)
+    parser.set_defaults(command=reproduce, resumes=True)
 
 
 def reproduce(arguments: argparse.Namespace) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import Exit, add_config, check_seeds, load, say
+from fedzo.cli.common import add_config, check_seeds, load, say
 from fedzo.core.progress import show
-from fedzo.errors import MissingExtra, UsageError
+from fedzo.errors import Exit, MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
@@ -44,6 +44,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run one seed or several; after an interrupt, print the command that resumes."""
+    from fedzo.config.jobs import code_of
     from fedzo.runs.callbacks import Interrupts, ProgressLine
     from fedzo.runs.result import Status
     from fedzo.runs.store import RunFolder
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
                 say(_summary(result, folder))
                 if result.status == Status.INTERRUPTED:
                     raise KeyboardInterrupt
-                codes[folder.name] = _code_of(result)
+                codes[folder.name] = code_of(result)
                 if several:
                     RunFolder(out).mark.touch()  # the picture of all seeds goes there
             if several:
@@ -128,14 +129,6 @@ def _begun(runs: Iterable[Path], out: Path, resume: bool) -> set[Path]:
     if not begun:
         RunFolder(out).check_free()
     return set(begun)
-
-
-def _code_of(result: Result) -> Exit:
-    from fedzo.runs.result import Status
-
-    if result.success:
-        return Exit.DONE
-    return Exit.HALTED if result.status == Status.HALTED else Exit.NO_SUCCESS
 
 
 def _draw_seeds(folders: list[Path], codes: Mapping[str, Exit], out: Path) -> None:

@@ -30,12 +30,13 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where the results go (sweeps/CONFIG)"
     )
-    parser.set_defaults(command=sweep)
+    parser.set_defaults(command=sweep, resumes=True)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Do the runs, and print the results."""
     from fedzo.config.experiment import parse_overrides
+    from fedzo.config.jobs import RunsFailed
     from fedzo.config.sweep import settings_of
     from fedzo.config.sweep import sweep as run_settings
     from fedzo.runs.callbacks import Interrupts
@@ -45,8 +46,11 @@ def sweep(arguments: argparse.Namespace) -> int:
     changes = parse_overrides(arguments.set)
     settings = settings_of(arguments.config, changes, arguments.grid, arguments.seeds, out)
     with BatchProgress() as progress, Interrupts():
-        best, table = run_settings(settings, out, progress)
+        best, table, failed = run_settings(settings, out, progress)
     say(table)
-    say(f"{out}/: sweep.csv sweep.png best.toml")
-    say(f"the best: {best.label}; {shlex.join(['fedzo', 'run', str(out / 'best.toml')])}")
+    say(f"{out}/: sweep.csv" + " sweep.png best.toml" * (best is not None))
+    if best is not None:
+        say(f"the best: {best.label}; {shlex.join(['fedzo', 'run', str(out / 'best.toml')])}")
+    if failed:
+        raise RunsFailed(failed)
     return 0

@@ -17,11 +17,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedzo.algorithms import Algorithm
+from fedzo.core.engine import LocalEngine
 from fedzo.core.files import read_toml, typed
 from fedzo.core.importing import import_path
 from fedzo.core.objective import Objective, check_objective
-from fedzo.errors import TABLES, FedzoError, UsageError, naming, nearest, one_of, require, shown
-from fedzo.runs.loop import Job
+from fedzo.errors import (
+    TABLES,
+    FedzoError,
+    ModelError,
+    UsageError,
+    naming,
+    nearest,
+    one_of,
+    require,
+    shown,
+)
+from fedzo.runs.loop import Job, check_parts
 from fedzo.runs.minimize import Backend, as_objective, perform
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.registry import (
@@ -35,6 +46,7 @@ from fedzo.runs.registry import (
 )
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Uplink
+from fedzo.uplinks.base import RunSetting
 
 Tables = dict[str, dict[str, Any]]
 Changes = Mapping[str, Mapping[str, Any]]  # new values, by table and key
@@ -154,6 +166,12 @@ class Experiment:
             watchers=as_watchers(callback),
         )
 
+    def check(self, objective: Objective) -> None:
+        """Raise unless all parts fit together and suit the problem; nothing is evaluated."""
+        with naming("algorithm"):
+            engine = LocalEngine(objective, self.options.seed, workers=1)
+            check_parts(self.algorithm, RunSetting(engine, self.uplink), objective.initial())
+
     def run(
         self,
         run_dir: Path | None = None,
@@ -255,6 +273,9 @@ def _names_modules(tables: Mapping[str, Any]) -> bool:
 
 
 def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:
-    with naming("problem"):
-        made = factory(**arguments)
+    try:
+        with naming("problem"):
+            made = factory(**arguments)
+    except ModelError as error:  # such as a damaged file: nothing was run
+        raise UsageError(f"problem.name = {name!r}: {error}", code=error.code) from error
     return check_objective(made, f"problem.name = {name!r}: made")

@@ -1,4 +1,4 @@
-"""Many runs at a time, each in a worker process and with its own run folder.
+"""The driver of runs: what a run ended with, its exit code, and many runs in worker processes.
 
 Finished runs are not run again, and interrupted ones resume from their checkpoint.
 """
@@ -19,9 +19,10 @@ from typing import Any
 
 from fedzo.config.experiment import Experiment, Tables
 from fedzo.core.files import read_json, write_atomic
-from fedzo.errors import FedzoError, UsageError
+from fedzo.core.importing import failure_of, user_error
+from fedzo.errors import Exit, Failure, FedzoError, Halted, UsageError, one_line
 from fedzo.runs.history import read_history
-from fedzo.runs.result import Progress, Status
+from fedzo.runs.result import Progress, Result, Status
 from fedzo.runs.store import RunFolder
 
 OUTCOME = "outcome.json"  # written into the folder of a run when the run has ended
@@ -32,6 +33,25 @@ _SECONDS = {"attack": 3e-4, "softmax": 7e-7, "quadratic": 1e-6}
 _SECONDS_OF_MODEL = {"cifar10-carlini": 1.4e-3}  # instead of the shipped model
 _SECONDS_OTHERWISE = 1e-6
 _OVERHEAD = 2.0  # seconds for the start of a run, its evaluations and its picture
+
+
+class RunsFailed(FedzoError):  # noqa: N818 - reads as the sentence it prints
+    """Runs among many failed; the others are done. ``exit`` is the code of the command."""
+
+    code = "run-failed"
+
+    def __init__(self, failed: dict[Path, Failure]) -> None:
+        first, why = next(iter(failed.items()))
+        super().__init__(f"{first}: {why.message}" + " (and others)" * (len(failed) > 1))
+        self.exit = max(failure.code for failure in failed.values())
+
+
+def code_of(result: Result) -> Exit:
+    """Return the exit code of a run that ended with a result."""
+    if result.success:
+        return Exit.DONE
+    ends = {Status.HALTED: Exit.HALTED, Status.INTERRUPTED: Exit.INTERRUPTED}
+    return ends.get(result.status, Exit.NO_SUCCESS)
 
 
 @dataclass(frozen=True)
@@ -60,11 +80,9 @@ class Run:
         steps = algorithm.get("local_steps", 1) * (algorithm.get("participants") or devices)
         if algorithm["name"] == "zone_s":
             steps = 1  # one device per round
-        if tables["uplink"]["name"] in (
-            "aircomp",
-            "aircomp_seeds",
-        ):  # P(|h| >= h_min) for h of variance one
-            steps = algorithm["local_steps"] * devices * math.exp(-(tables["uplink"]["h_min"] ** 2))
+        if (h_min := tables["uplink"].get("h_min")) is not None:
+            # P(|h| >= h_min) for h of variance one
+            steps = algorithm.get("local_steps", 1) * devices * math.exp(-(h_min**2))
         each = steps * values * algorithm.get("batch_size", 1)
         seconds = _SECONDS.get(tables["problem"]["name"], _SECONDS_OTHERWISE)
         seconds = _SECONDS_OF_MODEL.get(tables["problem"].get("model", ""), seconds)
@@ -75,15 +93,23 @@ class Run:
         rounds = self.experiment.options.rounds
         try:
             records = list(read_history(RunFolder(self.folder).history))
-            if read_json(self.folder / OUTCOME)["status"] == Status.NON_FINITE:
+            outcome = read_json(self.folder / OUTCOME)
+            if outcome["status"] == Status.NON_FINITE:
                 end = {"round": rounds, "train_loss": math.inf, "seconds": records[-1]["seconds"]}
                 records.append(dict.fromkeys(records[-1], math.nan) | end)
+            else:  # a target, a budget or a search may end it early
+                rounds = outcome.get("round", rounds)
             whole = records[-1]["round"] == rounds
         except (UsageError, OSError, ValueError, LookupError, TypeError):
             whole = False
         if not whole:
             raise self._damaged()
         return records
+
+    @property
+    def status(self) -> str:
+        """How the run ended, in a word."""
+        return Status(read_json(self.folder / OUTCOME)["status"]).name.lower()
 
     def config(self) -> str:
         """Return the configuration of the run as TOML."""
@@ -106,15 +132,17 @@ def missing(runs: Iterable[Run]) -> list[Run]:
     return [run for run in distinct.values() if not run.finished]
 
 
-def do(runs: Iterable[Run], workers: int, report: Report = lambda *_: None) -> None:
-    """Do all runs that are not finished, in worker processes.
+def do(runs: Iterable[Run], workers: int, report: Report = lambda *_: None) -> dict[Path, Failure]:
+    """Do all runs that are not finished, in worker processes; return those that failed.
 
     The longest runs start first, so that no core waits long at the end. The worker processes end
-    with this function, also after an interrupt or a failed run.
+    with this function, also after an interrupt. Without memory or disk space no further run is
+    tried.
     """
     waiting = sorted(missing(runs), key=lambda run: -run.work)
     count, finished, work = len(waiting), 0, sum(run.work for run in waiting) or 1.0
     done: dict[Path, float] = {}  # work done, by folder
+    failed: dict[Path, Failure] = {}
     doing: dict[Connection, Run] = {}
     context = multiprocessing.get_context("spawn")  # forked threads would not survive
     processes = []
@@ -139,7 +167,9 @@ def do(runs: Iterable[Run], workers: int, report: Report = lambda *_: None) -> N
             for connection in wait(list(doing)):
                 assert isinstance(connection, Connection)
                 run = doing[connection]
-                share, ended = _receive(connection, run)
+                share, ended = _receive(connection, run, failed)
+                if any(failure.code == Exit.NO_SPACE for failure in failed.values()):
+                    raise RunsFailed(failed)
                 done[run.folder] = run.work * share
                 if ended:
                     finished += 1
@@ -153,18 +183,19 @@ def do(runs: Iterable[Run], workers: int, report: Report = lambda *_: None) -> N
         for process in processes:
             process.join(10)  # time to write a checkpoint
             process.kill()
+    return failed
 
 
-def _receive(connection: Connection, run: Run) -> tuple[float, bool]:
+def _receive(connection: Connection, run: Run, failed: dict[Path, Failure]) -> tuple[float, bool]:
     """Read a worker's message: the share of its run that is done, and whether the run has ended."""
     try:
         kind, content = connection.recv()
     except EOFError:
-        words = f"the process of {run.folder} was killed"
-        raise UsageError(words, code="worker-killed") from None
+        words = f"the process of {run.folder} was killed; the same command resumes"
+        raise Halted(words, code="worker-killed") from None
     if kind == "failed":
-        raise UsageError(f"{run.folder}: {content}", code="run-failed")
-    return float(content), kind == "done"
+        failed[run.folder] = content
+    return (float(content), kind == "done") if kind != "failed" else (1.0, True)
 
 
 # The worker's side.
@@ -184,8 +215,14 @@ def _serve(connection: Connection) -> None:
             tables, name, folder = connection.recv()
             try:
                 _do_run(tables, name, folder, connection)
-            except (FedzoError, OSError, MemoryError) as error:
-                connection.send(("failed", str(error) or type(error).__name__))
+            except BaseException as raised:
+                error = user_error(raised)
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                failure = failure_of(error)
+                if failure is None:
+                    raise
+                connection.send(("failed", failure._replace(message=one_line(failure.message))))
             else:
                 connection.send(("done", 1.0))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending
@@ -205,10 +242,10 @@ def _do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> 
     result = experiment.run(folder, RunFolder(folder).has_run(), report)
     if result.status == Status.INTERRUPTED:
         raise KeyboardInterrupt
-    ended = (Status.FINISHED, Status.NON_FINITE, Status.DIVERGED, Status.STALLED)
-    if result.status not in ended:
-        raise FedzoError(result.message)
-    outcome = {"status": int(result.status), "message": result.message}
+    if result.status == Status.HALTED or not result.history:
+        raise Halted(result.message)
+    last = result.history[-1]["round"]
+    outcome = {"status": int(result.status), "round": last, "message": result.message}
     write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
 
 

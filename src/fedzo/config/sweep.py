@@ -20,9 +20,11 @@ from fedzo.config.experiment import Changes, Experiment, merge_changes
 from fedzo.config.jobs import Report, Run, do
 from fedzo.core.files import as_toml, read_toml, typed, write_atomic
 from fedzo.core.machine import cores
-from fedzo.errors import UsageError
+from fedzo.core.objective import Objective
+from fedzo.errors import Failure, UsageError
 from fedzo.plots import series
 from fedzo.plots.figures import draw
+from fedzo.plots.interval import Interval, interval
 from fedzo.plots.series import Runs
 from fedzo.runs.store import RunFolder
 
@@ -31,7 +33,7 @@ SHOWN = 8  # curves in one picture, those of the best settings
 AWAY = 10  # a final value above this many times the first one is not drawn: it hides the others
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """One combination of values, its experiment, and a run per seed."""
 
@@ -105,14 +107,17 @@ def settings_of(
 
 def sweep(
     settings: Sequence[Setting], out: Path, report: Report = lambda *_: None
-) -> tuple[Setting, str]:
+) -> tuple[Setting | None, str, dict[Path, Failure]]:
     """Do the missing runs, and write a table, a picture and the best setting.
+
+    All combinations of parts are checked first: see :meth:`Experiment.check`.
 
     Returns
     -------
     tuple
-        The best setting, which has the lowest final training loss in the mean over seeds, and the
-        table as text. The files are ``sweep.csv``, ``sweep.png`` and ``best.toml`` in ``out``.
+        The best setting, which has the lowest final training loss in the mean over seeds (None if
+        every setting has a failed or diverged run), the table as text, and the runs that failed.
+        The files are ``sweep.csv``, ``sweep.png`` and ``best.toml`` in ``out``.
 
     Examples
     --------
@@ -120,28 +125,36 @@ def sweep(
     >>> out = Path(tempfile.mkdtemp())
     >>> grid = ["algorithm.learning_rate=0.001,0.01"]
     >>> small = {"run": {"rounds": 10}, "problem": {"dim": 5}}
-    >>> best, table = sweep(settings_of("quadratic", small, grid, 1, out), out)
+    >>> best, table, failed = sweep(settings_of("quadratic", small, grid, 1, out), out)
     >>> best.label, Experiment.load(str(out / "best.toml")).algorithm.learning_rate
     ('learning_rate=0.01', 0.01)
     """
     _check_folders(settings)
+    _check_parts(settings)
     RunFolder(out).claim()
-    do([run for setting in settings for run in setting.runs], cores(), report)
-    histories = {s.label: [run.history() for run in s.runs] for s in settings}
-    losses = [float(np.mean(_ends(histories[s.label], "train_loss"))) for s in settings]
-    best = settings[int(np.argmin(np.nan_to_num(losses, nan=math.inf)))]  # NaN: a run diverged
-    rows = _rows(settings, best, histories)
+    failed = do([run for setting in settings for run in setting.runs], cores(), report)
+    histories = {
+        s.label: [run.history() for run in s.runs if run.folder not in failed] for s in settings
+    }
+    losses = {s: _mean_loss(histories[s.label], len(s.runs)) for s in settings}
+    best = min(settings, key=lambda setting: losses[setting])
+    words = {
+        s: [failed[r.folder].code.name.lower() if r.folder in failed else r.status for r in s.runs]
+        for s in settings
+    }
+    chosen = best if math.isfinite(losses[best]) else None
+    table = _table(settings, chosen, histories, words)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(table)
     write_atomic(out / "sweep.csv", text.getvalue().encode())
-    head = f"# {best.label}: the best of {len(settings)} settings by its last training loss.\n\n"
-    run = dict(best.experiment.tables["run"], workers=None)  # alone it may use all cores
-    config = tomli_w.dumps(dict(as_toml(best.experiment.tables | {"run": run})))
-    write_atomic(out / "best.toml", (head + config).encode())
-    _draw(settings, histories, out / "sweep.png")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-    return best, "\n".join(line.rstrip() for line in lines)
+    if chosen is not None:
+        head = f"# {best.label}: the best of {len(settings)} settings by its last training loss."
+        run = dict(best.experiment.tables["run"], workers=None)  # alone it may use all cores
+        config = tomli_w.dumps(dict(as_toml(best.experiment.tables | {"run": run})))
+        write_atomic(out / "best.toml", f"{head}\n\n{config}".encode())
+        ran = [setting for setting in settings if histories[setting.label]]
+        _draw(ran, {s.label: histories[s.label] for s in ran}, out / "sweep.png")
+    return chosen, _as_text(table), failed
 
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:
@@ -156,7 +169,25 @@ def _short(key: str) -> str:
 
 def _ends(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> list[float]:
     """Return the final value of each seed; it is not finite if the run diverged."""
-    return [float(history[-1][key]) for history in seeds]
+    ends = (history[-1].get(key) for history in seeds)
+    return [math.nan if end is None else float(end) for end in ends]
+
+
+def _mean_loss(seeds: Sequence[Sequence[Mapping[str, Any]]], count: int) -> float:
+    """Return the mean final loss of a setting, infinite if a seed failed or diverged."""
+    mean = float(np.mean(_ends(seeds, "train_loss"))) if len(seeds) == count else math.inf
+    return math.inf if math.isnan(mean) else mean
+
+
+def _check_parts(settings: Sequence[Setting]) -> None:
+    """Raise if the parts of a setting do not fit together; make each problem once."""
+    made: dict[str, Objective] = {}
+    for setting in settings:
+        tables = setting.experiment.tables
+        key = repr((tables["problem"], tables["run"]["data_seed"]))
+        if key not in made:
+            made = {key: setting.experiment.problem()}  # one at a time in memory
+        setting.experiment.check(made[key])
 
 
 def _check_folders(settings: Sequence[Setting]) -> None:
@@ -176,23 +207,51 @@ def _check_folders(settings: Sequence[Setting]) -> None:
             )
 
 
-def _rows(settings: Sequence[Setting], best: Setting, histories: Runs) -> list[list[str]]:
-    """Return a table of the values of each setting and what its runs ended at."""
+def _table(
+    settings: Sequence[Setting],
+    best: Setting | None,
+    histories: Runs,
+    words: Mapping[Setting, Sequence[str]],
+) -> list[list[Any]]:
+    """Return the rows of ``sweep.csv``: values, mean, interval and seeds per metric, status.
+
+    The numbers of a metric are over the seeds in which it ended finite. A cell is empty if there is
+    no such number.
+    """
     there = series.metrics(histories)
     keys = [key for key in (*series.METRICS, "queries") if key in there]
-    ends = series.finals(histories)
-    rows = [[*settings[0].values, *keys, ""]]
+    parts = ("mean", "low", "high", "n")
+    rows: list[list[Any]] = [
+        [
+            *settings[0].values,
+            *(f"{key}_{part}" for key in keys for part in parts),
+            "status",
+            "best",
+        ]
+    ]
     for setting in settings:
-        cells = [_cell(ends[setting.label].get(key)) for key in keys]
-        rows.append([*map(str, setting.values.values()), *cells, "best" * (setting is best)])
+        row = list(setting.values.values())
+        for key in keys:
+            ends = [float(e) for e in _ends(histories[setting.label], key) if math.isfinite(e)]
+            found = interval(ends) if ends else Interval(math.nan, math.nan, math.nan)
+            numbers = (found.mean, found.low, found.high)
+            row += [*("" if not math.isfinite(v) else v for v in numbers), len(ends)]
+        status = " ".join(dict.fromkeys(words[setting]))
+        rows.append([*row, status, int(setting is best)])
     return rows
 
 
-def _cell(end: Mapping[str, float | None] | None) -> str:
-    if end is None:
-        return "diverged"
-    within = "" if end["low"] is None else f" [{end['low']:.4g}, {end['high']:.4g}]"
-    return f"{end['mean']:.4g}{within}"
+def _as_text(table: Sequence[Sequence[Any]]) -> str:
+    """Return the table for a terminal: values, means and status."""
+    left_out = ("_low", "_high", "_n", "best")
+    shown = [i for i, name in enumerate(table[0]) if not name.endswith(left_out)]
+    cells = [
+        [f"{r[i]:.4g}" if isinstance(r[i], float) else str(r[i]) for i in shown] for r in table
+    ]
+    cells[0] = [name.removesuffix("_mean") for name in cells[0]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _draw(settings: Sequence[Setting], histories: Runs, out: Path) -> None:
@@ -200,7 +259,8 @@ def _draw(settings: Sequence[Setting], histories: Runs, out: Path) -> None:
     ordered = sorted(histories, key=lambda label: min(_ends(histories[label], "train_loss")))
     shown = {label: s for label, s in histories.items() if label in ordered[:SHOWN]}
     # If the minimum is known, the distance from it shows more than the loss does.
-    key = "optimality_gap" if "optimality_gap" in series.metrics(shown) else "train_loss"
+    known = all("optimality_gap" in seed[0] for seeds in histories.values() for seed in seeds)
+    key = "optimality_gap" if known else "train_loss"
     axes = [_axes_of_ends(settings, histories, key), *series.axes_of_runs(shown, y=[key])]
     asked = [seeds[0][-1].get("queries", 0) for seeds in shown.values()]
     if max(asked) > min(asked):  # the order by rounds may differ from the order by queries

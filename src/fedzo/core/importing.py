@@ -1,5 +1,6 @@
 """The user's code: import objects by their names, ``module:name``, and call functions."""
 
+import errno
 import sys
 import sysconfig
 import traceback
@@ -9,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fedzo.errors import InvalidValue, UsageError, UserCodeError
+from fedzo.errors import Exit, Failure, FedzoError, InvalidValue, UsageError, UserCodeError
 
 T = TypeVar("T")
 
@@ -136,3 +137,31 @@ def _is_own(file: str) -> bool:
     others = [Path(paths[key]) for key in ("stdlib", "purelib", "platlib")]
     others.append(Path(__file__).parents[1])  # fedzo
     return not file.startswith("<") and not any(Path(file).is_relative_to(o) for o in others)
+
+
+def failure_of(error: BaseException) -> Failure | None:  # noqa: PLR0911 - a case for each kind
+    """Return what an exception means for the user, or None for a fault of fedzo's own.
+
+    >>> failure_of(UsageError("no run in ./results")).code
+    <Exit.NOTHING_RUN: 2>
+    >>> failure_of(KeyError("a bug"))
+    """
+    if isinstance(error, FedzoError):
+        return Failure(error.exit, str(error))
+    if isinstance(error, MemoryError):
+        return Failure(Exit.NO_SPACE, f"not enough memory: {error}")
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(Exit.INTERRUPTED, "interrupted")
+    if (own := own_traceback(error)) is not None:
+        last = traceback.extract_tb(own, limit=1)[0]
+        where = f"{last.filename}, line {last.lineno}, in {last.name}"
+        return Failure(Exit.OWN_CODE, f"{type(error).__name__} in your own code: {where}")
+    if isinstance(error, OSError):
+        full = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+        codes = dict.fromkeys(full, Exit.NO_SPACE) | {errno.EPIPE: Exit.CLOSED_PIPE}
+        where = "" if error.filename is None else f"{error.filename}: "
+        code = codes.get(error.errno or 0, Exit.NOTHING_RUN)
+        return Failure(code, f"{where}{error.strerror or error}")
+    if isinstance(error, ValueError) and "null byte" in str(error):
+        return Failure(Exit.NOTHING_RUN, "the name of a file contains a NUL byte")
+    return None

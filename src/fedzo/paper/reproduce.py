@@ -16,7 +16,7 @@ from typing import Any
 
 from fedzo._version import __version__
 from fedzo.config.experiment import Experiment, Tables
-from fedzo.config.jobs import Report, Run, do, missing
+from fedzo.config.jobs import Report, Run, RunsFailed, do, missing
 from fedzo.core.files import as_toml, read_json, write_atomic
 from fedzo.core.machine import cores
 from fedzo.errors import UsageError
@@ -63,7 +63,8 @@ def reproduce(
     plans = [Plan(each, scale, out, seeds) for each in figures]
     RunFolder(out).claim()
     runs = [run for plan in plans for seeds_ in plan.runs.values() for run in seeds_]
-    do(runs, workers or cores(), report)
+    if failed := do(runs, workers or cores(), report):
+        raise RunsFailed(failed)
     judged = {plan.figure.name: plan.write() for plan in plans}
     write_claims(out)
     return judged

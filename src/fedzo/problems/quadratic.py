@@ -21,7 +21,7 @@ import numpy as np
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
-from fedzo.errors import check_count, check_memory, normalises, require
+from fedzo.errors import check_count, check_memory, require
 
 
 class Batch(NamedTuple):
@@ -58,7 +58,6 @@ class Quadratic(Objective):
     True
     """
 
-    @normalises
     def __init__(
         self,
         dim: int = 100,

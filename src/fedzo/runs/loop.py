@@ -12,11 +12,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
+from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.compose import compose, current
 from fedzo.core.capabilities import (
     Best,
@@ -33,7 +34,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.core.types import Array
 from fedzo.core.value_log import Phase
-from fedzo.errors import BudgetSpent, FedzoWarning, Halted, NonFinite, UsageError
+from fedzo.errors import BudgetSpent, FedzoWarning, Halted, InvalidValue, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Callback, Progress, Result, Status, always_dropped, closing, diagnose
@@ -650,7 +651,9 @@ def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None)
     job = yield from choose_numbers(job, setting, x0, problem)
     loop = Loop(job, engine, x0, problem)
     with loop.opened():
-        return loop.close(*(yield from loop.go()))
+        with _running():
+            end = yield from loop.go()
+        return loop.close(*end)
 
 
 def choose_numbers(
@@ -665,13 +668,32 @@ def choose_numbers(
         return job
     from fedzo.runs.auto import Chosen, automatic, choose, stand_in
 
+    check_parts(algorithm, setting, x0)  # before the first query
     chosen = Chosen(stand_in(algorithm), 0)
-    automatic(algorithm, chosen.algorithm, problem).init(x0, setting)  # before the first query
     if not (job.resume and job.folder is not None and os.path.exists(job.folder.checkpoint)):
-        chosen = yield from choose(algorithm, setting, problem, x0, job.options.rounds)
+        with _running():
+            chosen = yield from choose(algorithm, setting, problem, x0, job.options.rounds)
         setting.engine.dropped.clear()  # of no round
     adapted = automatic(algorithm, chosen.algorithm, problem)
     return replace(job, algorithm=adapted, probed=chosen.queries)
+
+
+def check_parts(algorithm: Algorithm, setting: RunSetting, x0: Array) -> None:
+    """Raise unless the parts of a run fit together; "auto" stands for any number."""
+    if isinstance(algorithm, FedZO) and algorithm.automatic:
+        from fedzo.runs.auto import stand_in
+
+        algorithm = Candidates(fedzo=cast(FedZO, stand_in(algorithm)))
+    compose(algorithm, setting.uplink).init(x0, setting)
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Turn errors which say that nothing was run into Halted: from here on, something was."""
+    try:
+        yield
+    except (UsageError, InvalidValue) as error:
+        raise Halted(str(error), code=error.code) from error
 
 
 def run_job(job: Job, engine: Engine, x0: Array, problem: Objective | None = None) -> Result:
