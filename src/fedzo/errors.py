@@ -450,6 +450,32 @@ class Parameters:
                 object.__setattr__(self, field.name, value)
 
 
+def normalises(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function, to normalise its arguments by their types.
+
+    >>> @normalises
+    ... def line(slope: float): return slope
+    >>> line(2)
+    2.0
+    """
+    parameters = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        hints = type_hints(function)
+        named = {**dict(zip(parameters, arguments, strict=False)), **keywords}
+        given = {
+            key: value
+            if key not in parameters or value is parameters[key].default
+            else normalised(key, value, hints.get(key, Any))
+            for key, value in named.items()
+        }
+        first = [given.pop(key) for key in list(parameters)[: len(arguments)]]
+        return function(*first, *arguments[len(first) :], **given)
+
+    return call
+
+
 def normalised(key: str, value: Any, hint: Any) -> Any:
     """Return a value in the type of its parameter; raise InvalidValue unless it fits.
 
@@ -538,7 +564,7 @@ def type_name(hint: Any) -> str:
     """
     names: dict[Any, str] = {int: "a whole number", float: "a number", str: "a string"}
     names |= {bool: "true or false", dict: "a table", Any: "a value"}
-    names |= dict.fromkeys((list, tuple, Sequence), "a list")
+    items = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of strings"}
     found = []
     for option in type_options(hint):
         kind = typing.get_origin(option) or option
@@ -546,7 +572,10 @@ def type_name(hint: Any) -> str:
             values = [str(value) for value in typing.get_args(option)]
             found.append(one_of(values) if len(values) > 1 else repr(values[0]))
         elif kind is not types.NoneType:
-            found.append(names.get(kind, getattr(kind, "__name__", str(kind))))
+            name = names.get(kind, getattr(kind, "__name__", str(kind)))
+            listed = kind in (list, tuple, Sequence)
+            item: Any = next(iter(typing.get_args(option)), None)
+            found.append(items.get(item, "a list") if listed else name)
     return " or ".join(dict.fromkeys(found))
 
 

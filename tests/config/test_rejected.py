@@ -209,12 +209,11 @@ def test_out_below_a_file(refused, here):
 
 def test_out_that_holds_a_run(refused):
     assert main(["run", "quadratic", *QUICK, "--out", "run"]) == 0
-    taken = "already holds a run: resume it or choose another folder"
-    assert refused("quadratic", *QUICK, "--out", "run") == f"run {taken}"
+    assert "already holds a run" in refused("quadratic", *QUICK, "--out", "run")
     # also if it is one of several seeds, and not the first
     assert main(["run", "quadratic", *QUICK, "--out", "seeds/seed-1"]) == 0
     line = refused("quadratic", *QUICK, "--out", "seeds", "--seeds", "3")
-    assert line == f"seeds/seed-1 {taken}"
+    assert line.startswith("seeds/seed-1 already holds a run")
 
 
 def test_resume_without_a_run(refused, here):

@@ -62,9 +62,7 @@ def contents(folder):
             content = (bare, arrays, list(known.memory))
         if path.name == "attack.json":
             content = json.loads(content)
-            content.pop("detector", None)  # it watches the queries that this process sends
         found[path.name] = content
-    found.pop("attack.html", None)  # it shows the detector, too
     found.pop("curves.png", None)  # its axis may show seconds
     return found
 

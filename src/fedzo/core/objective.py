@@ -15,7 +15,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.capabilities import HasEvaluationCost, Metered, ValuesAlong, members
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
-from fedzo.errors import UsageError
+from fedzo.errors import UsageError, normalises
 
 C = TypeVar("C")
 
@@ -187,10 +187,11 @@ def problem_factory(function: Callable[P, O]) -> Callable[P, O]:
     >>> problem.factory, problem.factory_kwargs["partition"]
     ('fedzo.problems.softmax_regression:softmax', 'iid')
     """
+    normalising = normalises(function)
 
     @functools.wraps(function)
     def make(*arguments: P.args, **keywords: P.kwargs) -> O:
-        made = function(*arguments, **keywords)
+        made: O = normalising(*arguments, **keywords)
         made.factory = name_of(function)
         made.factory_kwargs = _arguments(function, arguments, keywords)
         return made

@@ -64,10 +64,9 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
     the file that --node-config 'node-file="..."' names
     """
     import flwr
-    from flwr.common.config import parse_config_args
     from flwr.supernode.cli import flower_supernode
 
-    from fedzo.errors import UsageError, shown
+    from fedzo.errors import UsageError
     from fedzo.flower.errors import log
     from fedzo.flower.policy import NodeConfig
     from fedzo.flower.watchdog import watch
@@ -75,13 +74,7 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
     if ".".join(flwr.__version__.split(".")[:2]) not in FLOWER:
         text = f"fedzo node start supports Flower {' and '.join(FLOWER)}, not {flwr.__version__}"
         raise UsageError(text, code="flower-version")
-    try:
-        config = parse_config_args([node_config] if node_config else None)
-    except Exception:
-        allowed = "pairs such as 'node-file=\"node.toml\" partition-id=0'"
-        text = f"--node-config {shown(node_config)}: must be {allowed}"
-        raise UsageError(text, code="node-config") from None
-    if not NodeConfig.read(config).apps:
+    if not NodeConfig.parse(node_config).apps:
         raise UsageError(
             "apps: missing; list the SHA-256 of each app that this node may run in the file that "
             "--node-config 'node-file=\"...\"' names",

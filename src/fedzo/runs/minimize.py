@@ -211,8 +211,9 @@ def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptio
     """Return the options of the run, and those of a plain function; reject any others."""
     options = dict(options)
     workers = options.get("workers")
-    if workers == "processes" or (isinstance(workers, tuple) and workers[:1] == ("processes",)):
-        options |= {"processes": True, "workers": None if workers == "processes" else workers[1]}
+    given = workers if isinstance(workers, tuple) and len(workers) == 2 else (workers, None)
+    if isinstance(given[0], str) and given[0] == "processes":
+        options |= {"processes": True, "workers": given[1]}
     run_keys = {field.name for field in fields(RunOptions)} - {"data_seed", "modules"}
     function_keys = set(FunctionOptions.__annotations__)
     known = sorted(run_keys | function_keys)

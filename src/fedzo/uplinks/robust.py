@@ -165,7 +165,12 @@ class RobustSeeds(Robust):
         received, task = list(updates), updates.task
         if not received:
             return np.zeros(setting.dim), UplinkInfo(0, 0, 0)
-        assert task is not None, "init checks that its directions are shared"
+        if task is None or not task.algorithm.shared_directions:
+            raise UsageError(
+                "the robust_seeds uplink compares coefficients, which needs the same directions on "
+                "all devices; set algorithm.shared_directions = true",
+                code="directions-not-shared",
+            )
         rows = [update.coefficients for update in received if update.coefficients is not None]
         if len(rows) < len(received):
             raise UsageError(

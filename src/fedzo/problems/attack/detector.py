@@ -1,5 +1,8 @@
 """Would a defender notice? A detector of similar queries watches those of an attack."""
 
+from collections.abc import Mapping
+from typing import Self
+
 import numpy as np
 
 from fedzo.core.types import Array
@@ -21,23 +24,34 @@ class Detector:
     "Blacklight: Scalable Defense for Neural Networks against Query-Based Black-Box Attacks",
     USENIX Security 2022). The first 1,000 queries are watched.
 
+    Parameters
+    ----------
+    first : int
+        The number of queries before those that are watched.
+
     Examples
     --------
     >>> detector, images = Detector(), np.random.default_rng(0).uniform(size=(2, 400))
-    >>> detector.watch(np.concatenate([images, images[:1] + 0.001]), (0.0, 1.0))
+    >>> detector.watch(images, (0.0, 1.0))
+    >>> detector.watch(images[:1] + 0.001, (0.0, 1.0), before=2)
     >>> detector.queries, detector.flagged
     (3, 1)
     """
 
-    def __init__(self) -> None:
-        self.queries, self.flagged = 0, 0
+    def __init__(self, first: int = 0) -> None:
+        self.first, self.queries, self.flagged = first, 0, 0
+        self._prints: list[list[int]] = []  # the fingerprint of each query
         self._seen: dict[int, list[int]] = {}  # queries by hash
         self._some: list[Array] = []
 
-    def watch(self, inputs: Array, input_range: tuple[float, float]) -> None:
-        """Look at queries, shape (n, d)."""
+    def watch(self, inputs: Array, input_range: tuple[float, float], before: int = 0) -> None:
+        """Look at queries, shape (n, d); ``before`` is the number of queries before them.
+
+        A resumed run repeats queries since its checkpoint. They are watched once.
+        """
         low, high = input_range
-        for row in inputs[: max(0, _WATCHED - self.queries)]:
+        known = max(0, self.queries - (before - self.first))
+        for row in inputs[known : known + max(0, _WATCHED - self.queries)]:
             unit = (np.asarray(row, np.float64).reshape(-1) - low) / (high - low)
             self._look(np.round(unit * _LEVELS).astype(np.uint64))
             if self.queries % (_WATCHED // _COMPARED) == 1:
@@ -51,9 +65,33 @@ class Detector:
         shared = np.zeros(self.queries + 1, int)
         for one in prints:
             shared[self._seen.get(one, [])] += 1
-            self._seen.setdefault(one, []).append(self.queries)
         self.flagged += bool(shared.max() >= min(_MATCH, len(prints)))
+        self._note(prints)
+
+    def _note(self, prints: list[int]) -> None:
+        for one in prints:
+            self._seen.setdefault(one, []).append(self.queries)
+        self._prints.append(prints)
         self.queries += 1
+
+    def memory(self) -> dict[str, Array]:
+        """Return the state, for a checkpoint."""
+        prints = [row + [0] * (_PRINTS - len(row)) for row in self._prints]
+        return {
+            "prints": np.array(prints, np.uint64).reshape(-1, _PRINTS),
+            "counts": np.array([self.first, self.flagged]),
+            "some": np.array(self._some, np.float32),
+        }
+
+    @classmethod
+    def recalled(cls, memory: Mapping[str, Array]) -> Self:
+        """Return the detector whose state a checkpoint holds."""
+        first, flagged = (int(count) for count in memory["counts"])
+        detector = cls(first)
+        for row in memory["prints"]:
+            detector._note([int(one) for one in row if one])
+        detector.flagged, detector._some = flagged, list(memory["some"])
+        return detector
 
     @property
     def mean_distance(self) -> float | None:

@@ -26,6 +26,7 @@ from fedzo.problems.attack.transforms import transform_of
 from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
 
 MARGINS = ("logits", "confidences")
+_PREDICTIONS = "predictions "  # in the names of what a checkpoint holds
 _DEVICES_AT_ONCE = 32
 _EVALUATION = 0.07  # the largest share of the queries for one evaluation within a budget
 _FEWEST = 40  # inputs: no evaluation has fewer for lack of queries
@@ -97,7 +98,7 @@ class Victim:
 
     def _scores(self, inputs: Array) -> Array:
         if self.detector is not None:
-            self.detector.watch(inputs, self.model.input_range)
+            self.detector.watch(inputs, self.model.input_range, self.model.meter.queries)
         try:
             return self.model(inputs.reshape(-1, *self._shape))
         except ModelError as error:
@@ -275,14 +276,23 @@ class Evaluator:
         self.victim.evaluated = True
 
     def memory(self) -> Mapping[str, Array]:
-        """Return the cached predictions and the number of classes, for a checkpoint."""
-        classes = {} if self.model.classes is None else {"classes": np.array(self.model.classes)}
-        return {**self._predictions, **classes}
+        """Return the predictions, the number of classes and the detector, for a checkpoint."""
+        known = {f"{_PREDICTIONS}{key}": found for key, found in self._predictions.items()}
+        if self.model.classes is not None:
+            known["classes"] = np.array(self.model.classes)
+        detector = self.victim.detector
+        return known if detector is None else known | detector.memory()
 
     def recall(self, memory: Mapping[str, Array]) -> None:
-        """Take over the predictions that a checkpoint holds."""
-        self._predictions = {key: found for key, found in memory.items() if key != "classes"}
+        """Take over the state that a checkpoint holds."""
+        self._predictions = {
+            key.removeprefix(_PREDICTIONS): found
+            for key, found in memory.items()
+            if key.startswith(_PREDICTIONS)
+        }
         self.victim.evaluated = bool(self._predictions)
+        if "prints" in memory:
+            self.victim.detector = Detector.recalled(memory)
         if "classes" in memory:
             self.model.classes = int(memory["classes"])
 

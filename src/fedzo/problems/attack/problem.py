@@ -239,7 +239,7 @@ class Attack(Evaluator, Objective):
 
         A detector of similar queries begins to watch.
         """
-        self.victim.detector = Detector()
+        self.victim.detector = Detector(self.model.queries)
         nothing = self.perturbation(self.initial())
         others = [eps for eps in budgets(nothing) if eps != nothing.eps]
         self.victim.reserved = self.evaluation_cost + len(others) * len(self.reported.labels)
