@@ -375,3 +375,15 @@ def test_as_good_as_the_numbers_that_ship(name, rounds):
     )
     assert result.queries <= shipped.queries
     assert result.fun <= 1.1 * shipped.fun
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e200, 1e290])
+def test_units_of_the_loss_do_not_matter(unit):
+    """Squares of such losses overflow or vanish."""
+
+    def fun(x, device):
+        return unit * float(np.sum(x**2))
+
+    automatic = fedzo.FedZO(learning_rate="auto", smoothing="auto")
+    result = fedzo.minimize(fun, np.ones(3), devices=2, algorithm=automatic, rounds=5)
+    assert result.fun < 0.01 * unit * 3

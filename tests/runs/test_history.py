@@ -6,7 +6,7 @@ from running import SMALL, Spoiled, records
 from threadpoolctl import threadpool_limits
 
 from fedzo import FedZO, minimize
-from fedzo.errors import UsageError
+from fedzo.errors import Halted
 from fedzo.problems import Quadratic
 from raising import fails
 
@@ -141,7 +141,7 @@ def test_answers_of_the_wrong_shape_are_told():
         def losses(self, x, devices):
             return np.zeros(len(devices) + 1)
 
-    with pytest.raises(UsageError, match="Turned"):
+    with pytest.raises(Halted, match="Turned"):  # something was evaluated
         minimize(Turned(), rounds=1, algorithm=FedZO(directions=3))
-    with pytest.raises(UsageError, match="Short"):
+    with pytest.raises(Halted, match="Short"):
         minimize(Short(), rounds=1)

@@ -25,6 +25,7 @@ see :class:`fedzo.algorithms.adaptive_rate.AdaptiveRate`.
 """
 
 import math
+import sys
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -54,6 +55,8 @@ _BACK = 8  # at most so often: at μ / 256 the differences that gave the directi
 _TRIES = 5  # at most so many measurements: they get to a millionth of the first μ
 _ABOVE = 8.0  # a difference stands out if it is so many times the noise
 _GROWTH = 8  # at most so often does μ grow by four to get there
+_LARGEST = 1e6  # by how much the rate is below the inverse of the slope, and above the least number
+_TOO_LARGE = "learning_rate = 'auto': losses are too large; divide them by a constant"
 _FLAT = (
     "learning_rate = 'auto': the loss is the same all around x0; "
     "take another x0, a larger smoothing, or a number"
@@ -206,9 +209,12 @@ def _measured(
     for _ in range(_TRIES):
         probe, smoothing = _Probe(algorithm, setting, x0), algorithm.estimator.smoothing
         yield from probe.measure()
-        length = float(np.linalg.norm(probe.direction))
-        if not length:  # no two values differ
+        largest = float(np.abs(probe.direction).max())
+        if not largest:  # no two values differ
             break
+        length = largest * float(np.linalg.norm(probe.direction / largest))  # squares may overflow
+        if not length <= sys.float_info.max / _LARGEST:
+            raise UsageError(_TOO_LARGE, code="too-large")
         low = yield from _lowest(probe.look, smoothing / length)
         queries += probe.queries
         if low is not None and low.change < lowest:
