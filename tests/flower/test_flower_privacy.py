@@ -330,7 +330,9 @@ def test_guesser_is_right_no_more_often_than_epsilon_allows(make, honest, monkey
 def test_guesser_of_secret_batches_is_right_no_more_often(honest, monkeypatch):
     """One record of ten has a slope, or counts as zero; it is in a batch with probability 0.8.
 
-    Without noise the guess is right with probability 0.9, more than ε allows.
+    Without noise the guess is right with probability 0.9, more than ε allows (0.704). The noise
+    cannot be seeded. Of 400 guesses, 324 must be right for the test to notice it: 6 deviations less
+    than the 360 to expect.
     """
 
     class One(Seen):
@@ -341,7 +343,7 @@ def test_guesser_of_secret_batches_is_right_no_more_often(honest, monkeypatch):
             self.slopes = np.zeros((10, 1))
             self.slopes[3] = slope
 
-    trials, settings = 150, {**NUMBERS, "epsilon": 1e9, "noise": 4.0, "difference_clip": 1e-3}
+    trials, settings = 400, {**NUMBERS, "epsilon": 1e9, "noise": 4.0, "difference_clip": 1e-3}
     epsilon = Privacy(**settings).spent(1, 0.8)
     assert epsilon < Privacy(**settings).spent(1)
     most = (math.exp(epsilon) + 1e-5) / (math.exp(epsilon) + 1)
