@@ -127,7 +127,7 @@ def test_killed_again_and_again(slow):
         reached.append(RunFolder(folder).load().round)
         with (folder / "history.jsonl").open("a") as history:
             history.write('{"round": 59, "train_lo')
-        (folder / f".checkpoint.npz.{attempt}.part").write_bytes(b"half")
+        (folder / f".checkpoint.npz.{attempt:016x}.fedzo-part").write_bytes(b"half")
     assert reached == sorted(reached)
     assert 21 <= reached[-1] < 60  # three rounds at most were lost
     assert fedzo("run", "slow.toml", "--out", "killed", "--resume", cwd=slow).returncode == 0

@@ -8,10 +8,13 @@ which Flower would send.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from fedzo.errors import UsageError, require
 from fedzo.flower import policy, protocol
 from fedzo.flower.allowlist import check_enforced
 from fedzo.flower.errors import ErrorCode, Rejected, log, log_error
+from fedzo.flower.ledger import Ledger
 from fedzo.flower.policy import NodeConfig, Problems, RequestGuard
 from fedzo.flower.privacy import Private, Releases
 from fedzo.flower.replay import RunSpec
@@ -339,7 +343,10 @@ class _Host:
         with self._beginning():
             node = NodeConfig.read(context.node_config)
             check_enforced(node.apps)
-            if _simulated() and node.privacy is None:
+            if self.guarded and _simulated() and node.privacy is None:
+                if "ledger" not in context.node_config:  # not the one of a real node
+                    name = f"fedzo-ledger-{os.getuid()}-{context.run_id}.sqlite"
+                    node = replace(node, ledger=Ledger(str(Path(gettempdir()) / name)))
                 node.ledger.create()
             return node if self.guarded else replace(node, limits=policy.UNLIMITED)
 
