@@ -6,21 +6,26 @@ import decimal
 import fractions
 import types
 import typing
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 import fedzo
 from fedzo.errors import FedzoError, InvalidValue, type_hints
-from fedzo.flower.policy import Limits
 from fedzo.problems import Quadratic
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.registry import ALGORITHMS, SERVER_OPTIMIZERS, UPLINKS
 from raising import rejects
 
+LIMITS = []
+if find_spec("flwr") is not None:
+    from fedzo.flower.policy import Limits
+
+    LIMITS = [Limits]
 PARTS = [*ALGORITHMS.values(), *SERVER_OPTIMIZERS.values(), *UPLINKS.values()]
 MADE = {
-    **{kind: {} for kind in (*PARTS, RunOptions, FlowerSettings, Limits)},
+    **{kind: {} for kind in (*PARTS, RunOptions, FlowerSettings, *LIMITS)},
     fedzo.Float: {"low": 1.0, "high": 2.0},
     fedzo.Int: {"low": 1, "high": 2},
     fedzo.Choice: {"options": ["a", "b"]},
