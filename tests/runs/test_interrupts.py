@@ -1,5 +1,6 @@
 """Wherever a run is interrupted, a resume asks nothing again and leaves the same files."""
 
+import gc
 import json
 import os
 import random
@@ -166,6 +167,7 @@ def test_random_interrupts(tmp_path):
             except KeyboardInterrupt:
                 pass
             signal.signal(signal.SIGALRM, before)
+            gc.collect()  # closes files, and so locks, that were opened in that moment
             resume = begun(folder)
         function_run(folder, resume, fun)
         assert contents(folder) == wanted, number
