@@ -33,6 +33,7 @@ slow: $(VENV)/.dev
 # Six targets; the cases are the same each time, and a case that takes 20 seconds fails.
 fuzz: $(VENV)/.dev
 	FEDZO_FUZZ_CASES=1700 $(PYTEST) -n 2 --dist worksteal tests/fuzz
+	FEDZO_INTERRUPTS=200 $(PYTEST) -m slow -n 2 tests/runs/test_interrupts.py
 
 # Many rounds, many kills: a quarter of an hour.
 soak: $(VENV)/.dev
