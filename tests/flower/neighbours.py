@@ -178,7 +178,7 @@ def reply(private, x, size, difference, seed):
     return changes[:, 0], private.losses(x, [0])[0]
 
 
-def shifts(make, dtype, sampling, sizes=SIZES, repeats=2):
+def shifts(make, dtype, sampling, sizes=SIZES, repeats=2, clip=0.02):
     """Yield the shift by one record over its bound, of differences and of losses."""
     random = np.random.default_rng(5)
     for repeat in range(repeats):
@@ -188,15 +188,15 @@ def shifts(make, dtype, sampling, sizes=SIZES, repeats=2):
         x = (random.normal(size=one.dim) * 10.0 ** random.integers(-2, 2)).astype(dtype)
         for size in sizes:
             for difference in ("forward", "central"):
-                pair = [Private(problem, settings(sampling)) for problem in (one, two)]
+                pair = [Private(problem, settings(sampling, clip)) for problem in (one, two)]
                 pair[1].paid.secret = pair[0].paid.secret
                 found = [reply(p, x, size, difference, repeat) for p in pair]
                 if sampling == "poisson":
-                    most = 0.02 / (min(1, size / count) * count), 0.5 / count
+                    most = clip / (min(1, size / count) * count), 0.5 / count
                 else:
                     drawn = Draws(repeat, Stream.BATCHES).integers(count, size)
                     seen = len(set(drawn.tolist()))  # b'
-                    most = 2 * 0.02 / seen, 2 * 0.5 / count
+                    most = 2 * clip / seen, 2 * 0.5 / count
                 yield float(np.linalg.norm(found[0][0] - found[1][0])) / most[0]
                 if make is not custom:  # whose evaluations are over random records
                     yield abs(found[0][1] - found[1][1]) / most[1]

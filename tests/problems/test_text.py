@@ -201,3 +201,25 @@ def test_the_shipped_configuration_is_right():
     experiment = Experiment.load("text")
     assert experiment.tables["problem"]["model"] in texts.MODELS
     assert experiment.tables["problem"]["data"] in texts.TEXTS
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_one_text_moves_a_private_reply_by_no_more_than_its_bound(folder, sampling, monkeypatch):
+    """2C/b' if a text and its label change, C/(q n) if it counts as zero."""
+    pytest.importorskip("opendp")
+    import neighbours
+
+    neighbours.without_noise(monkeypatch)
+    upper = UpperLayers(folder, 2, ["bad", "good"])
+    prompts = [f"Review: {'a ' * (i % 5)}{word} Sentiment:" for i in range(5) for word in WORDS[:4]]
+    texts = upper.prepare([*prompts, "bad bad bad bad"], longest=9, read=1)
+    labels = (np.arange(len(prompts)) % 2).tolist()
+
+    def made(random, other, dtype):
+        samples = list(zip(texts, labels, strict=False))
+        if other:
+            samples[3] = texts[-1], 1 - labels[3]
+        return sentiment.TextProblem(upper, [samples], {}, "norms")
+
+    sizes = {"sizes": (1, 7, 64), "repeats": 1, "clip": 1e-5}
+    assert 0.2 < neighbours.largest(made, "float32", sampling, **sizes) <= 1 + 1e-12
