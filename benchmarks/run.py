@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 
+import parts
 import scaling
 import torch_batched
 import torch_textbook
@@ -46,8 +47,11 @@ def main() -> None:
             f"fedzo is {times[name] / times['fedzo']:.1f} x faster"
         )
     print(f"  {'fedzo':<31} {times['fedzo'] * 1e3:8.1f} ms\n")
-    run_benchmarks(quick="--quick" in sys.argv)
-    scaling.main(quick="--quick" in sys.argv)
+    quick = "--quick" in sys.argv
+    run_benchmarks(quick)
+    parts.uplinks(problem, times["fedzo"], 3 if quick else 20)
+    parts.attack_round(1 if quick else 5)
+    scaling.main(quick)
 
 
 if __name__ == "__main__":

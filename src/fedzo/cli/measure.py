@@ -1,4 +1,4 @@
-"""Measure this machine: the kernels, a round against its lower bound, uplinks and an attack.
+"""Measure this machine: the kernels, and a round against its lower bound.
 
 Times are medians over repeats. Actions that are compared alternate in one process, so that other
 load on the machine affects all of them.
@@ -17,10 +17,8 @@ from fedzo.core.directions import DirectionBuffer
 from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.tasks import LocalSteps, Replies
 from fedzo.problems import Softmax, softmax
-from fedzo.problems.attack import attack
-from fedzo.uplinks import AirComp, Ideal, Seeds
+from fedzo.uplinks import Ideal
 from fedzo.uplinks.base import RunSetting
 
 PAPER = FedZO(
@@ -74,9 +72,7 @@ def run_benchmarks(quick: bool = False) -> None:
     problem = paper_problem()
     with ThreadpoolController().limit(limits=1, user_api="blas"):
         kernels = _kernels(problem, 5 if quick else 60)
-    seconds = _round(problem, kernels, 5 if quick else 40)
-    _uplinks(problem, seconds, 3 if quick else 20)
-    _attack(1 if quick else 5)
+    _round(problem, kernels, 5 if quick else 40)
 
 
 def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
@@ -121,7 +117,7 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
     return {"seconds_a_normal": times["directions"] / numbers, "flops": rate}
 
 
-def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> float:
+def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> None:
     """Time a round of the paper's setting against a lower bound."""
     engine, action = one_round(problem, PAPER, None)
     with engine:
@@ -136,44 +132,3 @@ def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> floa
     print(f"  round                           {seconds * 1e3:8.2f} ms")
     print(f"  floor: normals + product        {floor * 1e3:8.2f} ms")
     print(f"  floor / round                   {100 * floor / seconds:8.0f} %")
-    return seconds
-
-
-def _uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:
-    """Time the aggregation of a round's updates by each uplink, and their reconstruction."""
-    devices = range(PAPER.participants or 0)
-    task = LocalSteps(PAPER, problem.initial(), float(PAPER.learning_rate), devices=devices)
-    with LocalEngine(problem, 0, None) as engine:
-        updates = list(engine.ask(task))
-
-        def rebuild_all() -> None:
-            for update in updates:
-                task.rebuild(update)
-
-        setting = RunSetting(engine, Ideal())
-        uplinks = {"ideal": Ideal(), "aircomp": AirComp(), "seeds": Seeds()}
-        actions: dict[str, Callable[[], object]] = {
-            name: lambda uplink=uplink: uplink.aggregate(0, Replies(updates), setting)  # type: ignore[misc]
-            for name, uplink in uplinks.items()
-        }
-        times = medians({**actions, "rebuild": rebuild_all}, repeats)
-    print("\nwhat the server does with a round's updates, one thread")
-    for name in uplinks:
-        share = f"{100 * times[name] / round_seconds:.1f} % of the round"
-        print(f"  {name:<31} {times[name] * 1e3:8.2f} ms   {share}")
-    print(f"  a remote server's rebuilding    {times['rebuild'] * 1e3:8.2f} ms")
-
-
-def _attack(repeats: int) -> None:
-    """Time a round of an attack, alternately with the model alone on as many images."""
-    problem = attack(devices=10)
-    algorithm = FedZO(batch_size=25, directions=20, local_steps=2)
-    images = 10 * 2 * 25 * 21
-    inputs = np.resize(problem.own.rows, (images, problem.dim))
-    engine, action = one_round(problem, algorithm, None)
-    with engine:
-        times = medians({"round": action, "model": lambda: problem.model(inputs)}, repeats)
-    print(f"\nan attack's round (cifar10-resnet8, N=10, H=2, {images:,} queries)")
-    print(f"  round                           {times['round'] * 1e3:8.1f} ms")
-    print(f"  the model alone, as many images {times['model'] * 1e3:8.1f} ms")
-    print(f"  model alone / round             {100 * times['model'] / times['round']:8.0f} %")
