@@ -13,8 +13,8 @@ from reader import ROOT, Block, Reader, blocks, check, commands, installed
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 # Pages that take long to follow: they train, or run many commands.
-TRAIN = ("README", "algorithm", "configuration", "networks", "problem", "research", "robustness",
-         "tuning", "tutorial", "wireless")  # fmt: skip
+TRAIN = ("README", "algorithm", "baselines", "configuration", "networks", "problem", "research",
+         "robustness", "tuning", "tutorial", "wireless")  # fmt: skip
 FOLLOWED = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in TRAIN else ())
     for page in PAGES
@@ -83,7 +83,6 @@ def test_the_skeleton_of_an_algorithm_conforms(reader):
     settings = {"learning_rate": 0.02, "directions": 3, "batch_size": 2}
     for conforms in CHECKS:
         conforms(reader.names["Proximal"](**settings))
-        conforms(reader.names["Scaffold"](**settings))
         conforms(fedzo.FedZO(server=reader.names["HeavyBall"](), **settings))
 
 

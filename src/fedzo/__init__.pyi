@@ -16,8 +16,10 @@ from .algorithms import ZOSGD as ZOSGD
 from .algorithms import Adaptive as Adaptive
 from .algorithms import Algorithm as Algorithm
 from .algorithms import FedAvg as FedAvg
+from .algorithms import FedProx as FedProx
 from .algorithms import FedZO as FedZO
 from .algorithms import RoundInfo as RoundInfo
+from .algorithms import Scaffold as Scaffold
 from .algorithms import ZoneS as ZoneS
 from .algorithms.server import ServerOptimizer as ServerOptimizer
 from .api.asktell import AskTell as AskTell

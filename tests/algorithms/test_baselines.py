@@ -1,4 +1,4 @@
-"""FedAvg, ZO-SGD, DZOPA and ZONE-S: a round by hand, and a quadratic to its optimum."""
+"""The baselines: a round of each by hand, and a quadratic to its optimum."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.errors import InvalidValue
 from fedzo.problems import Quadratic
-from raising import fails
+from raising import fails, rejects
 
 SEED, T = 5, 3
 QUIET = Quadratic(dim=6, devices=4, condition=5.0, gradient_noise=0.0, dissimilarity=0.7)
@@ -73,9 +73,105 @@ def test_fedavg_reaches_the_optimum():
     np.testing.assert_allclose(result.x, QUIET.optimum, atol=1e-6)
 
 
-def test_fedavg_needs_gradients():
+@pytest.mark.parametrize("kind", [fedzo.FedAvg, fedzo.FedProx, fedzo.Scaffold])
+def test_baselines_need_gradients(kind):
     with fails("no-gradient"):
-        fedzo.minimize(lambda x, i: 0.0, np.zeros(2), devices=2, algorithm=fedzo.FedAvg())
+        fedzo.minimize(lambda x, i: 0.0, np.zeros(2), devices=2, algorithm=kind())
+
+
+def test_fedadam_is_fedavg_with_adam_at_the_server():
+    """Two rounds by hand: the moments of the mean updates of plain FedAvg."""
+    settings = {"learning_rate": 0.1, "batch_size": 2, "local_steps": 3}
+    adam = fedzo.server.Adam(learning_rate=0.05, eps=1e-3)
+    algorithm = fedzo.FedAvg(**settings, server=adam)
+    x, m, v = np.full(6, 0.3), np.zeros(6), np.zeros(6)
+    with LocalEngine(NOISY, SEED, 1) as federation:
+        state = begin(algorithm, x, federation, fedzo.Ideal())
+        for t in range(2):
+            plain = begin(fedzo.FedAvg(**settings), x, federation, fedzo.Ideal())
+            after, _ = play(fedzo.FedAvg(**settings), t, plain, federation, fedzo.Ideal())
+            delta = after.x - x
+            m, v = 0.9 * m + 0.1 * delta, 0.99 * v + 0.01 * delta**2
+            unbiased = m / (1 - 0.9 ** (t + 1)), np.sqrt(v / (1 - 0.99 ** (t + 1)))
+            x = x + 0.05 * unbiased[0] / (unbiased[1] + 1e-3)
+            state, _ = play(algorithm, t, state, federation, fedzo.Ideal())
+            np.testing.assert_allclose(state.x, x, rtol=1e-6)  # moments are float32
+
+
+def test_fedprox_round():
+    """Eq. (2) of Li et al.: the gradient of F_i + λ/2 |x - x^t|², two steps of two devices."""
+    algorithm = fedzo.FedProx(
+        learning_rate=0.1, batch_size=3, local_steps=2, participants=2, proximal=0.7
+    )
+    x0, total = np.full(6, 0.3), np.zeros(6)
+    for i in Draws(SEED, Stream.PARTICIPANTS, round=T).subset(4, 2).tolist():
+        x = x0.copy()
+        for k in range(2):
+            batch = NOISY.batch(i, 3, Draws(SEED, Stream.BATCHES, T, i, k))
+            x = x - 0.1 * (NOISY.gradient(x, batch) + 0.7 * (x - x0))
+        total += x - x0
+    state, _ = one_round(NOISY, algorithm)
+    np.testing.assert_allclose(state.x, x0 + total / 2, rtol=1e-12)
+
+
+def test_fedprox_without_a_pull_is_fedavg():
+    settings = {"learning_rate": 0.1, "batch_size": 2}
+    runs = [
+        fedzo.minimize(NOISY, algorithm=algorithm, rounds=5, seed=SEED).x
+        for algorithm in (fedzo.FedAvg(**settings), fedzo.FedProx(**settings, proximal=0.0))
+    ]
+    np.testing.assert_array_equal(*runs)
+
+
+def test_scaffold_rounds():
+    """Algorithm 1 of Karimireddy et al. with option II, written out, for three rounds."""
+    settings = {"learning_rate": 0.1, "batch_size": 3, "local_steps": 2, "participants": 2}
+    algorithm = fedzo.Scaffold(**settings)
+    x, c, controls = np.full(6, 0.3), np.zeros(6), np.zeros((4, 6))
+    with LocalEngine(NOISY, SEED, 1) as federation:
+        state = begin(algorithm, x, federation, fedzo.Ideal())
+        for t in range(3):
+            moves, changes = [], []
+            for i in Draws(SEED, Stream.PARTICIPANTS, round=t).subset(4, 2).tolist():
+                y = x.copy()
+                for k in range(2):
+                    batch = NOISY.batch(i, 3, Draws(SEED, Stream.BATCHES, t, i, k))
+                    y = y - 0.1 * (NOISY.gradient(y, batch) - controls[i] + c)
+                new = controls[i] - c + (x - y) / (2 * 0.1)
+                moves.append(y - x)
+                changes.append(new - controls[i])
+                controls[i] = new
+            x = x + np.mean(moves, axis=0)
+            c = c + 2 / 4 * np.mean(changes, axis=0)
+            state, info = play(algorithm, t, state, federation, fedzo.Ideal())
+            np.testing.assert_allclose(state.x, x, rtol=1e-12)
+            np.testing.assert_allclose(state.controls, controls, atol=1e-12)
+    assert info.queries == 2 * 2 * 3
+    assert (info.uplink_bytes, info.downlink_bytes) == (2 * 6 * 8, 2 * 2 * 6 * 8)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "uplink", "code"),
+    [
+        (fedzo.Scaffold(), fedzo.AirComp(), "no-updates"),
+        (fedzo.Scaffold(), fedzo.Digital(), "no-updates"),
+        (fedzo.Scaffold(), fedzo.Seeds(), "no-coefficients"),
+        (fedzo.FedProx(), fedzo.Seeds(), "no-coefficients"),
+        (fedzo.FedAvg(server=fedzo.server.HiSo()), fedzo.Ideal(), "corrected-steps"),
+    ],
+)
+def test_parts_that_do_not_fit_are_rejected(algorithm, uplink, code):
+    with fails(code):
+        fedzo.minimize(QUIET, algorithm=algorithm, uplink=uplink, rounds=1)
+
+
+def test_baselines_reject_wrong_settings():
+    with rejects("proximal"):
+        fedzo.FedProx(proximal=-1.0)
+    with rejects("weighting"):
+        fedzo.Scaffold(weighting="size")
+    with rejects("server"):
+        fedzo.FedAvg(server="adam")
 
 
 def test_zo_sgd_round():

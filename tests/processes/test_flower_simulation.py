@@ -88,21 +88,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "extend" / "algorithm.md"
 
 
 @pytest.mark.parametrize(
-    ("file", "kind", "own"),
-    [
-        ("proximal.py", "Proximal", "proximal = 0.5"),
-        ("scaffold.py", "Scaffold", "participants = 3"),
-    ],
+    "own", ['name = "proximal:Proximal"', 'name = "scaffold", participants = 3']
 )
-def test_custom_algorithm_resumes_to_the_same_bytes(file, kind, own, tmp_path):
-    """The algorithms of the documentation, from TOML and on both engines."""
-    code = re.search(rf'```python title="{file}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
-    (tmp_path / file).write_text(code[1])
+def test_an_algorithm_resumes_to_the_same_bytes_on_both_engines(own, tmp_path):
+    """The algorithm of the documentation, and one with a state per device, from TOML."""
+    code = re.search(r'```python title="proximal.py"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    (tmp_path / "proximal.py").write_text(code[1])
     config = tmp_path / "own.toml"
     config.write_text(
         f"""
 problem = {{name = "quadratic", devices = 4}}
-algorithm = {{name = "{file.removesuffix(".py")}:{kind}", {own}, learning_rate = 0.01}}
+algorithm = {{{own}, learning_rate = 0.01}}
 run = {{rounds = 4, evaluate_every = 2}}
 flower = {{nodes = 2}}
 """

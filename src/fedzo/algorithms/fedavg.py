@@ -1,19 +1,22 @@
 r"""FedAvg: McMahan et al. 2017, the first-order baseline."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fedzo.algorithms.base import (
     Algorithm,
-    ModelState,
     Round,
     RoundInfo,
     check_participants,
     check_uplink,
     check_weighting,
 )
+from fedzo.algorithms.fedzo import State, check_server, init_server
+from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer
 from fedzo.core.capabilities import HasGradient
+from fedzo.core.estimator import Correction
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update, weight_of
@@ -48,11 +51,15 @@ class FedAvg(Algorithm):
         M, devices in a round; all N by default.
     weighting : str
         ``uniform`` (1/M, as in the paper), or ``size``, as McMahan et al. have it.
+    server : ServerOptimizer
+        The server optimizer. With :class:`fedzo.server.Adam` this is FedAdam, with ``Yogi`` and
+        ``Adagrad`` FedYogi and FedAdagrad (Reddi et al.), with ``Momentum`` FedAvgM.
 
     References
     ----------
     B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas,
     "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+    S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
 
     Examples
     --------
@@ -69,48 +76,67 @@ class FedAvg(Algorithm):
     local_steps: int = 5
     participants: int | None = None
     weighting: str = "uniform"
+    server: ServerOptimizer = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate")
         check_counts(self, "batch_size", "local_steps", optional=["participants"])
         check_weighting(self.weighting)
+        check_server(self.server)
 
-    def init(self, x0: Array, setting: RunSetting) -> ModelState:
+    def init(self, x0: Array, setting: RunSetting) -> Any:
         """Return the state before round 0."""
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
         check_uplink(self, setting, "updates")
         if not setting.provides(HasGradient):
-            words = "FedAvg needs gradients, but problem.name is one that provides only loss values"
+            words = f"{type(self).__name__} needs gradients, but problem.name is one that provides"
             help_ = "set algorithm.name = 'fedzo', or give the problem a gradient (HasGradient)"
-            raise UsageError(f"{words}: {help_}", code="no-gradient")
-        return ModelState(x0)
+            raise UsageError(f"{words} only loss values: {help_}", code="no-gradient")
+        return State(x0, init_server(self, x0))
 
-    def round(self, t: int, state: ModelState, setting: RunSetting) -> Round[ModelState]:
+    def round(self, t: int, state: Any, setting: RunSetting) -> Round[Any]:
         """Yield the local steps of round t; return the state after it."""
         devices = setting.uplink.participants(t, self.participants, setting)  # M_t
-        x = setting.uplink.broadcast(t, state.x, devices, setting)
-        updates = yield LocalSteps(
-            self, x, self.learning_rate, seed=setting.seed, round=t, devices=devices
-        )
-        delta, sent = setting.uplink.aggregate(t, updates, setting)
-        return ModelState((state.x + delta).astype(state.x.dtype)), RoundInfo.of(updates, sent)
+        updates = yield self.task(t, state.x, devices, setting)  # Δ_i^t
+        delta, sent = setting.uplink.aggregate(t, updates, setting)  # Δ^t
+        x, server = self.server.step(t, state.server, state.x, delta)  # x^{t+1}
+        return State(x, server), RoundInfo.of(updates, sent)
+
+    def task(self, t: int, x: Array, devices: Array, setting: RunSetting) -> LocalSteps:
+        """Return what the devices of round t are asked for."""
+        x = setting.uplink.broadcast(t, x, devices, setting)
+        return LocalSteps(self, x, self.learning_rate, seed=setting.seed, round=t, devices=devices)
 
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return Δ_i^t: H gradient steps from x^t."""
-        first_order, x = objective.capability(HasGradient), task.start(device)
-        assert first_order is not None, "init checks it"
-        delta = np.zeros_like(x)
-        for k in range(self.local_steps):
-            at = draws.on(Stream.BATCHES)._replace(step=k)
-            batch = objective.batch(device, self.batch_size, at)
-            gradient = first_order.gradient(x + delta, batch)
-            delta -= (task.learning_rate * gradient).astype(delta.dtype)
-        if not np.isfinite(delta).all():
-            raise NonFinite("the gradient", draws.round + 1, device)
-        return Update(
-            device=device,
-            delta=delta,
-            weight=weight_of(self.weighting, objective, device),
-            queries=self.local_steps * self.batch_size,
-        )
+        return gradient_steps(self, objective, device, task, draws)
+
+
+def gradient_steps(
+    algorithm: FedAvg,
+    objective: Objective,
+    device: int,
+    task: LocalSteps,
+    draws: Draws,
+    correction: Correction | None = None,
+) -> Update:
+    """Take H gradient steps from x^t, each with the ``correction`` of x; return the update."""
+    first_order, start = objective.capability(HasGradient), task.start(device)
+    assert first_order is not None, "init checks it"
+    delta = np.zeros_like(start)
+    for k in range(algorithm.local_steps):
+        at = draws.on(Stream.BATCHES)._replace(step=k)
+        batch, x = objective.batch(device, algorithm.batch_size, at), start + delta
+        gradient = first_order.gradient(x, batch)
+        if correction is not None:
+            gradient = gradient + correction(x)
+        delta -= (task.learning_rate * gradient).astype(delta.dtype)
+    if not np.isfinite(delta).all():
+        raise NonFinite("the gradient", draws.round + 1, device)
+    return Update(
+        device=device,
+        delta=delta,
+        weight=weight_of(algorithm.weighting, objective, device),
+        queries=algorithm.local_steps * algorithm.batch_size,
+    )

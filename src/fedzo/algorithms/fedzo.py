@@ -105,8 +105,7 @@ class FedZO(ZerothOrder):
             check_positive(self, "learning_rate")
         check_counts(self, "local_steps", optional=["participants"])
         check_weighting(self.weighting)
-        allowed = "a server optimizer such as fedzo.server.Mean()"
-        require(isinstance(self.server, ServerOptimizer), "server", self.server, allowed)
+        check_server(self.server)
 
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:
@@ -124,13 +123,7 @@ class FedZO(ZerothOrder):
         check_participants(self.participants, setting)
         check_weighting(self.weighting, setting)
         check_uplink(self, setting, "updates")
-        server = self.server.init(x0)
-        if self.coefficients_shape is None and self.server.direction_scale(server) is not None:
-            words = f"{type(self.server).__name__} scales directions, which corrected steps do not"
-            raise UsageError(
-                f"server.name: {words}; set server.name = 'mean'", code="corrected-steps"
-            )
-        return State(x0, server)
+        return State(x0, init_server(self, x0))
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
         """Yield the local steps of round t; return the state after it."""
@@ -170,6 +163,23 @@ class FedZO(ZerothOrder):
             weight=weight_of(self.weighting, objective, device),
             correction=correction,
         )
+
+
+def check_server(server: object) -> None:
+    """Raise unless this is a server optimizer."""
+    allowed = "a server optimizer such as fedzo.server.Mean()"
+    require(isinstance(server, ServerOptimizer), "server", server, allowed)
+
+
+def init_server(algorithm: Any, x0: Array) -> ServerState:
+    """Return the state of an algorithm's server optimizer; raise if the two do not fit."""
+    optimizer: ServerOptimizer = algorithm.server
+    state = optimizer.init(x0)
+    if algorithm.coefficients_shape is None and optimizer.direction_scale(state) is not None:
+        words = f"{type(optimizer).__name__} scales directions, and updates of"
+        words += f" {type(algorithm).__name__} are not sums of directions"
+        raise UsageError(f"server.name: {words}; set server.name = 'mean'", code="corrected-steps")
+    return state
 
 
 @dataclass(frozen=True, kw_only=True)

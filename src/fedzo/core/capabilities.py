@@ -35,7 +35,7 @@ class Best(NamedTuple):
 
 
 class HasGradient(Protocol):
-    """Has a gradient, for first-order baselines (:class:`fedzo.FedAvg`)."""
+    """Has a gradient, for first-order baselines such as :class:`fedzo.FedAvg`."""
 
     def gradient(self, x: Array, batch: Any) -> Array:
         """Return the mean gradient over a batch, shape (d,)."""

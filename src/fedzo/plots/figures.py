@@ -170,7 +170,9 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
             spot.legend(**LEGEND, **(aside if len(panel["series"]) > MANY else {}))
     if shared and (title or _need_legend(axes[0])):  # one legend for all panels, outside them
         curves = spots[0].get_legend_handles_labels()
-        lines = max(1, -(-len(curves[0]) // (3 * columns)))
+        inches = 0.6 + 0.062 * max(map(len, curves[1]))  # of the longest entry
+        fit = max(1, min(3 * columns, int(size[0] / inches)))
+        lines = max(1, -(-len(curves[0]) // fit))
         wide = max(1, -(-len(curves[0]) // lines))
         place: Any = "outside upper center"
         legend = picture.legend(*curves, loc=place, ncols=wide, title=heading, **LEGEND)

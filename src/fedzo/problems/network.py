@@ -194,6 +194,31 @@ class TorchProblem(Objective):
             values.append(self._losses(batch))
         return np.array(values)
 
+    def gradient(self, x: Array, batch: NamedBatch) -> Array:
+        """Return the mean gradient over a batch by autograd, in evaluation mode, shape (d,)."""
+        torch, tensors = _torch(), [piece.tensor for piece in self.pieces]
+        own = [(tensor.data, tensor.requires_grad) for tensor in tensors]
+        found = np.zeros(self.dim, self.dtype)
+        try:
+            for _, tensor, start, stop in self.pieces:
+                tensor.data = torch.from_numpy(x[start:stop]).to(tensor).view(tensor.shape)
+                tensor.requires_grad_(True)
+            self.module.eval()
+            with torch.enable_grad():
+                loss = self._checked(batch.content).mean()
+                if not loss.requires_grad:
+                    words = "the loss has no gradient; use FedZO, which needs only its values"
+                    raise UsageError(f"loss: {words}", code="no-gradient")
+                parts = torch.autograd.grad(loss, tensors, allow_unused=True)
+        finally:
+            for tensor, (data, wanted) in zip(tensors, own, strict=True):
+                tensor.data = data
+                tensor.requires_grad_(wanted)
+        for (_, _, start, stop), part in zip(self.pieces, parts, strict=True):
+            if part is not None:
+                found[start:stop] = part.reshape(-1).double().cpu().numpy()
+        return found
+
     def losses(self, x: Array, devices: Array) -> Array:
         """Return the mean loss over all samples of each device."""
         self.place(x)
@@ -288,11 +313,14 @@ class TorchProblem(Objective):
                 return values(batch.content)
 
     def _losses_of(self, content: Any) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = self._checked(content).double().cpu().numpy()
+        return values
+
+    def _checked(self, content: Any) -> Tensor:
         losses = call_user(self.loss, self.module, content)
         if not isinstance(losses, _torch().Tensor) or losses.ndim != 1:
             _complain(losses)
-        values: NDArray[np.float64] = losses.double().cpu().numpy()
-        return values
+        return losses
 
     def _mean_loss(self, device: int) -> float:
         total, count = 0.0, self.size(device)

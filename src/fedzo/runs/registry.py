@@ -24,7 +24,9 @@ from fedzo.algorithms import (
     Adaptive,
     Algorithm,
     FedAvg,
+    FedProx,
     FedZO,
+    Scaffold,
     ZoneS,
     server,
 )
@@ -69,6 +71,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "dzopa": DZOPA,
     "zone_s": ZoneS,
     "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
     "adaptive": Adaptive,
     "lbfgs": LBFGS,
     "cma": CMA,
