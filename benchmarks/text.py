@@ -32,7 +32,7 @@ import torch
 import fedzo
 from fedzo.config.experiment import Experiment, parse_overrides
 from fedzo.problems import TextProblem
-from fedzo.server import Adam, HiSo, Mean, Momentum, Normalised, ServerOptimizer
+from fedzo.server import Adam, Mean, Momentum, Normalised, ServerOptimizer
 from mezo import METHODS as FIELD
 from results import Kept, percent
 
@@ -63,7 +63,6 @@ METHODS = {
     "normalised": Method((1.0, 2.5), lambda rate: Normalised(learning_rate=rate)),
     "momentum": Method((0.0003, 0.001), lambda rate: Momentum(), of_devices=True),
     "mean": Method((0.003, 0.01), lambda rate: Mean(), of_devices=True),
-    "hiso": Method((0.003, 0.01), lambda rate: HiSo(), of_devices=True),
 }
 GRADIENTS = "adam by gradients"
 FIELD_RATES = {"mezo, tidied": (3e-4, 1e-3, 3e-3), "decomfl": (1e-3, 3e-3, 1e-2)}

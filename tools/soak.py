@@ -59,7 +59,6 @@ PARTS: dict[str, tuple[str, ...]] = {
         "uplink.name=robust_seeds",
         "algorithm.shared_directions=true",
     ),
-    "fedzo, hiso": (*COMMON, "server.name=hiso"),
     "fedzo, adam": (*COMMON, "server.name=adam"),
     "fedzo, auto": (*COMMON, "algorithm.learning_rate=auto", "algorithm.smoothing=auto"),
     "fedavg": (*COMMON, "algorithm.name=fedavg"),

@@ -3,7 +3,6 @@
 from .algorithms.server.fourier_sign import FourierSign as FourierSign
 from .algorithms.server.optimizers import Adagrad as Adagrad
 from .algorithms.server.optimizers import Adam as Adam
-from .algorithms.server.optimizers import HiSo as HiSo
 from .algorithms.server.optimizers import Mean as Mean
 from .algorithms.server.optimizers import Momentum as Momentum
 from .algorithms.server.optimizers import Normalised as Normalised

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from driving import begin, play, steps_of
+from driving import Scaled, begin, play, steps_of
 from fedzo.algorithms import FedZO
 from fedzo.algorithms.zo_sgd import Pooled
 from fedzo.core import capabilities
@@ -16,7 +16,6 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.objective import Objective
 from fedzo.core.wrappers import ObjectiveWrapper, ScaledObjective
 from fedzo.errors import BudgetSpent
-from fedzo.server import HiSo
 from fedzo.uplinks import Ideal
 
 try:
@@ -152,8 +151,8 @@ def test_steps_before_the_end_of_a_budget_are_an_update(factors):
 
 
 def test_a_scaled_round_that_a_budget_cuts_short_is_used():
-    """HiSo scales the directions; 2 devices x 3 steps x 3 values, and a budget for two steps."""
-    algorithm = FedZO(directions=2, local_steps=3, batch_size=1, server=HiSo())
+    """2 devices x 3 steps x 3 values, and a budget for two steps."""
+    algorithm = FedZO(directions=2, local_steps=3, batch_size=1, server=Scaled())
     problem = Budgeted(2 * 2 * 3)
     with LocalEngine(problem, seed=1) as federation:
         state = begin(algorithm, np.ones(3), federation, Ideal())

@@ -100,7 +100,6 @@ WAYS = {
         fedzo.FedZO(**ALGORITHM, server=steps.Adam(learning_rate=0.01), shared_directions=True),
         fedzo.Seeds(),
     ),
-    "hiso": (fedzo.FedZO(**ALGORITHM, server=steps.HiSo()), fedzo.Seeds()),
     "robust": (fedzo.FedZO(**ALGORITHM, shared_directions=True), fedzo.RobustSeeds("median")),
     "air": (
         fedzo.FedZO(**ALGORITHM, shared_directions=True),

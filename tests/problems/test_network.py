@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 import fedzo
-from driving import local, steps_of
+from driving import Scaled, local, steps_of
 from fedzo.core import estimator as estimator_module
 from fedzo.core.capabilities import NamesRecords
 from fedzo.core.directions import STREAMABLE
 from fedzo.core.random import Draws, Stream
 from fedzo.core.updates import DirectionSum
 from fedzo.runs import RunFolder
-from fedzo.server import HiSo
 from raising import fails, rejects
 
 torch = pytest.importorskip("torch")
@@ -406,13 +405,13 @@ def test_in_place_a_device_leaves_the_module_as_it_was():
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fedzo.FedZO(learning_rate=0.05, directions=2, local_steps=2, server=HiSo(nu=0.3)),
+        fedzo.FedZO(learning_rate=0.05, directions=2, local_steps=2, server=Scaled()),
         fedzo.ZOSGD(learning_rate=0.05, directions=2),
     ],
     ids=["scaled", "pooled"],
 )
 def test_wrapped_problems_are_streamed_held_and_in_place_one_run(algorithm, kind):
-    """HiSo scales directions, ZO-SGD pools devices: both wrap the problem."""
+    """Scaled scales directions, ZO-SGD pools devices: both wrap the problem."""
     algorithm, found = replace(algorithm, direction_kind=kind), []
     for make, options in ((Held, {}), (TorchProblem, {}), (TorchProblem, {"in_place": True})):
         problem = make(network(), loss, samples(), **options)

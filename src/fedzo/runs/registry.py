@@ -84,7 +84,6 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "adam": server.Adam,
     "yogi": server.Yogi,
     "adagrad": server.Adagrad,
-    "hiso": server.HiSo,
     "normalised": server.Normalised,
     "sign": server.Sign,
     "sign_momentum": server.SignMomentum,

@@ -3,7 +3,6 @@
 from .fourier_sign import FourierSign as FourierSign
 from .optimizers import Adagrad as Adagrad
 from .optimizers import Adam as Adam
-from .optimizers import HiSo as HiSo
 from .optimizers import Mean as Mean
 from .optimizers import Momentum as Momentum
 from .optimizers import Normalised as Normalised
