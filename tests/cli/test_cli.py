@@ -472,7 +472,7 @@ def test_bad_input_from_outside(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "fedzo: error: run.rouns = 3: unknown key (did you mean 'rounds'?); [run] takes rounds, "
-        "seed, data_seed, evaluate_every, checkpoint_every, workers, target, modules\n"
+        "seed, data_seed, evaluate_every, checkpoint_every, workers, target, max_queries, modules\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -112,7 +112,7 @@ def test_all_keys_of_the_table_are_listed(refused):
     """The message of the contract: the key, the value, the nearest key and what is allowed."""
     assert refused("quadratic", "--set", "run.round=5") == (
         "run.round = 5: unknown key (did you mean 'rounds'?); [run] takes rounds, seed, "
-        "data_seed, evaluate_every, checkpoint_every, workers, target, modules"
+        "data_seed, evaluate_every, checkpoint_every, workers, target, max_queries, modules"
     )
 
 

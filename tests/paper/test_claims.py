@@ -202,3 +202,39 @@ def test_other_measures():
     assert average(runs, "a", "test_accuracy") == pytest.approx([0.6, 0.8])
     assert final_level(falling(0.0, start=3.0), "train_loss") == pytest.approx(3.0)
     assert final_level([{"round": t, "y": t} for t in (0, 4, 8)], "y") == pytest.approx(6.0)
+
+
+def directed(centre, spread, **region):
+    """Five seeds of a comparison whose interval is about ``centre`` plus or minus ``spread``."""
+    values = centre + spread * np.array([-1.2, -0.4, 0.0, 0.4, 1.2]) / 1.1
+    return Comparison("rounds", values, **region)
+
+
+@pytest.mark.parametrize(
+    ("centre", "spread", "verdict"),
+    [
+        (0.9985, 0.0055, Verdict.NO_EFFECT),  # [0.993, 1.004]
+        (0.995, 0.004, Verdict.NO_EFFECT),  # faster, by less than would matter
+        (1.005, 0.004, Verdict.NO_EFFECT),  # slower, by less than would matter
+        (0.995, 0.02, Verdict.UNKNOWN),
+        (0.97, 0.01, Verdict.HOLDS),
+        (1.03, 0.01, Verdict.FAILS),
+    ],
+)
+def test_an_effect_that_does_not_matter(centre, spread, verdict):
+    faster = directed(centre, spread, high=1.0, neutral=1.0, matters=0.01)
+    assert verdicts([faster]) == [verdict]
+    # A claim without a direction, such as "comparable" or "twice as fast", has a region of its own.
+    close = directed(centre, spread, low=0.9, high=1.1, neutral=1.0, matters=0.01)
+    assert verdicts([close]) == [Verdict.HOLDS]
+    much = directed(centre, spread, high=0.5, neutral=1.0, matters=0.01)
+    assert verdicts([much]) == [Verdict.FAILS]
+
+
+def test_a_claim_in_which_some_numbers_have_no_effect():
+    region = {"high": 1.0, "neutral": 1.0, "matters": 0.01}
+    faster, same = directed(0.9, 0.02, **region), directed(1.0, 0.005, **region)
+    open_, slower = directed(1.0, 0.05, **region), directed(1.2, 0.02, **region)
+    assert judge([faster, same]) == Verdict.NO_EFFECT
+    assert judge([faster, same, open_]) == Verdict.UNKNOWN
+    assert judge([same, slower]) == Verdict.FAILS

@@ -109,6 +109,9 @@ def test_markdown(reproduced):
     out, judged = reproduced
     text = (out / "claims.md").read_text()
     assert text == markdown(figures_in(out))
+    counts, text = text.split("\n\n")
+    assert [row.count("|") for row in counts.splitlines()] == [8] * len(counts.splitlines())
+    assert "\n| all |" in counts
     rows = [row.strip("| ").split(" | ") for row in text.splitlines()]
     assert all(len(row) == 5 for row in rows)
     assert rows[2][0] == "table1"

@@ -12,15 +12,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
+from shutil import get_terminal_size
 from typing import NoReturn
 
 from fedzo._version import __version__
-from fedzo.cli import audit, bench, data, node, plot, report, reproduce, run, sweep, theory
+from fedzo.cli.common import fill
 from fedzo.core.importing import failure_of, own_traceback, user_error
-from fedzo.core.progress import show
+from fedzo.core.progress import LiveLine, show
 from fedzo.errors import Exit, FedzoError, UsageError, one_line
 
-COMMANDS = (run, sweep, reproduce, report, plot, data, theory, bench, audit, node)
+COMMANDS = "run list_runs plot report sweep reproduce theory audit data bench node"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +69,8 @@ def _explain(error: BaseException, again: Sequence[str]) -> Exit:
         show(f"to resume: {shlex.join(['fedzo', *again])}")
     # Errors about data have several lines.
     lines = "\n".join(one_line(line) for line in failure.message.split("\n"))
-    show(f"fedzo: error: {lines}")
+    wide = get_terminal_size().columns - 1 if LiveLine(sys.stderr).live else len(lines) + 20
+    show("\n".join(fill(line, wide) for line in f"fedzo: error: {lines}".split("\n")))
     return failure.code
 
 
@@ -95,6 +98,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedzo {__version__}")
     parser.set_defaults(command=None, resumes=False)
     commands = parser.add_subparsers(metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_command(commands)
+    for command in COMMANDS.split():
+        import_module(f"fedzo.cli.{command}").add_command(commands)
     return parser

@@ -1,4 +1,13 @@
-"""``fedzo audit``: attack a model with one perturbation, and write a report to hand in."""
+"""``fedzo audit``: attack a model within a budget, and write a report.
+
+One perturbation is tried on all images. The report is DIR/attack.html.
+
+Examples::
+
+    fedzo audit model.onnx --images photos --max-queries 5000
+    fedzo audit my_models:make --images photos --range 0 1 --shape 3x64x64
+    fedzo audit https://host/v2 --name resnet --images photos --range 0 1
+"""
 
 import argparse
 import inspect
@@ -8,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import say
+from fedzo.cli.common import add_parser, say
 from fedzo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ _FEWEST = 10  # images that the model gets right
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("audit", help="attack a model within a budget; write a report")
+    parser = add_parser(commands, "audit", __doc__)
     model = "an ONNX file, http(s)://..., or module:factory of a torch or scikit-learn model"
     parser.add_argument("model", metavar="MODEL", help=model)
     images = "a folder of images, with or without a sub-folder per class"

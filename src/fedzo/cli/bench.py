@@ -1,12 +1,21 @@
-"""``fedzo bench``: measure this machine."""
+"""``fedzo bench``: measure this machine.
+
+Prints the times of the kernels, of a round, of uplinks and of an attack.
+
+Examples::
+
+    fedzo bench --quick
+"""
 
 import argparse
 from typing import Any
 
+from fedzo.cli.common import add_parser
+
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("bench", help="measure this machine")
+    parser = add_parser(commands, "bench", __doc__)
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     parser.set_defaults(command=bench)
 

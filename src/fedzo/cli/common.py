@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from fedzo.core.progress import LiveLine, duration
 from fedzo.errors import CannotWrite, UsageError, shown
@@ -48,9 +51,42 @@ class BatchProgress(LiveLine):
             self.write(text + "\n")
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Breaks lines between words only: not after the hyphens of an option."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return fill(text, width).split("\n")
+
+
+def add_parser(commands: Any, name: str, doc: str | None) -> argparse.ArgumentParser:
+    """Add the parser of a command. Its help is a docstring: summary, description, examples."""
+    text, _, examples = inspect.cleandoc(doc or "").partition("\n\nExamples::\n")
+    about = " ".join(text.split("\n\n")[0].split()).removeprefix(f"``fedzo {name}``: ").rstrip(".")
+    more = " ".join(text.partition("\n\n")[2].split())
+    whole = fill(f"{about[:1].upper()}{about[1:]}. {more}", 79)
+    epilog = "examples:" + examples.replace("\n    ", "\n  ").rstrip()
+    shown: dict[str, Any] = {"help": about, "description": whole, "epilog": epilog}
+    parser: argparse.ArgumentParser = commands.add_parser(name, formatter_class=_Help, **shown)
+    return parser
+
+
+def fill(text: str, width: int, indent: int = 0) -> str:
+    r"""Break a text into lines between words; further lines are indented.
+
+    >>> fill("files  a/: config.toml history.jsonl", 22, indent=7)
+    'files  a/: config.toml\n       history.jsonl'
+    """
+    space = " " * indent
+    return textwrap.fill(
+        text, width, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a command that reads a configuration."""
-    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a shipped name")
+    names = sorted(path.name[:-5] for path in (files("fedzo") / "config" / "shipped").iterdir())
+    text = f"a TOML file, the folder of a run, or a shipped name: {', '.join(names)}"
+    parser.add_argument("config", metavar="CONFIG", help=text)
     parser.add_argument(
         "--set",
         action="append",

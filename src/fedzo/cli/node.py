@@ -1,9 +1,16 @@
-"""``fedzo node``: set up and start a node of a federation."""
+"""``fedzo node``: set up and start a node of a federation.
+
+Examples::
+
+    fedzo node init --node-config 'node-file="node.toml"'
+    fedzo node start --node-config 'node-file="node.toml"' --superlink HOST:9092
+"""
 
 import argparse
 from importlib.util import find_spec
 from typing import Any
 
+from fedzo.cli.common import add_parser
 from fedzo.errors import Exit, MissingExtra
 
 # Options of flower-supernode, with their help. Others, such as --isolation, could run other apps.
@@ -21,21 +28,13 @@ OPTIONS = {
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("node", help="set up and start a node of a federation")
+    parser = add_parser(commands, "node", __doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    text = (
-        "Create the ledger of a node: what it has spent of its queries and of its privacy budget. "
-        "An existing ledger is left as it is. A node without a ledger rejects all requests."
-    )
-    action = actions.add_parser("init", help="create a node's ledger", description=text)
+    action = add_parser(actions, "init", init.__doc__)
     metavar, help_text = OPTIONS["--node-config"]
     action.add_argument("--node-config", metavar=metavar, help=help_text)
     action.set_defaults(command=init)
-    text = (
-        "Start a Flower SuperNode that runs only the apps listed under `apps` in its node file. "
-        "The options are those of flower-supernode."
-    )
-    action = actions.add_parser("start", help="start a node", description=text)
+    action = add_parser(actions, "start", start.__doc__)
     for option, (metavar, help_text) in OPTIONS.items():
         kind = {"PORT": int, "N": int, "SECONDS": float}.get(metavar, str)
         action.add_argument(option, metavar=metavar, type=kind, help=help_text)
@@ -44,7 +43,15 @@ def add_command(commands: Any) -> None:
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Create what a node needs; leave what exists."""
+    """Create a node's ledger.
+
+    It holds what the node has spent of its queries and of its privacy budget. An existing ledger is
+    not changed. A node without a ledger rejects all requests.
+
+    Examples::
+
+        fedzo node init --node-config 'node-file="node.toml"'
+    """
     _check_flower()
     from fedzo.flower.policy import NodeConfig
 
@@ -55,7 +62,14 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Start the node, and wait until it ends."""
+    """Start a Flower SuperNode that runs only the apps of its node file.
+
+    They are listed under `apps`. The options are those of flower-supernode.
+
+    Examples::
+
+        fedzo node start --node-config 'node-file="node.toml"' --superlink HOST:9092
+    """
     given = {option: getattr(arguments, option[2:].replace("-", "_")) for option in OPTIONS}
     passed = [f"{option}={value}" for option, value in given.items() if value is not None]
     passed += ["--insecure"] if arguments.insecure else []

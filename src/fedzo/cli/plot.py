@@ -1,10 +1,19 @@
-"""``fedzo plot``: draw the curves of runs."""
+"""``fedzo plot``: draw the curves of runs.
+
+Several runs, or folders of seeds, are drawn in one picture.
+
+Examples::
+
+    fedzo plot runs/softmax
+    fedzo plot runs/a runs/b --label 'H = 5' 'H = 20' --x queries --out h.pdf
+    fedzo plot runs/air --x joules --y train_loss test_accuracy --logx
+"""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from fedzo.cli.common import draw_to
+from fedzo.cli.common import add_parser, draw_to
 from fedzo.errors import InvalidValue, UsageError
 
 SHORT = {"rounds": "round", "bytes": "uplink_bytes"}  # other words for keys of a history
@@ -12,7 +21,7 @@ SHORT = {"rounds": "round", "bytes": "uplink_bytes"}  # other words for keys of 
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("plot", help="draw the curves of runs")
+    parser = add_parser(commands, "plot", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "--x",

@@ -1,4 +1,14 @@
-"""``fedzo reproduce``: draw figures of the paper, and judge its claims."""
+"""``fedzo reproduce``: draw figures of the paper, and judge its claims.
+
+Runs that DIR already holds are not repeated, so the same command resumes an interrupted
+reproduction.
+
+Examples::
+
+    fedzo reproduce fig3
+    fedzo reproduce fig1a table1 --seeds 2
+    fedzo reproduce all --scale paper --out results
+"""
 
 from __future__ import annotations
 
@@ -6,7 +16,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import BatchProgress, check_seeds, say
+from fedzo.cli.common import BatchProgress, add_parser, check_seeds, say
 from fedzo.core.progress import show
 from fedzo.errors import UsageError
 from fedzo.paper import ALL, FIGURES
@@ -21,12 +31,7 @@ LEAST = 2  # seeds: one alone cannot decide a claim
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="reproduce figures of the paper, judge its claims",
-        description="Do the runs of figures, draw them and judge the paper's claims. Runs that DIR "
-        "already holds are not repeated, so an interrupted reproduction resumes where it stopped.",
-    )
+    parser = add_parser(commands, "reproduce", __doc__)
     parser.add_argument(
         "figures", nargs="+", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all (except victim)"
     )

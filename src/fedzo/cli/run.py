@@ -1,14 +1,26 @@
-"""``fedzo run``: run a configuration."""
+"""``fedzo run``: run a configuration.
+
+The files go to DIR, by default to the first free one of runs/NAME, runs/NAME-2, ...
+
+Examples::
+
+    fedzo run softmax
+    fedzo run softmax --rounds 50 --set algorithm.local_steps=20
+    fedzo run my.toml --seeds 5 --out results/mine
+    fedzo run runs/softmax --resume --rounds 500
+"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
-from fedzo.cli.common import add_config, check_seeds, load, say
+from fedzo.cli.common import add_config, add_parser, check_seeds, fill, load, say
 from fedzo.core.progress import show
 from fedzo.errors import Exit, MissingExtra, UsageError
 
@@ -18,10 +30,16 @@ if TYPE_CHECKING:
     from fedzo.runs.result import Callback, Result
 
 
+SHORT = {"--rounds": "N", "--seed": "S", "--max-queries": "Q"}  # short forms of --set run.KEY
+
+
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("run", help="run a configuration")
+    parser = add_parser(commands, "run", __doc__)
     add_config(parser)
+    for option, metavar in SHORT.items():
+        text = f"short for --set run.{option[2:].replace('-', '_')}={metavar}"
+        parser.add_argument(option, metavar=metavar, help=text)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder for the files of the run"
     )
@@ -50,6 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     from fedzo.runs.store import RunFolder
 
     arguments.resume = arguments.resume or arguments.repair
+    for key in (option[2:].replace("-", "_") for option in SHORT):
+        if (value := getattr(arguments, key)) is not None:
+            arguments.set.append(f"run.{key}={value}")
     experiment = load(arguments)
     out = _out(arguments, experiment.name)
     check_seeds(arguments.seeds)
@@ -110,9 +131,13 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
             return path.parent
         words = "--resume needs --out DIR, the folder of the run to resume"
         raise UsageError(words, code="resume-without-folder")
-    folder, number = Path("runs") / name, 2
-    while folder.exists():
-        folder, number = Path("runs") / f"{name}-{number}", number + 1
+    first = folder = Path("runs") / name
+    for number in itertools.count(2):
+        if not folder.exists():
+            break
+        folder = Path("runs") / f"{name}-{number}"
+    if folder != first:
+        show(f"{first} exists: this run goes to {folder} (fedzo list shows all)")
     return folder
 
 
@@ -169,7 +194,8 @@ def _summary(result: Result, out: Path) -> str:
         words = f"{len(dropped)} times, device {named}: see history.jsonl for the reasons"
         rows.insert(1, ("dropped", words))
     width = max(len(name) for name, _ in rows) + 2
-    return "\n".join(name.ljust(width) + value for name, value in rows)
+    columns = get_terminal_size((9999, 0)).columns - 1  # if it is no terminal, one line
+    return "\n".join(fill(name.ljust(width) + value, columns, width) for name, value in rows)
 
 
 def _files(out: Path) -> list[str]:

@@ -1,23 +1,26 @@
-"""``fedzo sweep``: a configuration with every combination of some settings."""
+"""``fedzo sweep``: try every combination of some settings.
+
+The runs are side by side in processes. Runs that DIR already holds are not repeated, so the same
+command resumes an interrupted sweep. DIR/sweep.csv and sweep.png show the results; best.toml is the
+setting with the lowest final training loss.
+
+Examples::
+
+    fedzo sweep quadratic --grid algorithm.learning_rate=0.005,0.01,0.02
+    fedzo sweep softmax --set uplink.name=aircomp --grid uplink.snr_db=-5,0,5
+"""
 
 import argparse
 import shlex
 from pathlib import Path
 from typing import Any
 
-from fedzo.cli.common import BatchProgress, add_config, check_seeds, say
+from fedzo.cli.common import BatchProgress, add_config, add_parser, check_seeds, say
 
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser(
-        "sweep",
-        help="try every combination of some settings",
-        description="Run a configuration with every combination of some settings, side by side in "
-        "processes. Runs that DIR already holds are not repeated, so an interrupted sweep resumes "
-        "where it stopped. DIR/sweep.csv and sweep.png show the results, best.toml is the setting "
-        "with the lowest final training loss.",
-    )
+    parser = add_parser(commands, "sweep", __doc__)
     add_config(parser)
     parser.add_argument(
         "--grid",

@@ -1,15 +1,24 @@
-"""``fedzo theory``: apply the theorems to a configuration."""
+"""``fedzo theory``: apply the theorems to a configuration.
+
+Prints the limits of the learning rate, the bound on the gradient, and better settings.
+
+Examples::
+
+    fedzo theory quadratic
+    fedzo theory softmax --estimate 200000
+    fedzo theory softmax --constants L=2,gap=2.3,sigma_g=1,sigma_h=0.5
+"""
 
 import argparse
 from typing import Any
 
-from fedzo.cli.common import add_config, load
+from fedzo.cli.common import add_config, add_parser, load
 from fedzo.errors import UsageError
 
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("theory", help="apply the theorems to a configuration")
+    parser = add_parser(commands, "theory", __doc__)
     add_config(parser)
     known = parser.add_mutually_exclusive_group()
     known.add_argument(

@@ -127,8 +127,10 @@ class Experiment:
         factory = maker("problem", problem_name)
         settings = {key: value for key, value in problem.items() if key != "name"}
         arguments = arguments_of("problem", factory, settings, hidden=("seed",))
-        takes_seed = "seed" in parameters_of(factory)
-        chosen = {**arguments, "seed": options.data_seed} if takes_seed else arguments
+        takes = parameters_of(factory)
+        if options.max_queries is not None and "max_queries" in takes:  # it counts exactly
+            arguments["max_queries"] = options.max_queries
+        chosen = {**arguments, "seed": options.data_seed} if "seed" in takes else arguments
         algorithm, uplink, parts = make_parts(tables)
         made_flower, flower = make("flower", FlowerSettings, tables.get("flower", {}))
         resolved = {"problem": {"name": problem_name, **arguments}, **parts, "run": run}

@@ -6,15 +6,18 @@ share data, and with the same seed also participants and batches. So numbers are
 seed, and the noise that two curves share cancels. The 95 % confidence interval of the mean
 (Student's t) decides. The comparison
 
+* has **no effect above 1 %** if it has a direction ("faster", "more often") and the whole interval
+  is closer to no difference than the smallest effect that would matter,
 * **holds** if the whole interval is in the region,
 * **does not hold** if the whole interval is outside the region,
 * otherwise the verdict is **cannot tell**, as always with a single seed, which has no interval.
 
 A claim holds if all its comparisons hold; this needs no correction, since all 95 % tests must pass.
-A claim does not hold if one comparison does not. Of many true comparisons one may look false by
-chance, so those outside are corrected after Holm (1979). A true claim is then called false in at
-most one of 20 cases, however many numbers it has. "Comparable" is a region around no difference,
-so such a claim needs enough seeds, as any other does.
+A claim does not hold if one comparison does not. If some have no effect and the others hold, the
+claim has no effect above 1 %, and its reason names them. Of many true comparisons one may look
+false by chance, so those outside are corrected after Holm (1979). A true claim is then called
+false in at most one of 20 cases, however many numbers it has. "Comparable" is a region
+around no difference, so such a claim needs enough seeds, as any other does.
 """
 
 import math
@@ -34,6 +37,7 @@ Runs = Mapping[str, Sequence[History]]  # the history of each seed, by curve
 
 # The meaning of words in claims. The paper gives words ("slightly", "comparable") and no numbers.
 # These numbers were fixed before any run, for all figures.
+SMALLEST = 0.01  # the smallest effect that would matter: 1 % of a cost or a loss, or 1 point
 COMPARABLE_LOSS = 0.05
 COMPARABLE_ACCURACY = 0.02
 SAME_ACCURACY = 0.05
@@ -50,6 +54,8 @@ COINCIDE = 0.02
 MEANING = {
     "faster": "fewer rounds (or queries, or channel uses, where it says so) to the same loss, the "
     "higher of the two that both end at",
+    "no effect": f"less than {SMALLEST:.0%} of the rounds, queries, channel uses or loss, and less "
+    "than 1 point of accuracy or success",
     "slightly slower": f"slower, and at most {SLIGHTLY} times the rounds",
     "much faster": f"{MUCH:g} times at least",
     "comparable, performs well": f"the last training loss within {COMPARABLE_LOSS:.0%}, and the "
@@ -71,18 +77,25 @@ class Verdict(StrEnum):
     """The outcome of a claim."""
 
     HOLDS = "holds"
+    NO_EFFECT = "no effect above 1 %"
     FAILS = "does not hold"
     UNKNOWN = "cannot tell"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number per seed, and the open region that the claim predicts."""
+    """One number per seed, and the open region that the claim predicts.
+
+    If one end of the region means no difference, ``matters`` is the smallest distance from that end
+    that would matter.
+    """
 
     what: str
     values: Array
     low: float = -math.inf
     high: float = math.inf
+    neutral: float = 0.0
+    matters: float = 0.0
 
     @property
     def interval(self) -> Interval:
@@ -94,6 +107,13 @@ class Comparison:
         """Whether the whole interval lies in the region."""
         _, low, high = self.interval
         return low > self.low and (high < self.high or self.high == math.inf)
+
+    @property
+    def negligible(self) -> bool:
+        """Whether the claim has a direction, and no effect that would matter is in the interval."""
+        _, low, high = self.interval
+        within = self.neutral - self.matters < low and high < self.neutral + self.matters
+        return self.neutral in (self.low, self.high) and within
 
     @property
     def chance(self) -> float:
@@ -130,6 +150,11 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     0.042
     >>> [v.value for v in verdicts([outside])], [v.value for v in verdicts([inside, outside])]
     (['does not hold'], ['holds', 'cannot tell'])
+    >>> same = Comparison("", np.array([0.996, 0.999, 1.001]), high=1, neutral=1, matters=0.01)
+    >>> same.interval
+    Interval(mean=0.998..., low=0.992..., high=1.004...)
+    >>> [v.value for v in verdicts([same])]
+    ['no effect above 1 %']
     """
     found = [Verdict.HOLDS if c.holds else Verdict.UNKNOWN for c in comparisons]
     order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].chance)
@@ -137,7 +162,8 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
         if comparisons[i].chance > (1 - CONFIDENCE) / (len(order) - rank):
             break
         found[i] = Verdict.FAILS
-    return found
+    small = (c.negligible for c in comparisons)
+    return [Verdict.NO_EFFECT if s else v for s, v in zip(small, found, strict=True)]
 
 
 def judge(comparisons: Sequence[Comparison]) -> Verdict:
@@ -150,10 +176,9 @@ def judge(comparisons: Sequence[Comparison]) -> Verdict:
     >>> judge([faster]).value, judge([faster, close]).value, judge([]).value
     ('holds', 'does not hold', 'cannot tell')
     """
-    found = set(verdicts(comparisons))
-    if Verdict.FAILS in found:
-        return Verdict.FAILS
-    return Verdict.HOLDS if found == {Verdict.HOLDS} else Verdict.UNKNOWN
+    found = verdicts(comparisons)
+    order = (Verdict.FAILS, Verdict.UNKNOWN, Verdict.NO_EFFECT, Verdict.HOLDS)
+    return next((verdict for verdict in order if verdict in found), Verdict.UNKNOWN)
 
 
 def explain(comparisons: Sequence[Comparison]) -> str:
@@ -172,6 +197,7 @@ def explain(comparisons: Sequence[Comparison]) -> str:
     for kind, meaning in (
         (Verdict.FAILS, "Not as claimed"),
         (Verdict.UNKNOWN, "More seeds could decide"),
+        (Verdict.NO_EFFECT, "No effect above 1 %"),
     ):
         if named := [c.what for c, verdict in each if verdict == kind]:
             return f"{meaning}: {'; '.join(named)}."
@@ -218,7 +244,8 @@ def reached(history: History, loss: float, cost: str = "round") -> float:
 def falls(runs: Runs, label: str, least: float = 0.0) -> Comparison:
     """Compare the last loss of a curve with its first."""
     share = 1 - last(runs, label) / np.array([h[0]["train_loss"] for h in runs[label]])
-    return Comparison(f"{label}: share of the first loss gone at the end", share, low=least)
+    what = f"{label}: share of the first loss gone at the end"
+    return Comparison(what, share, low=least, matters=SMALLEST)
 
 
 def speed(
@@ -238,7 +265,8 @@ def speed(
         shares.append(mine / its if its > 0 and min(mine, its) < math.inf else math.nan)
     unit = {"round": "rounds"}.get(cost, cost.replace("_", " "))
     what = f"{unit} of {fast} over {unit} of {slow}, to the same loss"
-    return Comparison(what, np.array(shares), 1 / high if high < math.inf else -math.inf, 1 / low)
+    least = 1 / high if high < math.inf else -math.inf
+    return Comparison(what, np.array(shares), least, 1 / low, neutral=1.0, matters=SMALLEST)
 
 
 def growing_speed(runs: Runs, labels: Iterable[str]) -> list[Comparison]:
@@ -258,4 +286,5 @@ def ahead(
     """Compare the last values of two curves: the first must be above the second."""
     differences = last(runs, one, key) - last(runs, other, key)
     what = f"last {key.replace('_', ' ')} of {one} less that of {other}"
-    return Comparison(what, differences, low, high)
+    unit = 1.0 if key.endswith(("accuracy", "success")) else float(np.mean(last(runs, other, key)))
+    return Comparison(what, differences, low, high, matters=SMALLEST * unit)

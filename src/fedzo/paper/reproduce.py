@@ -8,6 +8,7 @@ again, whether it comes from another figure or from before a kill.
 import hashlib
 import json
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -236,23 +237,46 @@ def write_claims(out: Path) -> None:
     write_atomic(out / "claims.md", markdown(found).encode())
 
 
+def overview(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many claims of each figure came to which verdict, by scale, as a Markdown table.
+
+    Examples
+    --------
+    >>> claim = {"verdict": "holds", "scale": "quick", "seeds": 5}
+    >>> print(overview([{"name": "fig3", "claims": [claim, claim | {"verdict": "cannot tell"}]}]))
+    | figure | scale | seeds | holds | no effect above 1 % | does not hold | cannot tell |
+    | --- | --- | --- | --- | --- | --- | --- |
+    | fig3 | quick | 5 | 1 | 0 | 0 | 1 |
+    | all | quick | | 1 | 0 | 0 | 1 |
+    """
+    counts: dict[tuple[str, str, str], Counter[str]] = {}
+    claims = [(each["name"], claim) for each in found for claim in each["claims"]]
+    for name, claim in sorted(claims, key=lambda pair: str(pair[1]["scale"])):
+        for row in ((name, claim["scale"], str(claim["seeds"])), ("all", claim["scale"], "")):
+            counts.setdefault(row, Counter())[claim["verdict"]] += 1
+    rows = sorted(counts.items(), key=lambda item: item[0][0] == "all")
+    cells = [(*row, *(str(count[verdict]) for verdict in Verdict)) for row, count in rows]
+    return table(("figure", "scale", "seeds", *(v.value for v in Verdict)), cells)
+
+
 def markdown(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return the claims as a Markdown table.
+    r"""Return the claims as Markdown: an overview, and a table of all claims.
 
     Examples
     --------
     >>> measured = {"what": "speed-up", "mean": 2.0, "low": 1.9, "high": 2.1}
     >>> claim = {"text": "Faster.", "by": "paper", "verdict": "holds", "seeds": 3, "reason": ""}
-    >>> print(markdown([{"name": "fig3", "claims": [claim | {"measured": [measured]}]}]))
+    >>> claim |= {"measured": [measured], "scale": "quick"}
+    >>> print(markdown([{"name": "fig3", "claims": [claim]}]).partition("\n\n")[2])
     | figure | claim | measured, mean [95 % interval] | seeds | verdict |
     | --- | --- | --- | --- | --- |
     | fig3 | Faster. | speed-up: 2 [1.9, 2.1] | 3 | **holds** |
     """
     rows = [(each["name"], *cells(claim)) for each in found for claim in each["claims"]]
-    return table(("figure", *HEADINGS), rows)
+    return overview(found) + "\n\n" + table(("figure", *HEADINGS), rows)
 
 
-_CLAIM = {"text", "by", "measured", "seeds", "verdict", "reason"}  # the keys of a judged claim
+_CLAIM = {"text", "by", "measured", "seeds", "scale", "verdict", "reason"}  # of a judged claim
 HEADINGS = ("claim", "measured, mean [95 % interval]", "seeds", "verdict")
 
 

@@ -28,7 +28,7 @@ from fedzo.core.capabilities import (
     WritesFiles,
 )
 from fedzo.core.engine import Engine, drive
-from fedzo.core.files import Config, as_toml
+from fedzo.core.files import Config, as_toml, write_atomic
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
@@ -171,6 +171,8 @@ class Loop:
         self.at = RunState(0, self.algorithm.init(x0, self.setting), start, job.probed)
         if engine.meter is not None:  # after the evaluations of the start and the end
             engine.meter.evaluations = 1 + job.options.evaluates_between
+            if engine.meter.max_queries is None:
+                engine.meter.max_queries = job.options.max_queries
         self.x0, self.start = x0, digest_of(x0)
         self.fresh: Fresh | None = None
         self.confirmed = 0  # queries of fresh evaluations
@@ -375,10 +377,21 @@ class Loop:
             return Status.STOPPED, f"stopped by the callback after round {t}"
         if target is not None and record is not None and record["train_loss"] <= target:
             return Status.STOPPED, f"reached the target {target:g} after round {t}"
+        if self._next_exceeds_budget:
+            done = f"the budget of {self.options.max_queries:,} queries is spent"
         done = done or self.algorithm.ends([r["round"] for r in self.history], self.at.best.round)
         if done:
             return Status.STOPPED, f"{done} after round {t}"
         return (Status.FINISHED, f"finished {t} round{'s' * (t != 1)}") if self._at_end else None
+
+    @property
+    def _next_exceeds_budget(self) -> bool:
+        """Whether a round as costly as the last one exceeds ``max_queries``.
+
+        Problems with a meter stop exactly at their own limit, inside a round.
+        """
+        most, next_total = self.options.max_queries, self.at.queries + self.at.last.queries
+        return most is not None and self.engine.meter is None and next_total > most
 
     def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
         """Keep the last complete round, evaluated if possible; count the queries after it."""
@@ -593,6 +606,7 @@ class Loop:
             best = best._replace(fun=float("nan"))
         if self.job.folder is not None:
             self.job.folder.save_models(last, best.x)
+            write_atomic(self.job.folder.mark, status.name.lower().replace("_", "-").encode())
             if self.writes_files is not None:
                 self._begin(Phase.REPORT)
                 call_user(self.writes_files.write_files, self.job.folder.path, best, direct=False)

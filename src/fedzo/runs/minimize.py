@@ -6,7 +6,7 @@ uses :func:`fedzo.runs.loop.run_job`.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -18,7 +18,7 @@ from fedzo.algorithms.search.base import Search
 from fedzo.algorithms.search.constrained import FEASIBLE, Constrained, Constraints
 from fedzo.core.capabilities import Closable, InPlace, LoadsBest, LogsTrainings
 from fedzo.core.engine import Engine, LocalEngine, drive
-from fedzo.core.objective import Objective, check_objective, name_of
+from fedzo.core.objective import Objective, check_objective, meter_of, name_of
 from fedzo.core.types import Array
 from fedzo.errors import (
     InvalidValue,
@@ -111,6 +111,7 @@ def minimize(
         ``workers``, ``target``, and how often to evaluate and to save. The options of a plain
         function, see :class:`~fedzo.FunctionObjective`: ``vectorized``, ``bounds``, ``retries``,
         ``on_failure``, ``timeout`` and ``max_queries``. The result's ``x`` lies inside the bounds.
+        An objective that does not count its own queries takes ``max_queries``, too.
         ``workers=8`` also evaluates the points of one device side by side, on threads where that
         is quicker. ``workers="processes"`` or ``("processes", 8)`` does so in processes, for Python
         code that holds the GIL and for ``timeout``. The result does not depend on the workers.
@@ -150,6 +151,8 @@ def minimize(
     for table, part in (("algorithm", algorithm), ("uplink", uplink)):
         check_part(table, part)
     run, function = split_options(options)
+    if isinstance(fun, Objective) and meter_of(fun) is None:  # others count their own queries
+        run = replace(run, max_queries=function.pop("max_queries", None))
     objective, start = as_objective(fun, x0, devices, function, run.workers)
     tables = describe_job(algorithm, uplink, run, describe_problem(fun, objective, start))
     limits = None
@@ -214,7 +217,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptio
     given = workers if isinstance(workers, tuple) and len(workers) == 2 else (workers, None)
     if isinstance(given[0], str) and given[0] == "processes":
         options |= {"processes": True, "workers": given[1]}
-    run_keys = {field.name for field in fields(RunOptions)} - {"data_seed", "modules"}
+    only_tables = {"data_seed", "modules", "max_queries"}
+    run_keys = {field.name for field in fields(RunOptions)} - only_tables
     function_keys = set(FunctionOptions.__annotations__)
     known = sorted(run_keys | function_keys)
     for key, value in options.items():

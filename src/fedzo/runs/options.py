@@ -42,6 +42,10 @@ class RunOptions(Parameters):
         The number of threads, by default one per core. The result does not depend on it.
     target : float, optional
         Stop when an evaluated f is at most this.
+    max_queries : int, optional
+        The budget of queries. A function, a training and a model behind an API stop exactly there,
+        evaluations included. A simulation, whose evaluations are free, stops before the round that
+        would exceed it, if that costs as much as the last one.
     modules : str, optional
         A folder with the user's own modules. By default the folder of the configuration that
         names a module, or, in Python, the folder of the module.
@@ -60,6 +64,7 @@ class RunOptions(Parameters):
     checkpoint_every: int = 10
     workers: int | None = None
     target: float | None = None
+    max_queries: int | None = None
     modules: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,7 +72,7 @@ class RunOptions(Parameters):
         check_count("rounds", self.rounds, least=0)
         allowed = f"below {MOST_ROUNDS:,}: a round is a part of the address of every draw"
         require(self.rounds < MOST_ROUNDS, "rounds", self.rounds, allowed)
-        check_counts(self, optional=["workers"])
+        check_counts(self, optional=["workers", "max_queries"])
         for key in ("seed", "data_seed"):
             check_seed(key, getattr(self, key))
         target: Any = self.target

@@ -7,7 +7,7 @@ and Flower nodes all make their components here. A description makes the same co
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple
@@ -109,6 +109,22 @@ COMPONENTS = {
     "radio": Component(RADIOS, "radio", Radio),
 }
 PARTS = ("algorithm", "server", "uplink")  # the components beside the problem
+# Words of other libraries and of the paper, by ours.
+_OTHER_WORDS = {
+    "learning_rate": "lr rate eta step_size stepsize learning-rate",
+    "smoothing": "mu epsilon eps delta radius",
+    "batch_size": "b1 batch minibatch batchsize",
+    "directions": "b2 perturbations samples num_directions",
+    "local_steps": "h steps epochs local_epochs iterations local_iterations",
+    "participants": "m clients_per_round sampled fraction cohort",
+    "devices": "n clients num_clients nodes workers agents users",
+    "rounds": "t iterations epochs num_rounds steps maxiter",
+    "max_queries": "budget queries maxfev",
+    "seed": "random_state random_seed",
+    "data": "dataset data_set",
+    "partition": "split",
+    "snr_db": "snr",
+}
 NOT_IMPORTABLE = "is defined where no other program can import it"
 
 
@@ -261,7 +277,7 @@ def arguments_of(
         if key not in by_name and not takes_any:
             whose = "" if table in ("run", "flower") else f" for {factory.__name__}"
             raise UsageError(
-                f"{table}.{key} = {shown(value)}: unknown key{nearest(key, by_name)}; "
+                f"{table}.{key} = {shown(value)}: unknown key{_hint(table, key, by_name)}; "
                 f"[{table}] takes {', '.join(by_name) or 'nothing else'}{whose}",
                 code="unknown-key",
             )
@@ -278,6 +294,31 @@ def arguments_of(
             with suppress(InvalidValue):  # a default that does not have the parameter's type
                 arguments[name] = normalised(name, parameter.default, hints.get(name, Any))
     return {name: arguments[name] for name in dict.fromkeys((*by_name, *arguments))}
+
+
+def _hint(table: str, key: str, known: Collection[str]) -> str:
+    """Return what an unknown key may have meant: another word, another table, another part.
+
+    >>> _hint("algorithm", "lr", ["learning_rate"])
+    " (did you mean 'learning_rate'?)"
+    >>> _hint("uplink", "snr_db", ["radio"])
+    ": it is a key of uplink.name = 'aircomp', 'aircomp_seeds', 'digital'"
+    >>> _hint("run", "learning_rate", ["rounds"])
+    ' (did you mean algorithm.learning_rate?)'
+    """
+    meant = [ours for ours, words in _OTHER_WORDS.items() if key.lower() in words.split()]
+    if here := [word for word in meant if word in known]:
+        return f" (did you mean {here[0]!r}?)"
+    if close := nearest(key, known):
+        return close
+    words, parts = meant or [key], {t: COMPONENTS[t].known for t in PARTS}
+    for word in words:
+        owners = [n for n, kind in parts.get(table, {}).items() if word in parameters_of(kind)]
+        if owners:
+            return f": it is a key of {table}.name = {', '.join(map(repr, owners))}"
+    makers = {"problem": maker("problem", "softmax"), "algorithm": FedZO, "run": RunOptions}
+    elsewhere = [(t, w) for w in words for t, one in makers.items() if w in parameters_of(one)]
+    return f" (did you mean {'.'.join(elsewhere[0])}?)" if elsewhere else ""
 
 
 def parameters_of(factory: Callable[..., Any]) -> set[str]:

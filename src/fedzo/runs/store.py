@@ -161,12 +161,29 @@ class RunFolder:
         self.best = self.path / "best.npy"
         self.curves = self.path / "curves.png"
         self.values = self.path / "values.log"
-        self.mark = self.path / ".fedzo"  # a run may write here
+        self.mark = self.path / ".fedzo"  # a run may write here; holds how the last one ended
 
     def has_run(self) -> bool:
         """Return whether a run was started here."""
         # Path.exists raises in folders without permission; held() then reports the cause.
         return os.path.exists(self.config) or os.path.exists(self.checkpoint)
+
+    @property
+    def status(self) -> str:
+        """How the last run ended, ``running``, or ``killed`` if it ended without a word."""
+        try:
+            with self.held():
+                return self.mark.read_text(encoding="utf-8")[:20].strip() or "killed"
+        except UsageError as error:
+            return "running" if error.code == "folder-in-use" else "unreadable"
+        except (OSError, ValueError):
+            return "unreadable"
+
+    @property
+    def changed(self) -> float:
+        """When the run last wrote a record, in seconds since 1970."""
+        path = self.history if self.history.exists() else self.config
+        return path.stat().st_mtime
 
     @property
     def own(self) -> tuple[Path, ...]:
@@ -234,7 +251,7 @@ class RunFolder:
     def prepare(self, config: Config) -> None:
         """Mark the folder and write the configuration."""
         try:
-            self.mark.touch()
+            self.mark.write_text("")
             for left in (left for path in self.own for left in unfinished(path)):
                 left.unlink()  # of a run that was killed while it wrote
         except OSError as error:

@@ -1,8 +1,8 @@
 // The page: a head with what came of all claims, and a section for each figure.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const CLASS = { holds: "holds", "does not hold": "fails", "cannot tell": "open" };
-const SIGN = { holds: "✓", "does not hold": "✗", "cannot tell": "?" };
+const CLASS = { holds: "holds", "no effect above 1 %": "none", "does not hold": "fails", "cannot tell": "open" };
+const SIGN = { holds: "✓", "no effect above 1 %": "=", "does not hold": "✗", "cannot tell": "?" };
 const charts = [];
 
 function verdict(word) {
