@@ -111,7 +111,7 @@ $(VENV)/.torch: $(VENV)/.dev
 	$(PIP) --editable '.[torch,text]' peft # adapters, to be tested with
 	@touch $@
 
-$(VENV)/.docs: $(VENV)/.dev
+$(VENV)/.docs: $(VENV)/.torch # the gallery trains a network
 	$(PIP) --editable '.[docs]'
 	@touch $@
 

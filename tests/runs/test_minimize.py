@@ -129,7 +129,7 @@ def test_objective_knows_its_start():
         ({"devices": 2.5}, "devices"),
         ({"fun": Spoiled(), "devices": 7}, "devices"),
         ({"fun": Spoiled(), "devices": None, "x0": np.zeros(4)}, "x0"),
-        ({"fun": Spoiled(), "devices": None, "max_queries": 9}, "max_queries"),
+        ({"fun": Spoiled(), "devices": None, "retries": 9}, "retries"),
         ({"rounds": -1}, "rounds"),
         ({"rounds": 1.5}, "rounds"),
         ({"evaluate_every": 0}, "evaluate_every"),
