@@ -35,6 +35,7 @@ MOST_FRAMES_OF_THE_COMMAND = 8
 # Modules that look for an attribute by its name. Everywhere else a protocol or a base class says
 # what an object can do.
 BY_NAME = {
+    "fedzo.api.optim": "an optimizer that accelerate may have wrapped",
     "fedzo.api.attack": "estimators and arrays of other libraries",
     "fedzo.core.batching": "threading.local has no attributes at first",
     "fedzo.core.importing": "modules without a file",
@@ -119,7 +120,7 @@ def at_import(tree):
 
 def test_the_root_holds_a_handful_of_modules():
     root = [path.name for path in PACKAGE.glob("*.py")]
-    assert len(root) <= 6, root
+    assert len(root) <= 7, root
 
 
 def test_every_folder_of_the_package_is_a_room():
@@ -296,6 +297,7 @@ def test_heavy_libraries_wait_until_they_are_used(room):
         for name in imported(module, at_import(tree))
         if name.split(".")[0] in HEAVY
         and not (room == "models" and named_after(module) == name.split(".")[0])
+        and module != "fedzo.api.optim"  # a subclass of torch's; fedzo.optim imports it when used
     ]
     assert early == []
 

@@ -4,6 +4,7 @@ from . import data as data
 from . import errors as errors
 from . import flower as flower
 from . import models as models
+from . import optim as optim
 from . import random as random
 from . import server as server
 from . import theory as theory

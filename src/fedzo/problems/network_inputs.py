@@ -117,13 +117,80 @@ class Piece(NamedTuple):
 
 
 def pieces_of(module: Module, trainable: str | Sequence[str] | None) -> list[Piece]:
-    """Return the trained parameters with their places in x, one after the other."""
+    """Return the trained parameters with their places in x, one after the other.
+
+    Two parameters that are the same memory become one, so that they stay tied.
+    """
+    places = _tie(module)
+    if trainable in (None, "all"):
+        for name, layer in module.named_modules():
+            allowed = f"named: the layer {name} is quantised, and cannot be trained"
+            fits = ".nn.quantized." not in type(layer).__module__
+            require(fits, "trainable", trainable, allowed)
     pieces, start = [], 0
     for name, tensor in chosen(module, trainable):
+        check_parameter(name, tensor)
+        for other, first, last in places:
+            apart = other is tensor or tensor.data_ptr() >= last or _end(tensor) <= first
+            allowed = "in memory that no other parameter has a part of; register one of the two"
+            require(apart, "trainable", name, allowed)
         tensor.data = tensor.data.contiguous()  # numbers lie in the order of their indices
         pieces.append(Piece(name, tensor, start, start + tensor.numel()))
         start += tensor.numel()
     return pieces
+
+
+def check_parameter(name: str, tensor: Tensor) -> None:
+    """Raise unless steps along real directions can be added to a parameter.
+
+    >>> import torch
+    >>> check_parameter("weight", torch.zeros(2, dtype=torch.complex64))
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: trainable = 'weight': must be float16, bfloat16, float32 or float64,
+    not complex64; train its real and imaginary parts as two parameters, or freeze it
+    """
+    import torch
+
+    kind, hint = str(tensor.dtype).removeprefix("torch."), "convert it, or freeze it"
+    if tensor.is_complex():
+        hint = "train its real and imaginary parts as two parameters, or freeze it"
+    right = tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    allowed = f"float16, bfloat16, float32 or float64, not {kind}; {hint}"
+    require(right and not tensor.is_quantized, "trainable", name, allowed)
+    allowed = "in memory, not on the device 'meta'; load the weights first"
+    require(not tensor.is_meta, "trainable", name, allowed)
+    allowed = "a dense tensor, not a sparse one"
+    require(tensor.layout == torch.strided, "trainable", name, allowed)
+    expanded = tensor.numel() > _span(tensor)
+    allowed = "a tensor of separate numbers, not an expanded one; expand it in forward instead"
+    require(not expanded, "trainable", name, allowed)
+
+
+def _span(tensor: Tensor) -> int:
+    """Return the number of places from the first number of a tensor to the last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((n - 1) * step for n, step in steps) if tensor.numel() else 0
+
+
+def _end(tensor: Tensor) -> int:
+    return int(tensor.data_ptr()) + _span(tensor) * int(tensor.itemsize)
+
+
+def _tie(module: Module) -> list[tuple[Tensor, int, int]]:
+    """Make parameters one that are the same memory; return all, with the begin and end of each."""
+    import torch
+
+    found: dict[Any, Tensor] = {}
+    for layer in module.modules():
+        for name, tensor in list(layer.named_parameters(recurse=False)):
+            if tensor.is_meta or tensor.layout != torch.strided or not tensor.numel():
+                continue
+            key = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+            first = found.setdefault(key, tensor)
+            if first is not tensor:
+                first.requires_grad_(first.requires_grad or tensor.requires_grad)
+                setattr(layer, name, first)
+    return [(tensor, tensor.data_ptr(), _end(tensor)) for tensor in found.values()]
 
 
 def parts_of(value: Any) -> Iterator[Any]:
@@ -158,7 +225,7 @@ def chosen(module: Module, trainable: str | Sequence[str] | None) -> list[tuple[
     fedzo.errors.InvalidValue: trainable = '1.weigth': must be the name of a parameter or a layer, a
     pattern of parameters, or one of 'all', 'norms', 'biases', 'head' (did you mean '1.weight'?)
     """
-    named = {name: one for name, one in module.named_parameters() if one.is_floating_point()}
+    named = dict(module.named_parameters())
     if trainable is None:
         found = [(name, one) for name, one in named.items() if one.requires_grad]
         require(bool(found), "trainable", None, "given: no parameter requires a gradient")
