@@ -34,7 +34,7 @@ DIM, NODES, LIMIT = 22_566_000, 3, 3600
 def traffic(folder: Path) -> dict[str, np.ndarray]:
     """Return requests, bytes up and bytes down by address, as the proxy has counted them."""
     total: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3, int))
-    for line in (folder / "traffic.log").read_text().splitlines():
+    for line in (folder / "log" / "traffic.log").read_text().splitlines():
         address, _, up, down = line.split()
         total[address.rpartition("/")[2]] += (1, int(up), int(down))
     return dict(total)

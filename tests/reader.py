@@ -37,7 +37,7 @@ CUT = 2  # rounds
 CUT_OTHERWISE = {"attack": 1, "attack-eps": 6}  # it takes long; a contest has the first five
 LARGE_DATA = ("fashion-mnist", "cifar10")
 LARGE_MODELS = ("text",)  # configurations
-ONLY_CHECKED = ("reproduce", "report", "sweep", "bench", "node")
+ONLY_CHECKED = ("reproduce", "report", "sweep", "bench", "node", "server")
 ONLY_CHECKED_ACTIONS = (["data", "get"],)
 
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import shutil
@@ -31,6 +29,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
+
+from fedzo.flower import setup
+from fedzo.flower.allowlist import command
+from fedzo.flower.setup import Folder, free_port, make_certificates
 
 HOST = "127.0.0.1"
 NAME = "here"  # of the connection in Flower's config.toml
@@ -45,34 +47,6 @@ def run():
 
 prefork(run)
 """
-
-# As docs/deploy.md has it, but for the paths, the ports and the log, which tests read.
-PROXY = Path(__file__).parents[1] / "examples" / "flower-app" / "deploy" / "nginx.conf"
-
-
-def proxy_config(folder: Path, port: int, superlink: int, body: int) -> str:
-    """Return the documented configuration of nginx, for this folder and these ports."""
-    text = PROXY.read_text()
-    log = "log_format traffic '$uri $status $request_length $bytes_sent';"
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    paths = " ".join(f"{kind}_temp_path {folder}/nginx-{kind};" for kind in kinds)
-    for old, new in (
-        ("user www-data;", f"daemon off; {'user root;' if os.getuid() == 0 else ''}"),
-        ("/run/nginx.pid", f"{folder}/nginx.pid"),
-        ("/var/log/nginx/error.log", f"{folder}/nginx-error.log"),
-        (
-            "access_log /var/log/nginx/access.log;",
-            f"{log} access_log {folder}/traffic.log traffic;",
-        ),
-        ("listen 443 ssl", f"{paths} listen {HOST}:{port} ssl"),
-        ("/etc/fedzo/", f"{folder}/"),
-        ("127.0.0.1:8000", f"{HOST}:{superlink}"),
-        ("client_max_body_size 5m", f"client_max_body_size {body}"),
-    ):
-        if old not in text:
-            raise ValueError(f"{PROXY}: no {old!r}")
-        text = text.replace(old, new)
-    return text
 
 
 class Federation:
@@ -98,15 +72,17 @@ class Federation:
     def __enter__(self) -> Self:
         try:
             if self.secure:
-                make_certificates(self.folder)
+                make_certificates(Folder(self.folder, _quiet), "localhost")
             self._connection()
             self.start_superlink()
             if self.secure:
-                body = body_limit(self.dim, devices=50)
-                text = proxy_config(self.folder, self.proxy_port, self.port, body)
-                (self.folder / "nginx.conf").write_text(text)
-                nginx = shutil.which("nginx") or "/usr/sbin/nginx"
-                self.start("proxy", [nginx, "-c", str(self.folder / "nginx.conf")])
+                values = {"name": "localhost", "port": self.proxy_port, "listen": HOST}
+                values |= {"superlink": self.port, "body": body_limit(self.dim, devices=50)}
+                values["user"] = "user root;" if os.getuid() == 0 else ""
+                (self.folder / "log").mkdir(exist_ok=True)
+                Folder(self.folder, _quiet).render("nginx.conf", "the proxy", values)
+                proxy = [command("nginx"), "-c", str(self.folder / "nginx.conf")]
+                self.start("proxy", [*proxy, "-g", "daemon off;"])
                 wait_for_port(self.proxy_port)
         except BaseException:
             self.close()
@@ -128,17 +104,17 @@ class Federation:
 
     def start_superlink(self) -> None:
         """Start the SuperLink."""
-        command = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
-        command += ["--database", str(self.folder / "superlink.sqlite")]
-        command += ["--disable-runtime-dependency-installation"]
+        words = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
+        words += ["--database", str(self.folder / "superlink.sqlite")]
+        words += ["--disable-runtime-dependency-installation"]
         if self.secure:
-            command += ["--ssl-certfile", str(self.folder / "server.pem")]
-            command += ["--ssl-keyfile", str(self.folder / "server.key")]
-            command += ["--ssl-ca-certfile", str(self.folder / "ca.pem")]
-            command += ["--enable-supernode-auth"]
+            words += ["--ssl-certfile", str(self.folder / "server.pem")]
+            words += ["--ssl-keyfile", str(self.folder / "server.key")]
+            words += ["--ssl-ca-certfile", str(self.folder / "ca.pem")]
+            words += ["--enable-supernode-auth"]
         else:
-            command += ["--insecure"]
-        self.start("superlink", command)
+            words += ["--insecure"]
+        self.start("superlink", words)
         wait_for_port(self.port)
 
     def start_node(
@@ -155,14 +131,14 @@ class Federation:
         """
         tls = self.secure if tls is None else tls
         address = f"{HOST}:{self.proxy_port if self.secure else self.port}"
-        command = ["fedzo", "node", "start"] if pinned else ["flower-supernode"]
-        command += ["--superlink", address, "--node-config", config]
-        command += ["--port", str(free_port()), "--max-retries", "3"]
-        command += ["--root-certificates", str(self.folder / "ca.pem")] if tls else ["--insecure"]
-        command += ["--auth-supernode-private-key", str(key)] if key else []
-        init = [binary("fedzo"), "node", "init", "--node-config", config]
+        words = ["fedzo", "node", "start"] if pinned else ["flower-supernode"]
+        words += ["--superlink", address, "--node-config", config]
+        words += ["--port", str(free_port()), "--max-retries", "3"]
+        words += ["--root-certificates", str(self.folder / "ca.pem")] if tls else ["--insecure"]
+        words += ["--auth-supernode-private-key", str(key)] if key else []
+        init = [command("fedzo"), "node", "init", "--node-config", config]
         subprocess.run(init, env=self.environment(name), cwd=self.folder, check=False)
-        return self.start(name, command)
+        return self.start(name, words)
 
     def register(self, public_key: Path) -> None:
         """Let the node with this key in."""
@@ -207,7 +183,7 @@ class Federation:
     def flwr(self, *arguments: str) -> str:
         """Run Flower's command line; return what it printed."""
         done = subprocess.run(
-            [binary("flwr"), *arguments],
+            [command("flwr"), *arguments],
             env=self.environment("cli"),
             capture_output=True,
             text=True,
@@ -218,11 +194,11 @@ class Federation:
             raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process with a home and a log of its own, in a session of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [binary(command[0]), *command[1:]],
+                [command(words[0]), *words[1:]],
                 env=self.environment(name),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -271,12 +247,12 @@ class Federation:
 
     def _commands(self) -> None:
         """Let the processes for messages be warm, as those in docs/deploy.md are."""
-        command = self.folder / "bin" / "flwr-clientapp"
-        command.parent.mkdir(exist_ok=True)
-        code = command.with_suffix(".py")
+        launcher = self.folder / "bin" / "flwr-clientapp"
+        launcher.parent.mkdir(exist_ok=True)
+        code = launcher.with_suffix(".py")
         code.write_text(_PREFORK)
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{code}" "$@"\n')
-        command.chmod(0o755)
+        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{code}" "$@"\n')
+        launcher.chmod(0o755)
 
     def _connection(self) -> None:
         trust = (
@@ -316,104 +292,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def make_certificates(folder: Path) -> None:
-    """Make a certificate authority, and a server certificate for this machine by it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
-    end = begin + datetime.timedelta(days=365)
-
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    keys = {who: ec.generate_private_key(ec.SECP256R1()) for who in ("ca", "server")}
-    authority = name("fedzo test authority")
-    for who, subject in (("ca", authority), ("server", name("localhost"))):
-        is_ca = who == "ca"
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(authority)
-            .public_key(keys[who].public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begin)
-            .not_valid_after(end)
-            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(keys[who].public_key()), critical=False
-            )
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(keys["ca"].public_key()),
-                critical=False,
-            )
-        )
-        if is_ca:
-            usage = x509.KeyUsage(
-                digital_signature=True,
-                key_cert_sign=True,
-                crl_sign=True,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                encipher_only=False,
-                decipher_only=False,
-            )
-            builder = builder.add_extension(usage, critical=True)
-        else:
-            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(HOST))]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        certificate = builder.sign(keys["ca"], hashes.SHA256())
-        pem = certificate.public_bytes(serialization.Encoding.PEM)
-        (folder / f"{who}.pem").write_bytes(pem)
-        write_private(
-            folder / f"{who}.key",
-            keys[who].private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
-        )
-
-
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a node's key pair, as ``ssh-keygen -t ecdsa -b 384`` does; return both files."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP384R1())
-    private, public = folder / name, folder / f"{name}.pub"
-    write_private(
-        private,
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.OpenSSH,
-            serialization.NoEncryption(),
-        ),
-    )
-    public.write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-    )
-    return private, public
+    """Make a node's key pair; return both files."""
+    public = setup.make_node_key(Folder(folder, _quiet), name)
+    return public.with_suffix(""), public
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whatever was there before."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_bytes(content)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def _quiet(_text: str) -> None:
+    pass
 
 
 def wait_for_port(port: int, seconds: float = 120) -> None:
@@ -428,12 +314,6 @@ def wait_for_port(port: int, seconds: float = 120) -> None:
             time.sleep(0.1)
         else:
             return
-
-
-def binary(name: str) -> str:
-    """Return the path of a command of this environment, or of the system."""
-    own = Path(sys.executable).parent / name
-    return str(own) if own.exists() else name
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:

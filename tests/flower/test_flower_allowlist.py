@@ -150,7 +150,7 @@ def test_supported_versions_of_flower_are_those_of_the_project():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ([], "apps: missing; list the SHA-256"),
+        (["--superlink", "here:1"], "apps: missing; list the SHA-256"),
         (["--node-config", "devices=3"], "apps: missing; list the SHA-256"),
         (["--node-config", "a=[}"], "--node-config 'a=[}': must be pairs such as"),
         (["--node-config", 'node-file="nowhere.toml"'], "cannot read nowhere.toml: No such file"),

@@ -40,7 +40,7 @@ def online(federation):
 
 def refusals(federation):
     """Return the status codes of the fleet calls that were not let through."""
-    lines = (federation.folder / "traffic.log").read_text().splitlines()
+    lines = (federation.folder / "log" / "traffic.log").read_text().splitlines()
     return [line for line in lines if "/v1/fleet/" in line and " 200 " not in line]
 
 
@@ -129,13 +129,13 @@ def status(secured, trust):
 
 
 def errors(secured):
-    return (secured.folder / "nginx-error.log").read_text()
+    return (secured.folder / "log" / "nginx-error.log").read_text()
 
 
 def test_run_through_the_proxy(secured, tmp_path):
     folder = tmp_path / "run"
     settings = {**PATIENT, "uplink.name": "seeds", "run.rounds": 1, "run-dir": str(folder)}
-    log = secured.folder / "traffic.log"
+    log = secured.folder / "log" / "traffic.log"
 
     def sent():
         """Return the bytes of what the node pushed, with HTTP's headers and hashes."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import sys
 import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from fedzo.core.progress import LiveLine, duration
-from fedzo.errors import CannotWrite, UsageError, shown
+from fedzo.errors import CannotWrite, MissingExtra, UsageError, shown
 
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
@@ -128,3 +130,21 @@ def draw_to(out: Path, draw: Callable[[], None]) -> None:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot write {out}: {reason}", code="cannot-write") from error
     print(out)
+
+
+def add_action(actions: Any, run: Any, folder: str) -> argparse.ArgumentParser:
+    """Add an action on a folder to the parser of a command; its help is its docstring."""
+    action = add_parser(actions, run.__name__, run.__doc__)
+    action.add_argument("--dir", type=Path, help=f"the folder, {folder} by default")
+    action.set_defaults(command=run)
+    return action
+
+
+def prepare(folder: Path | None) -> None:
+    """Set what Flower and Numba read when they are imported."""
+    if find_spec("flwr") is None:
+        raise MissingExtra("a federation needs Flower", "flower")
+    if folder is not None:
+        from fedzo.flower.allowlist import environment
+
+        os.environ.update(environment(folder.absolute()))

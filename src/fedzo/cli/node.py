@@ -1,17 +1,21 @@
-"""``fedzo node``: set up and start a node of a federation.
+"""``fedzo node``: set up and start a node of a federation, and show how it is.
 
 Examples::
 
-    fedzo node init --node-config 'node-file="node.toml"'
-    fedzo node start --node-config 'node-file="node.toml"' --superlink HOST:9092
+    fedzo node init --server HOST:8443 --ca SHA256 --app SHA256 --problem softmax --devices 0-24
+    fedzo node start
+    fedzo node status
 """
 
 import argparse
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from fedzo.cli.common import add_parser
-from fedzo.errors import Exit, MissingExtra
+from fedzo.cli.common import add_action, add_parser, prepare
+from fedzo.core.files import typed
+from fedzo.errors import Exit, UsageError
+
+FOLDER = Path("fedzo-node")
 
 # Options of flower-supernode, with their help. Others, such as --isolation, could run other apps.
 OPTIONS = {
@@ -30,56 +34,112 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = add_parser(commands, "node", __doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    action = add_parser(actions, "init", init.__doc__)
-    metavar, help_text = OPTIONS["--node-config"]
-    action.add_argument("--node-config", metavar=metavar, help=help_text)
-    action.set_defaults(command=init)
-    action = add_parser(actions, "start", start.__doc__)
+    action = add_action(actions, init, str(FOLDER))
+    for option, metavar, help_text in (
+        ("--server", "HOST:PORT", "the address of the server"),
+        ("--ca", "SHA256", "the digest of the server's certificate authority, or its file"),
+        ("--app", "SHA256", "the digest of the app that the node runs, or its archive"),
+        ("--problem", "NAME", "the problem that a run may name"),
+        ("--devices", "LIST", "the devices of this node, such as 0-24"),
+        ("--node-config", *OPTIONS["--node-config"]),
+    ):
+        action.add_argument(option, metavar=metavar, help=help_text)
+    for option, help_text in (
+        ("--set", "a setting of the problem, the same on all nodes"),
+        ("--own", "a setting of the problem for this node only, such as data_dir=/srv/data"),
+    ):
+        pair: dict[str, Any] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
+        action.add_argument(option, help=help_text, **pair)
+    action = add_action(actions, start, str(FOLDER))
     for option, (metavar, help_text) in OPTIONS.items():
         kind = {"PORT": int, "N": int, "SECONDS": float}.get(metavar, str)
         action.add_argument(option, metavar=metavar, type=kind, help=help_text)
     action.add_argument("--insecure", action="store_true", help="connect without TLS")
-    action.set_defaults(command=start)
+    add_action(actions, status, str(FOLDER))
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Create a node's ledger.
+    """Write the files of a node into a folder.
 
-    It holds what the node has spent of its queries and of its privacy budget. An existing ledger is
-    not changed. A node without a ledger rejects all requests.
+    They are its key, its configuration, its ledger and a systemd unit. `fedzo server init` prints
+    this command with its options. Files that exist are not changed. With --node-config, only the
+    ledger is created: what the node has spent of its queries and of its privacy budget.
 
     Examples::
 
+        fedzo node init --server HOST:8443 --ca SHA256 --app SHA256 --problem softmax --devices 0-24
         fedzo node init --node-config 'node-file="node.toml"'
     """
-    _check_flower()
+    folder = arguments.dir or FOLDER
+    prepare(None if arguments.node_config else folder)
     from fedzo.flower.policy import NodeConfig
+    from fedzo.flower.setup import init_node
 
-    ledger = NodeConfig.parse(arguments.node_config or "").ledger
-    made = ledger.create()
-    print(f"{ledger.path}: {'created' if made else 'exists, and is not changed'}")
+    if arguments.node_config is not None:
+        ledger = NodeConfig.parse(arguments.node_config).ledger
+        made = ledger.create()
+        print(f"{ledger.path}: {'created' if made else 'exists, and is not changed'}")
+        return Exit.DONE
+    needed = ("server", "ca", "app", "problem", "devices")
+    given = {name: getattr(arguments, name) for name in needed}
+    if missing := [f"--{name}" for name in needed if given[name] is None]:
+        text = f"{', '.join(missing)}: missing; copy the command that fedzo server init prints"
+        raise UsageError(text, code="bad-arguments")
+    tables = {name: _settings(getattr(arguments, name)) for name in ("set", "own")}
+    again = init_node(folder, print, settings=tables["set"], own=tables["own"], **given)
+    print(f"\nRead node.toml, and send this command to the operator of the server:\n  {again}")
+    print(f"Then start the node: fedzo node start --dir {folder}")
     return Exit.DONE
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (equals and key.isidentifier()):
+            raise UsageError(f"{pair}: must be KEY=VALUE", code="bad-arguments")
+        found |= typed(f"{key} = {value}", pair) or {key: value}
+    return found
 
 
 def start(arguments: argparse.Namespace) -> int:
     """Start a Flower SuperNode that runs only the apps of its node file.
 
-    They are listed under `apps`. The options are those of flower-supernode.
+    They are listed under `apps`. Options that are not given come from the folder.
 
     Examples::
 
+        fedzo node start
         fedzo node start --node-config 'node-file="node.toml"' --superlink HOST:9092
     """
-    given = {option: getattr(arguments, option[2:].replace("-", "_")) for option in OPTIONS}
-    passed = [f"{option}={value}" for option, value in given.items() if value is not None]
-    passed += ["--insecure"] if arguments.insecure else []
-    _check_flower()
+    own = arguments.node_config is None and arguments.superlink is None
+    folder = arguments.dir or (FOLDER if own else None)
+    prepare(folder)
     from fedzo.flower.allowlist import start_node
+    from fedzo.flower.setup import start_arguments
 
-    start_node(arguments.node_config or "", passed)
+    given = {} if folder is None else start_arguments(folder)
+    for option in OPTIONS:
+        value = getattr(arguments, option[2:].replace("-", "_"))
+        given |= {} if value is None else {option: str(value)}
+    passed = [f"{option}={value}" for option, value in given.items()]
+    start_node(given.get("--node-config", ""), passed + ["--insecure"] * arguments.insecure)
     return Exit.DONE
 
 
-def _check_flower() -> None:
-    if find_spec("flwr") is None:
-        raise MissingExtra("fedzo node needs Flower", "flower")
+def status(arguments: argparse.Namespace) -> int:
+    """Show the health of a node, its budget and its last round.
+
+    The exit code is 3 if the node is not well.
+
+    Examples::
+
+        fedzo node status
+    """
+    folder = arguments.dir or FOLDER
+    prepare(folder)
+    from fedzo.flower.setup import node_status
+
+    good, lines = node_status(folder)
+    print(*lines, sep="\n")
+    return Exit.DONE if good else Exit.NO_SUCCESS

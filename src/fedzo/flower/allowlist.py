@@ -43,6 +43,29 @@ _LONGEST = 2**16  # bytes of a command line
 _enforced = False  # whether this process runs listed apps only
 
 
+def command(name: str) -> str:
+    """Return the path of a command of this environment, or of the system."""
+    own = Path(sys.executable).parent / name
+    return str(own) if own.exists() else shutil.which(name, path=_path()) or name
+
+
+def _path() -> str:
+    own, system = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    return os.pathsep.join([own, system, "/usr/sbin"])
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the settings of Flower's processes and of compiled code, all within a folder."""
+    return {
+        "PATH": _path(),  # Flower starts its processes by name
+        "FLWR_HOME": str(folder / "flwr"),
+        "NUMBA_CACHE_DIR": str(folder / "kernels"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }
+
+
 # ---------------------------------------------------------------------------------- the list
 
 
@@ -99,8 +122,7 @@ def put_launchers_first() -> None:
 
     folder = Path(get_flwr_home()) / "fedzo-launchers"
     folder.mkdir(parents=True, exist_ok=True)
-    path = (str(folder), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
-    os.environ["PATH"] = os.pathsep.join(path)
+    os.environ["PATH"] = os.pathsep.join([str(folder), _path()])
     for task in TaskType:
         command = TASK_TYPE_TO_COMMAND[task]
         launcher = folder / command

@@ -274,6 +274,8 @@ class _Host:
         )
         failures = {i: self.error(error) for i, error in found.failures.items()}
         updates = tuple(found.answers.values())
+        if self.guarded:
+            node.ledger.note(str(context.run_id), task.round + 1)
         return protocol.answer(protocol.Answer(task.round, updates, failures), coefficients)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:

@@ -34,6 +34,8 @@ _TABLES = """
     create table events (number integer, sampling text, noise real, rate real,
         count integer not null, primary key (number, sampling, noise, rate));
 """
+_ACTIVITY = """create table if not exists activity
+    (one integer primary key, run text, round integer, time text)"""
 
 
 class QueryTotals(NamedTuple):
@@ -123,6 +125,27 @@ class Ledger:
         """Return the queries of a run, of today and of all runs."""
         with self._open() as database:
             return _spent(database, run)
+
+    def note(self, run: str, round: int) -> None:
+        """Note the last round that the node has replied to, for :meth:`report`."""
+        with self._open() as database:
+            database.execute(_ACTIVITY)
+            now = datetime.now(UTC).isoformat(" ", "seconds")
+            database.execute(
+                "insert or replace into activity values (1, ?, ?, ?)", (run, round, now)
+            )
+
+    def report(
+        self, privacy: Privacy | None
+    ) -> tuple[QueryTotals, tuple[str, int, str] | None, float]:
+        """Return the totals, the last run, round and time, and the largest ε of any record."""
+        with self._open() as database:
+            database.execute(_ACTIVITY)
+            last = database.execute("select run, round, time from activity").fetchone()
+            numbers = database.execute("select number from sets").fetchall()
+            every = [one for (n,) in numbers for one in _events_of_records(database, n)]
+            epsilons = [0.0 if privacy is None else privacy.epsilon_of(one) for one in every]
+            return _spent(database, last[0] if last else ""), last, max(epsilons, default=0.0)
 
     def charge(self, charges: Mapping[int, Charge], privacy: Privacy) -> Paid:
         """Charge the private releases of each device, or reject them and charge nothing."""

@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +26,13 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode as FlowerCode
 from flwr.common.constant import Status
 from flwr.supercore.constant import TaskType
+from flwr.supercore.utils import get_flwr_home
 
 from fedzo.errors import UsageError
 from fedzo.flower.errors import log
 
 _UNANSWERED = "this node could not fetch or answer the message"
+ALIVE = "fedzo-alive"  # a file whose time is that of the last contact with the server
 PATIENCE = 30.0  # seconds for a reply whose client process has ended, or for the rest of one
 _UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
 
@@ -53,6 +56,7 @@ def guarded_pull(pull: Callable[..., Any], insert: Callable[..., None]) -> Calla
 
         def receive_one() -> Any:
             found = receive()
+            _contact()
             received.extend([] if found is None else [found[0]])
             return found
 
@@ -76,6 +80,7 @@ def guarded_push(push: Callable[..., Any], insert: Callable[..., None]) -> Calla
         idle_since = None
         while not any(m.metadata.reply_to_message_id for m in _waiting(state)):
             now = time.monotonic()
+            _contact()
             if state.get_tasks(statuses=_UNFINISHED):
                 idle_since = None  # Flower itself ends a task whose process stops its heartbeat
             elif idle_since is None:
@@ -90,6 +95,11 @@ def guarded_push(push: Callable[..., Any], insert: Callable[..., None]) -> Calla
             push(state=state, object_store=_Complete(object_store), **others)
 
     return guarded
+
+
+def _contact() -> None:
+    """Note that the node works: the time of a file in Flower's folder."""
+    (Path(get_flwr_home()) / ALIVE).touch()
 
 
 def _waiting(state: Any) -> list[Message]:
