@@ -46,10 +46,9 @@ BY_NAME = {
     "fedzo.models.language": "modules of other libraries",
     "fedzo.models.sklearn": "estimators of other libraries",
     "fedzo.problems.attack.inputs": "arrays of other libraries",
-    "fedzo.problems.network_cache": "named tuples",
     "fedzo.problems.function": "numbers of other libraries, the name of a callable",
     "fedzo.problems.network": "tensors",
-    "fedzo.problems.network_inputs": "data sets of other libraries",
+    "fedzo.problems.network_inputs": "data sets of other libraries, named tuples",
     "fedzo.runs.result": "callbacks, which may have a close()",
     "fedzo.variables.bounds": "scipy.optimize.Bounds",
     # To be removed: parts of fedzo that are asked for members which only some of them have.

@@ -111,3 +111,55 @@ def test_a_stream_of_samples_is_rejected():
     for data in (Stream(), torch.utils.data.DataLoader(Stream())):
         with rejects("data"):
             fedzo.TorchProblem(network(), loss, [data])
+
+
+def mean_loss(module, batch):
+    found = module(torch.as_tensor(batch["pixels"]))
+    return torch.nn.functional.cross_entropy(found, batch["label"], reduction="none")
+
+
+@pytest.mark.parametrize("form", ["dict", "arrays", "lists", "encoding"])
+def test_dictionaries_are_the_same_data_as_tuples(form):
+    def shaped(pixels, label):
+        match form:
+            case "dict":
+                return {"pixels": pixels, "label": label}
+            case "arrays":
+                return {"pixels": pixels.numpy(), "label": label.numpy()}
+            case "lists":
+                return {"pixels": pixels.tolist(), "label": label.tolist()}
+        encoding = pytest.importorskip("transformers").BatchEncoding
+        return encoding({"pixels": pixels, "label": label})
+
+    plain = fedzo.TorchProblem(network(), loss, DATA)
+    named = fedzo.TorchProblem(network(), mean_loss, [shaped(*one) for one in DATA])
+    assert [named.size(i) for i in range(2)] == [20, 20]
+    assert list(named.contents(1)) == list(plain.contents(1))
+    assert type(named.take(0, np.arange(3)).content) is type(shaped(*DATA[0]))
+    runs = [fedzo.minimize(problem, algorithm=FEDZO, rounds=2).x for problem in (plain, named)]
+    np.testing.assert_array_equal(*runs)
+
+
+def test_dictionaries_that_do_not_fit_are_rejected():
+    wrong = (
+        {},
+        {"pixels": torch.zeros(3, 4), "label": torch.zeros(2)},
+        {"pixels": torch.zeros(3, 4), "label": ["a", "b", "c"]},
+        {"pixels": [[1.0], [1.0, 2.0]]},
+    )
+    for data in wrong:
+        with rejects("data"):
+            fedzo.TorchProblem(network(), mean_loss, [data])
+
+
+def test_batches_are_moved_to_the_device_of_the_module():
+    problem = fedzo.TorchProblem(network(), loss, DATA, device="cpu")
+    batch = problem.data[0].batch(np.arange(2), "meta")
+    assert [part.device.type for part in batch] == ["meta", "meta"]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*DATA[0]))
+    problem = fedzo.TorchProblem(network(), loss, [loader], device=torch.device("cpu"))
+    batch = problem.data[0].batch(np.arange(2), "meta")
+    assert [part.device.type for part in batch] == ["meta", "meta"]
+    for wrong in ("cudaa", "cuda:99", 7):
+        with rejects("device"):
+            fedzo.TorchProblem(network(), loss, DATA, device=wrong)

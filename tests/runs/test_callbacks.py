@@ -1,13 +1,14 @@
 """What the callbacks write is read back by the libraries themselves."""
 
+import csv
 import sys
 
 import numpy as np
 import pytest
 
 import fedzo
-from fedzo.runs.callbacks import MLflow, TensorBoard
-from raising import fails
+from fedzo.runs.callbacks import CSV, EarlyStopping, MLflow, TensorBoard, WandB
+from raising import fails, rejects
 
 SETTINGS = {"devices": 3, "rounds": 5, "evaluate_every": 2}
 EVALUATED = [0, 2, 4, 5]
@@ -46,6 +47,59 @@ def test_tensorboard_goes_on_with_a_resumed_run(tmp_path):
     fedzo.minimize(distance, np.ones(2), **{**run, "rounds": 2})
     result = fedzo.minimize(distance, np.ones(2), resume=True, **run)
     assert dict(scalars(tmp_path / "log", "train_loss")) == dict(expected(result, "train_loss"))
+
+
+def test_csv_has_what_the_history_has_also_after_a_resume(tmp_path):
+    run = {**SETTINGS, "run_dir": tmp_path / "run", "callback": CSV(tmp_path / "log.csv")}
+    fedzo.minimize(distance, np.ones(2), **{**run, "rounds": 2})
+    result = fedzo.minimize(distance, np.ones(2), resume=True, **run)
+    with open(tmp_path / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for key in ("round", "train_loss", "queries", "seconds"):
+        assert [float(row[key]) for row in rows] == [record[key] for record in result.history]
+
+
+@pytest.mark.parametrize(("key", "sign"), [("train_loss", 1), ("test_accuracy", -1)])
+def test_early_stopping_waits_for_its_patience(key, sign):
+    """Of the values 5, 4, 4.5, 3.95, 3.9, ... the last that improves by 0.2 is the second."""
+    values = [5, 4, 4.5, 3.95, 3.9, 3.85, 3.82]
+    stop = EarlyStopping(key, patience=3, min_delta=0.2)
+    for _ in range(2):
+        told = [
+            stop(fedzo.Progress(t, 9, np.zeros(1), t, 0.0, {"round": t, key: sign * value}))
+            for t, value in enumerate(values)
+        ]
+        assert told[:5] == [False, False, False, False, True]
+        assert not stop(fedzo.Progress(9, 9, np.zeros(1), 9, 0.0, None))
+        stop.close()  # another run
+    with rejects("key"):
+        EarlyStopping("tset_loss")(fedzo.Progress(0, 9, np.zeros(1), 0, 0.0, {"test_loss": 1.0}))
+    with rejects("patience"):
+        EarlyStopping(patience=0)
+
+
+def test_a_run_that_was_stopped_early_says_so():
+    stop = EarlyStopping(patience=1, min_delta=1e9)
+    result = fedzo.minimize(distance, np.ones(2), callback=stop, **SETTINGS)
+    assert result.history[-1]["round"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_offline(tmp_path):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    callback = WandB(project="fedzo", mode="offline", dir=str(tmp_path), config={"seed": 0})
+    seen = []
+    result = fedzo.minimize(
+        distance,
+        np.ones(2),
+        callback=[callback, lambda progress: seen.append(dict(callback.run.summary))],
+        **SETTINGS,
+    )
+    assert callback.run is None
+    assert seen[-1]["train_loss"] == pytest.approx(result.history[-1]["train_loss"])
+    files = [path.name for path in tmp_path.rglob("*.wandb")]
+    assert len(files) == 1
 
 
 @pytest.mark.slow

@@ -17,7 +17,14 @@ from fedzo.core.random import Draws
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.updates_torch import add_to
-from fedzo.errors import MissingExtra, UsageError, check_count, require
+from fedzo.errors import (
+    InvalidValue,
+    MissingExtra,
+    UsageError,
+    check_count,
+    first_line,
+    require,
+)
 from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
 from fedzo.problems.network_points import BatchedModule, InPlaceModule
@@ -46,9 +53,10 @@ class TorchProblem(Objective):
     loss : callable
         ``loss(module, batch)`` returns the loss of each sample of a batch, a tensor of shape (b,).
     data : sequence
-        The data of each device, one entry per device: a tuple of tensors with one sample per row,
-        a torch data set or another sequence of samples, or a loader, of which the data set and
-        ``collate_fn`` are used. NumPy arrays are accepted as tensors.
+        The data of each device, one entry per device: a tuple or a dictionary of tensors with one
+        sample per row, such as a ``BatchEncoding`` of Hugging Face; a torch data set or another
+        sequence of samples; or a loader, of which the data set and ``collate_fn`` are used. NumPy
+        arrays are accepted as tensors. Batches are moved to the module's device.
     trainable : str or sequence of str, optional
         Names of parameters or layers, patterns such as ``"*.bias"``, or a group: ``all``,
         ``norms``, ``biases``, ``head`` (:func:`fedzo.problems.network_inputs.chosen`). By default
@@ -69,6 +77,8 @@ class TorchProblem(Objective):
         Bytes for a cache of the outputs of layers that run before the first trained parameter is
         read, so that they run once per sample. Use it only if a sample is always the same, without
         augmentation. Outputs that do not fit are computed each time.
+    device : str or torch.device, optional
+        Move the module there first, such as to ``"cuda"``.
     batched_memory : int
         Bytes for running several points in one batched pass (``torch.func.vmap``): for adapters,
         norms or a head, where points differ in few parameters. 0: one point after another.
@@ -104,11 +114,16 @@ class TorchProblem(Objective):
         in_place: bool = False,
         frozen_memory: int = 0,
         batched_memory: int = 0,
+        device: Any = None,
     ) -> None:
         torch = _torch()
         if not isinstance(module, torch.nn.Module):
             found = type(module).__name__
             raise UsageError(f"module is a {found}, not a torch.nn.Module", code="not-a-module")
+        try:
+            module.to(device)
+        except Exception as error:
+            raise InvalidValue("device", device, f"usable: {first_line(error)}") from error
         check_count("evaluation_batch", evaluation_batch)
         self.module, self.loss, self._own_metrics = module, loss, metrics
         self.pieces = pieces_of(module, trainable)
@@ -150,7 +165,8 @@ class TorchProblem(Objective):
 
     def take(self, device: int, which: Array) -> NamedBatch:
         """Return the samples of a device with these indices, and their names."""
-        return NamedBatch(self.data[device].batch(which), [(device, int(i)) for i in which])
+        where = next(self.module.parameters()).device
+        return NamedBatch(self.data[device].batch(which, where), [(device, int(i)) for i in which])
 
     def contents(self, device: int) -> Iterable[bytes] | None:
         """Return the bytes of each sample of tensors; None for a data set, which may vary."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fedzo.errors import UsageError
-from fedzo.problems.network_inputs import Piece, parts_of
+from fedzo.problems.network_inputs import Piece, map_tree, parts_of
 from fedzo.problems.network_points import observe
 
 Module = Any
@@ -117,7 +117,7 @@ class FrozenCache:
                     made[names[i]] = _row(out, place)
                     self._keep(names[i], made[names[i]])
             parts = [made[n] if n in made else self._kept[n] for n in names]
-            return _map(lambda *rows: torch.stack(rows), *parts)
+            return map_tree(lambda *rows: torch.stack(rows), *parts)
 
         return answer
 
@@ -181,25 +181,9 @@ def _rows(tree: Tree, rows: Tensor, count: int) -> Tree:
         by_sample = isinstance(part, torch.Tensor) and part.shape[:1] == (count,)
         return part[rows.to(part.device)] if by_sample else part
 
-    return _map(some, tree)
+    return map_tree(some, tree)
 
 
 def _row(tree: Tree, place: int) -> Tree:
     """Return the output of one sample."""
-    return _map(lambda part: part[place].clone(), tree)
-
-
-def _map(function: Callable[..., Any], *trees: Tree) -> Tree:
-    """Return a tree of the same form: ``function`` of the leaves at each place.
-
-    Containers keep their type: plain, a named tuple, or an output of Hugging Face.
-    """
-    first, kind = trees[0], type(trees[0])
-    if not isinstance(first, tuple | list | dict):
-        return function(*trees)
-    children = [tree.values() if isinstance(tree, dict) else tree for tree in trees]
-    parts = [_map(function, *each) for each in zip(*children, strict=True)]
-    if isinstance(first, dict):
-        named = dict(zip(first, parts, strict=True))
-        return named if kind is dict else kind(**named)
-    return kind(*parts) if hasattr(first, "_fields") else kind(parts)
+    return map_tree(lambda part: part[place].clone(), tree)

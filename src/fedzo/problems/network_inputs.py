@@ -32,7 +32,7 @@ class Samples:
     """The samples of a device, and how to collate some of them."""
 
     items: Any
-    collate: Callable[[list[Any]], Any] | None  # None: a tuple of tensors, indexed as a whole
+    collate: Callable[[list[Any]], Any] | None  # None: tensors, each indexed as a whole
 
     @classmethod
     def of(cls, data: Any) -> Samples:
@@ -40,11 +40,13 @@ class Samples:
         import torch
 
         array = torch.Tensor | np.ndarray
-        if isinstance(data, tuple) and data and all(isinstance(part, array) for part in data):
-            rows = [len(part) for part in data]
+        by_name = isinstance(data, Mapping) and len(data) > 0
+        if by_name or (isinstance(data, tuple) and data and isinstance(data[0], array)):
+            items = map_tree(_column, data, leaves=(list,))
+            rows = [len(part) for part in parts_of(items)]
             allowed = "tensors with one row per sample, the same number in each"
             require(len(set(rows)) == 1, "data", f"tensors of {rows} rows", allowed)
-            return cls(tuple(torch.as_tensor(part) for part in data), None)
+            return cls(items, None)
         loader = isinstance(data, torch.utils.data.DataLoader)
         items = data.dataset if loader else data
         endless = isinstance(items, torch.utils.data.IterableDataset)
@@ -55,7 +57,7 @@ class Samples:
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self.items[0]) if self.collate is None else len(self.items)
+        return len(next(parts_of(self.items)) if self.collate is None else self.items)
 
     def contents(self) -> Iterator[bytes] | None:
         """Return the bytes of each sample; None for a data set, which may change its samples."""
@@ -63,17 +65,31 @@ class Samples:
             return None
         import torch
 
-        rows = [part.detach().cpu().reshape(len(self), -1) for part in self.items]
+        rows = [part.detach().cpu().reshape(len(self), -1) for part in parts_of(self.items)]
         rows = [part.contiguous().view(torch.uint8).numpy() for part in rows]
         return (b"".join(part[i].tobytes() for part in rows) for i in range(len(self)))
 
-    def batch(self, which: Array) -> Any:
-        """Return the samples with these indices as one batch."""
+    def batch(self, which: Array, device: Any = None) -> Any:
+        """Return the samples with these indices as one batch, on a device of torch."""
         import torch
 
         if self.collate is not None:
-            return self.collate([self.items[int(i)] for i in which])
-        return tuple(part[torch.from_numpy(which).to(part.device)] for part in self.items)
+            batch = self.collate([self.items[int(i)] for i in which])
+        else:
+            rows = torch.from_numpy(which)
+            batch = map_tree(lambda part: part[rows.to(part.device)], self.items)
+        return map_tree(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, batch)
+
+
+def _column(values: Any) -> Tensor:
+    """Return what all samples of a device have under one name, as a tensor."""
+    import torch
+
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        allowed = "tensors, arrays or lists of numbers with one row per sample"
+        raise InvalidValue("data", f"a {type(values).__name__}", allowed) from error
 
 
 def samples_of_devices(data: Sequence[Any]) -> list[Samples]:
@@ -195,11 +211,28 @@ def _tie(module: Module) -> list[tuple[Tensor, int, int]]:
 
 def parts_of(value: Any) -> Iterator[Any]:
     """Yield the leaves of nested tuples, lists and mappings."""
-    if isinstance(value, tuple | list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
+    if isinstance(value, tuple | list | Mapping):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from parts_of(part)
     else:
         yield value
+
+
+def map_tree(function: Callable[..., Any], *trees: Any, leaves: tuple[type, ...] = ()) -> Any:
+    """Return a tree of the same form: ``function`` of the leaves at each place.
+
+    Containers keep their type: plain, a named tuple, or one of Hugging Face.
+    """
+    first, kind = trees[0], type(trees[0])
+    if not isinstance(first, tuple | list | Mapping) or isinstance(first, leaves):
+        return function(*trees)
+    children = [tree.values() if isinstance(tree, Mapping) else tree for tree in trees]
+    parts = [map_tree(function, *each, leaves=leaves) for each in zip(*children, strict=True)]
+    if isinstance(first, Mapping):
+        named = dict(zip(first, parts, strict=True))
+        output = isinstance(first, dict) and kind is not dict  # of a model of Hugging Face
+        return kind(**named) if output else kind(named)
+    return kind(*parts) if hasattr(first, "_fields") else kind(parts)
 
 
 def chosen(module: Module, trainable: str | Sequence[str] | None) -> list[tuple[str, Tensor]]:

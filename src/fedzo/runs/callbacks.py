@@ -1,9 +1,11 @@
-"""Callbacks: the progress line, signals, and trackers that people look at runs with.
+"""Callbacks: the progress line, early stopping, signals, and trackers of runs.
 
 Each is given to ``minimize(..., callback=...)``, alone or in a list. The trackers write the numbers
 of every evaluated round; their libraries are in the extra ``fedzo[track]``.
 """
 
+import csv
+import math
 import os
 import signal
 import sys
@@ -15,10 +17,18 @@ from numbers import Real
 from typing import Any, Self, TextIO
 
 from fedzo.core.progress import LiveLine, duration
-from fedzo.errors import MissingExtra
+from fedzo.errors import (
+    MissingExtra,
+    UsageError,
+    check_count,
+    check_not_negative,
+    nearest,
+    one_of,
+    require,
+)
 from fedzo.runs.result import Progress
 
-__all__ = ["MLflow", "ProgressLine", "TensorBoard"]
+__all__ = ["CSV", "EarlyStopping", "MLflow", "ProgressLine", "TensorBoard", "WandB"]
 
 
 def __dir__() -> list[str]:
@@ -89,6 +99,139 @@ class ProgressLine(LiveLine):
                 left = min(left, seconds / (before - now) * now)
             parts.append(f"{duration(left)} left")
         return parts
+
+
+class EarlyStopping:
+    """Stop a run whose evaluations no longer improve.
+
+    Parameters
+    ----------
+    key : str
+        The number of the history to watch.
+    patience : int
+        The run stops after this many evaluations in a row without an improvement.
+    min_delta : float
+        The least change that counts as an improvement.
+    maximise : bool, optional
+        Whether larger is better: by default for keys that end with ``accuracy`` or ``success``.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> stop = fedzo.callbacks.EarlyStopping(patience=2, min_delta=0.1)
+    >>> algorithm = fedzo.FedZO(learning_rate=0.1, directions=1)
+    >>> result = fedzo.minimize(lambda x, device: x @ x, [1.0], devices=2, rounds=500,
+    ...     algorithm=algorithm, evaluate_every=1, callback=stop)
+    >>> result.history[-1]["round"] < 100
+    True
+    """
+
+    def __init__(
+        self,
+        key: str = "train_loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        *,
+        maximise: bool | None = None,
+    ) -> None:
+        check_count("patience", patience)
+        check_not_negative("min_delta", min_delta)
+        larger = key.endswith(("accuracy", "success")) if maximise is None else maximise
+        self.key, self.patience, self.min_delta = key, patience, min_delta
+        self._sign = -1.0 if larger else 1.0
+        self._best, self._waited = math.inf, 0
+
+    def __call__(self, progress: Progress) -> bool:
+        """Return whether the run should stop."""
+        if progress.record is None:
+            return False
+        numbers = _numbers(progress.record)
+        allowed = one_of(numbers) + nearest(self.key, numbers)
+        require(self.key in numbers, "key", self.key, allowed)
+        found = self._sign * numbers[self.key]
+        if self._best - found > self.min_delta:
+            self._best, self._waited = found, 0
+        else:
+            self._waited += 1
+        return self._waited >= self.patience
+
+    def close(self) -> None:
+        """Forget the run. The next starts anew."""
+        self._best, self._waited = math.inf, 0
+
+
+class CSV:
+    """Write the numbers of every evaluated round as a line of a CSV file.
+
+    A resumed run appends its lines.
+
+    Parameters
+    ----------
+    path : path
+        The file. Its columns are the numbers of the first record.
+
+    Examples
+    --------
+    >>> import tempfile, fedzo
+    >>> from pathlib import Path
+    >>> path = Path(tempfile.mkdtemp(), "run.csv")
+    >>> result = fedzo.minimize(
+    ...     lambda x, device: x @ x, [1.0], devices=2, callback=fedzo.callbacks.CSV(path))
+    >>> path.read_text().splitlines()[0]
+    'round,train_loss,participants,queries,...
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def __call__(self, progress: Progress) -> None:
+        """Write the record of an evaluated round."""
+        if progress.record is None:
+            return
+        row: dict[str, float] = {"round": progress.round, **_numbers(progress.record)}
+        with open(self.path, "a+", newline="", encoding="utf-8") as file:
+            file.seek(0)
+            lines = list(csv.reader(file))
+            keys = lines[0] if lines else list(row)
+            if any(line[0] == str(progress.round) for line in lines):
+                return  # a resumed run shows the round that it starts from again
+            writer = csv.DictWriter(file, keys, extrasaction="ignore")
+            if not lines:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+class WandB:
+    """Log metrics to a new run of Weights & Biases (``pip install wandb``).
+
+    Parameters
+    ----------
+    **settings
+        Arguments of ``wandb.init``, such as ``project``, ``name``, ``config`` and
+        ``mode="offline"``.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            self._library = import_module("wandb")
+        except ImportError as error:
+            raise UsageError(f"{error}: pip install wandb", code="missing-extra") from error
+        self._settings = settings
+        self.run: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Log the record of an evaluated round."""
+        if progress.record is None:
+            return
+        if self.run is None:
+            self.run = self._library.init(**self._settings)
+        self.run.log(_numbers(progress.record), step=progress.round)
+
+    def close(self) -> None:
+        """End the run. The next one starts another."""
+        if self.run is not None:
+            self.run.finish()
+            self.run = None
 
 
 class TensorBoard:
