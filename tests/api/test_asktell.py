@@ -103,11 +103,12 @@ def test_nothing_is_asked_that_a_budget_is_not_enough_for(budget):
 
 
 def test_a_batch_holds_what_all_devices_want():
-    """An evaluation, then each local step of all participants at once."""
+    """Two evaluations of the start, then each local step of all participants at once."""
     opt = fedzo.AskTell(np.ones(3), algorithm=ALGORITHMS[0], **SETTINGS)
-    assert [device for _, device in opt.ask()] == [0, 1, 2, 3]
-    assert all(np.array_equal(x, np.ones(3)) for x, _ in opt.ask())
-    answer(opt)
+    for _ in range(2):
+        assert [device for _, device in opt.ask()] == [0, 1, 2, 3]
+        assert all(np.array_equal(x, np.ones(3)) for x, _ in opt.ask())
+        answer(opt)
     for _ in range(3):  # H
         devices = [device for _, device in opt.ask()]
         assert len(devices) == 2 * (3 + 1)
@@ -158,6 +159,7 @@ def test_a_value_that_could_not_be_had(tmp_path):
     """Its device is left out of that round, as a function that fails leaves it out."""
     algorithm = fedzo.FedZO(learning_rate=0.05, directions=3, local_steps=2)
     opt = fedzo.AskTell(np.ones(3), algorithm=algorithm, **SETTINGS)
+    answer(opt)
     answer(opt)
     first = [np.nan if i == 1 else distance(x, i) for x, i in opt.ask()]
     opt.tell(first)

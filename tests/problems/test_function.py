@@ -371,7 +371,7 @@ def test_a_budget_is_spent_to_the_query(extra, vectorized, workers):
         asked.append(len(x) if vectorized else 1)
         return distances(x, device) if vectorized else distance(x, device)
 
-    budget = 4 + 2 * A_ROUND + 4 + extra
+    budget = 2 * 4 + 2 * A_ROUND + 4 + extra  # the start is evaluated twice
     options = {**RUN, "vectorized": vectorized, "workers": workers, "max_queries": budget}
     result = fedzo.minimize(counted, np.ones(3), **options)
     assert sum(asked) == budget == result.queries + result.evaluation_queries

@@ -50,7 +50,7 @@ def test_the_target_stops_at_the_first_evaluation_that_reaches_it():
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("extra", [1, A_ROUND - 1, A_ROUND, A_ROUND + 3])
 def test_a_budget_is_spent_to_the_query_and_ends_on_a_whole_round(extra, workers):
-    budget = 4 + 5 * A_ROUND + 2 * 4 + extra  # evaluations before rounds 0, 2 and 4
+    budget = 2 * 4 + 5 * A_ROUND + 2 * 4 + extra  # evaluations before rounds 0, 2 and 4
     problem = Metered(budget)
     result = fedzo.minimize(problem, rounds=20, workers=workers, **OPTIONS)
     assert problem.answered == problem.meter.queries == budget

@@ -178,7 +178,7 @@ def test_kill_leaves_the_old_file_or_the_new_one(tmp_path):
     left.write_bytes(b"half")  # if no kill left one
     (file.parent / ".checkpoint.npz.1.part").write_bytes(b"the user's own")
     (file.parent / ".keep").write_bytes(b"the user's own")
-    RunFolder(file.parent).prepare(CONFIG)
+    RunFolder(file.parent).begin(CONFIG, None, new=False)
     assert {p.name for p in file.parent.iterdir()} == {
         "model.npy", "config.toml", ".keep", ".fedzo", ".checkpoint.npz.1.part",
     }  # fmt: skip
@@ -299,7 +299,7 @@ def test_has_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     assert not folder.has_run()
     with folder.held():
-        folder.prepare(CONFIG)
+        folder.begin(CONFIG, None, new=False)
     assert folder.has_run()
     folder.config.unlink()
     assert not folder.has_run()
@@ -343,7 +343,7 @@ def test_config_is_written_as_it_will_be_read(tmp_path):
         "tiny": 5e-324,
     }
     folder = RunFolder(tmp_path)
-    folder.prepare(config)
+    folder.begin(config, None, new=False)
     assert tomllib.loads(folder.config.read_text()) == config
     folder.save(CHECKPOINT._replace(config=config))
     assert folder.load().config == config

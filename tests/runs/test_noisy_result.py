@@ -6,44 +6,109 @@ import pytest
 import fedzo
 
 FEDZO = fedzo.FedZO(learning_rate=0.01, smoothing=0.1, directions=2, local_steps=1)
+CENTRAL = fedzo.FedZO(
+    learning_rate=0.01, smoothing=0.1, directions=2, local_steps=1, difference="central"
+)
 
 
-def run(level, seed, slope=0.0, **options):
+class Noisy(fedzo.Objective):
+    """A custom problem with noisy evaluations."""
+
+    dim, devices = 3, 4
+
+    def __init__(self, fun):
+        self.fun = fun
+
+    def batch(self, device, size, draws):
+        return device
+
+    def values(self, points, batch):
+        return np.array([[self.fun(x, batch)] for x in points])
+
+    def losses(self, x, devices):
+        return np.array([self.fun(x, i) for i in devices])
+
+
+KINDS = ["forward", "central", "objective", "tpe"]
+
+
+def run(level, seed, slope=0.0, kind="forward", **options):
     noise = np.random.default_rng(seed)
 
     def fun(x, device):
         return slope * float(np.sum((x - 1) ** 2)) + level * noise.normal()
 
     keywords = {"rounds": 30, "evaluate_every": 3, "workers": 1, "seed": seed, "algorithm": FEDZO}
-    return fedzo.minimize(fun, np.zeros(3), devices=4, **keywords, **options)
+    if kind == "central":
+        keywords["algorithm"] = CENTRAL
+    if kind == "objective":
+        return fedzo.minimize(Noisy(fun), **{**keywords, **options})
+    if kind == "tpe":
+        pytest.importorskip("optuna")
+        keywords |= {"algorithm": fedzo.TPE(sigma=1.0), "rounds": 12}
+    return fedzo.minimize(fun, np.zeros(3), devices=4, **{**keywords, **options})
 
 
-def test_a_flat_noisy_function_is_rarely_a_success():
-    """Each is one by chance with 2.5 %: more than 5 of 60 have a chance of 0.4 %."""
-    results = [run(1.0, seed) for seed in range(60)]
-    assert sum(result.success for result in results) <= 5
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", [None, 600])
+def test_a_flat_noisy_function_is_rarely_a_success(kind, budget):
+    """Each is one by chance with 2.5 %: more than 4 of 40 have a chance of 0.3 %."""
+    if budget is not None and kind == "objective":
+        pytest.skip("an objective has no budget")
+    limit = {} if budget is None else {"max_queries": budget, "rounds": 40}
+    results = [run(1.0, seed, kind=kind, **limit) for seed in range(40 if kind != "tpe" else 10)]
+    assert sum(result.success for result in results) <= (4 if kind != "tpe" else 2)
+    assert all(result.fun_error > 0 for result in results)
 
 
-def test_the_value_is_unbiased():
-    """The mean of 60 results of a standard error of 1 / sqrt(4 * 4) each, within 4 errors."""
-    found = [result.fun for seed in range(60) if (result := run(1.0, seed)).best.round]
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_value_is_unbiased_and_its_error_is_right(kind):
+    """The mean of results of a standard error of 1 / sqrt(4 * 4) each, within 4 errors."""
+    results = [run(1.0, seed, kind=kind) for seed in range(60 if kind != "tpe" else 12)]
+    found = [result.fun for result in results if result.best.round]
+    assert len(found) > 5
     assert abs(np.mean(found)) < 4 / 4 / np.sqrt(len(found))
+    errors = [result.fun_error for result in results if result.best.round]
+    # Of a variance with 16 degrees of freedom each, so within 4 relative errors of sqrt(2 / 16).
+    assert abs(np.mean(np.square(errors)) * 16 - 1) < 4 * np.sqrt(2 / 16 / len(errors))
 
 
-def test_a_real_improvement_is_a_success():
-    assert all(run(0.01, seed, slope=1.0).success for seed in range(10))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_real_improvement_is_a_success(kind):
+    for seed in range(8 if kind != "tpe" else 3):
+        result = run(0.01, seed, slope=1.0, kind=kind)
+        assert result.success
+        assert abs(result.fun - np.sum((result.x - 1) ** 2)) < 5 * result.fun_error
 
 
-def test_an_exact_function_takes_no_further_evaluations():
-    result = run(0.0, 0, slope=1.0)
-    assert result.evaluation_queries == 11 * 4
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_an_exact_function_takes_one_further_evaluation(kind):
+    result = run(0.0, 0, slope=1.0, kind=kind)
+    assert result.evaluation_queries == (11 + 1) * 4
+    assert result.fun_error == 0
 
 
-def test_fresh_evaluations_count_and_keep_to_the_budget(tmp_path):
+def test_fresh_evaluations_count_and_are_part_of_the_budget():
     result = run(1.0, 0)
-    assert result.evaluation_queries == 11 * 4 + 8 * 4
-    limited = run(1.0, 0, max_queries=result.queries + 11 * 4 + 3)
-    assert limited.evaluation_queries == 11 * 4
+    assert result.evaluation_queries == (12 + 4) * 4
+    budget = result.queries + 12 * 4 + 3
+    limited = run(1.0, 0, max_queries=budget)
+    assert limited.fun_error < 1 / 2  # of several evaluations
+    assert limited.nfev <= budget
+
+
+def test_a_noisy_run_that_is_stopped_knows_the_value_of_its_model():
+    """Searches, too: stopped at any round, the value is true within its error."""
+    for stop in (10, 20, 30):
+        noise = np.random.default_rng(stop)
+
+        def fun(x, noise=noise):
+            return float(np.sum((x - 1) ** 2)) + 0.5 * noise.normal()
+
+        found = fedzo.minimize(fun, np.full(5, 4.0), callback=lambda p, t=stop: p.round == t)
+        assert found.message.startswith("stopped by the callback")
+        assert 0 < found.fun_error < 0.5
+        assert abs(found.fun - np.sum((found.x - 1) ** 2)) < 5 * found.fun_error
 
 
 @pytest.mark.parametrize("again", [1, 2])
@@ -52,3 +117,4 @@ def test_a_resume_of_a_finished_run_repeats_the_result(again, tmp_path):
     for _ in range(again):  # another seed of the noise: nothing is asked
         other = run(1.0, 3, run_dir=tmp_path / "run", resume=True)
     assert (other.fun, other.success, other.nfev) == (first.fun, first.success, first.nfev)
+    assert other.fun_error == first.fun_error

@@ -95,6 +95,9 @@ class Algorithm(Parameters):
     tracks_best : bool
         Whether the model is always the best that the algorithm knows, by more values than one
         evaluation has. Then a lucky evaluation of an earlier model is not preferred to it.
+    measures_noise : bool
+        Whether the algorithm finds out by itself whether values are noisy. For any other, the run
+        evaluates the start twice.
     moves_each_round : bool
         Whether every round is meant to move the model. A search waits until it has found something
         better.
@@ -107,6 +110,7 @@ class Algorithm(Parameters):
     shared_directions: bool = False
     fixed_directions: int | None = None
     tracks_best: ClassVar[bool] = False
+    measures_noise: ClassVar[bool] = False
     moves_each_round: ClassVar[bool] = True
 
     @property

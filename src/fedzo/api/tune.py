@@ -12,7 +12,6 @@ import numpy as np
 from fedzo.algorithms import CMA, TPE, FedZO
 from fedzo.algorithms.adaptive_rate import SHARE
 from fedzo.algorithms.search.base import Search
-from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
 from fedzo.errors import InvalidValue, UsageError, check_count, nearest, one_of, require
@@ -20,13 +19,12 @@ from fedzo.plots.tuning import draw_trials
 from fedzo.problems.function import OnFailure
 from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Tuning
 from fedzo.runs.history import RESERVED
-from fedzo.runs.loop import Job, choose_numbers
+from fedzo.runs.loop import Job
 from fedzo.runs.minimize import UNLIMITED, perform, split_options
 from fedzo.runs.options import RunKeywords, RunOptions
 from fedzo.runs.registry import describe_job
-from fedzo.runs.result import Callbacks, Result, as_watchers, closing
+from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Ideal
-from fedzo.uplinks.base import RunSetting
 from fedzo.variables.space import Kind, Space, Value
 
 # Measured by benchmarks/tuning.py --defaults. The rate has the score's units, so it is measured.
@@ -166,32 +164,35 @@ def tune(
     )
     if worst is None and isinstance(algorithm, Search):
         problem.worst = np.inf  # a trial that failed is never the best
-    job = Job(
-        algorithm=algorithm,
-        uplink=Ideal(),
-        options=replace(run, rounds=_rounds(algorithm, problem, max_queries, run)),
-        tables={},
-        run_dir=None if run_dir is None else Path(run_dir),
-        resume=resume,
-        watchers=as_watchers(callback),
-    )
-    with closing(problem), LocalEngine(problem, run.seed, run.workers) as engine:
-        setting = RunSetting(engine, job.uplink)
-        job = drive(choose_numbers(job, setting, problem.initial(), problem), engine)
-    probed = job.probed or _probed(job)
-    run = replace(run, rounds=_rounds(algorithm, problem, max_queries, run, probed))
-    described = {name: asdict(kind) for name, kind in space.parameters.items()}
     table = {
         "name": name_of(train_and_score),
         "devices": devices,
         "evaluation_seeds": evaluation_seeds,
         "worst": worst,
         "max_queries": max_queries,
-        "probed": probed,
         "python_only": "its training is a function that was given to fedzo.tune",
     }
-    tables = {**describe_job(algorithm, job.uplink, run, table), "space": described}
-    result = perform(replace(job, options=run, tables=tables), problem, problem.initial())
+    described = {name: asdict(kind) for name, kind in space.parameters.items()}
+
+    def planned(job: Job) -> Job:
+        """Return the job with the rounds that the budget allows after the probes."""
+        probed = job.probed or _probed(job)
+        rounds = _rounds(algorithm, problem, max_queries, run, probed)
+        options, own = replace(run, rounds=rounds), {**table, "probed": probed}
+        tables = {**describe_job(algorithm, job.uplink, options, own), "space": described}
+        return replace(job, options=options, tables=tables)
+
+    job = Job(
+        algorithm=algorithm,
+        uplink=Ideal(),
+        options=run,
+        tables={},
+        run_dir=None if run_dir is None else Path(run_dir),
+        resume=resume,
+        watchers=as_watchers(callback),
+        plan=planned,
+    )
+    result = perform(planned(job), problem, problem.initial())
     best, found = result.best, space.params(result.best.x)
     improved = found != space.params(problem.initial())
     message = result.message if improved else f"nothing better than the start: {result.message}"

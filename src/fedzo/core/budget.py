@@ -22,8 +22,10 @@ class Meter:
     ----------
     evaluations : int
         Number of evaluations that a search must reserve queries for.
-    noisy : bool
-        Whether the black box has returned two values at the same point of the same device.
+    reserved : int
+        Number of queries that are kept back: for the evaluation of a noisy result.
+    noise : float
+        The standard deviation of a mean value, as a search has measured it.
     log : ValueLog
         What the black box has answered since the last checkpoint of a run.
 
@@ -42,14 +44,13 @@ class Meter:
         if max_queries is not None:
             check_count("max_queries", max_queries)
         self.max_queries, self.queries, self.evaluations = max_queries, 0, 2
-        self.log, self.noisy = ValueLog(), False
+        self.log, self.reserved, self.noise = ValueLog(), 0, 0.0
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
         """Return how many of the wanted queries are granted, and count them."""
         with self._lock:
-            left = wanted if self.max_queries is None else self.max_queries - self.queries
-            granted = min(wanted, left)
+            granted = wanted if self.left is None else max(0, min(wanted, self.left))
             self.queries += granted
             return granted
 
@@ -61,7 +62,8 @@ class Meter:
     @property
     def left(self) -> int | None:
         """Number of queries left; None without a limit."""
-        return None if self.max_queries is None else self.max_queries - self.queries
+        most = self.max_queries
+        return None if most is None else most - self.queries - self.reserved
 
     def spent(self) -> BudgetSpent:
         """Return the exception for a budget that does not suffice."""

@@ -53,6 +53,9 @@ class Objective(_Recorded):
     ----------
     dim, devices : int
         d and N.
+    exact : bool
+        Whether ``losses`` always returns the same numbers at one x. By default this is unknown:
+        a run of an algorithm such as FedZO then evaluates its start twice to find out.
     factory, factory_kwargs : str, mapping
         The class or function that made the problem, as ``module:name``, and its arguments.
 
@@ -74,6 +77,7 @@ class Objective(_Recorded):
 
     dim: int
     devices: int
+    exact: bool = False
 
     def __init__(self) -> None:  # or a class without one would take any arguments
         pass

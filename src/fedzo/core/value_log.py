@@ -43,6 +43,7 @@ class Phase(enum.IntEnum):
     EVALUATION = 1
     FRESH = 2  # the evaluation of the result
     REPORT = 3  # the files of the problem
+    PROBE = 4  # numbers in place of "auto", before round 0
 
 
 class RecordedFailure(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -64,7 +65,7 @@ class ValueLog:
     Attributes
     ----------
     used : bool
-        Whether the black box asks through the log.
+        Whether the black box asks through the log, or has a log of its own.
 
     Examples
     --------
@@ -92,6 +93,8 @@ class ValueLog:
 
     def open(self, path: Path) -> None:
         """Read the entries of a file, as far as they are whole, and append to it from now on."""
+        if self._file is not None:
+            return
         try:
             content = path.read_bytes() if path.exists() else b""
             if not (content.startswith(HEADER) or HEADER.startswith(content)):
@@ -149,21 +152,25 @@ class ValueLog:
         """Return whether the log has the call after ``ahead`` more calls of a device."""
         return (*self._phase, device, self._calls[device] + ahead) in self._entries
 
-    def unread(self, round: int, phase: Phase) -> int:
-        """Return the number of values at a phase."""
-        found = (e.answer for at, e in self._entries.items() if at[:2] == (round, phase))
+    def unread(self, round: int, *phases: Phase) -> int:
+        """Return the number of values at some phases of a round."""
+        found = (e.answer for a, e in self._entries.items() if a[0] == round and a[1] in phases)
         return sum(len(answer) for answer in found if not isinstance(answer, str))
 
     def trim(self, round: int, evaluated: bool) -> None:
-        """Remove what a checkpoint has made useless: earlier rounds, and a recorded evaluation."""
+        """Remove what a checkpoint has made useless: earlier rounds, and a recorded evaluation.
+
+        So are the probes, whose outcome every checkpoint has.
+        """
         if self._file is None:
             return
         with self._lock:
             self._trimmed = round
+            done = {(round, Phase.EVALUATION)} if evaluated else set()
             self._entries = {
                 at: entry
                 for at, entry in self._entries.items()
-                if at[0] >= round and not (evaluated and at[:2] == (round, Phase.EVALUATION))
+                if at[0] >= round and at[:2] not in done and at[1] != Phase.PROBE
             }
             if self._entries:
                 self._rewrite()

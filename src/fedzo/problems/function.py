@@ -4,7 +4,7 @@ import inspect
 import reprlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal, TypedDict, get_args
@@ -158,7 +158,6 @@ class FunctionObjective(Objective):
         self.meter = Meter(max_queries)
         self.calls = Calls(partial(call_user, fun), workers, processes, timeout)
         self._place = _Place()
-        self._evaluated: dict[int, tuple[Array, float]] = {}  # by device: the last evaluation
 
     def to_user(self, x: Array) -> Array:
         """Return the argument of the function for the optimiser's x: a point inside the bounds."""
@@ -194,27 +193,11 @@ class FunctionObjective(Objective):
 
     def values(self, points: Array, batch: int) -> Array:
         """Return the function's value at each point, (k, 1)."""
-        values = self._values(points, batch)
-        # The first point of a forward difference is x, which may just have been evaluated.
-        x, fun = self._evaluated.pop(batch, (points[:0], 0.0))
-        if np.array_equal(x, points[0]) and values[0] != fun:
-            self.meter.noisy = True
-        return values[:, None]
+        return self._values(points, batch)[:, None]
 
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x) of the given devices."""
-        losses = np.concatenate([self._values(x[None], int(i)) for i in devices])
-        for device, loss in zip(devices, losses, strict=True):
-            self._evaluated[int(device)] = x, float(loss)
-        return losses
-
-    def memory(self) -> Mapping[str, Array]:
-        """Return whether values are noisy, for a checkpoint."""
-        return {"noisy": np.array(self.meter.noisy)}
-
-    def recall(self, memory: Mapping[str, Array]) -> None:
-        """Take over what a checkpoint holds."""
-        self.meter.noisy = bool(memory.get("noisy", False))
+        return np.concatenate([self._values(x[None], int(i)) for i in devices])
 
     def _values(self, points: Array, device: int) -> Array:
         if self.vectorized:

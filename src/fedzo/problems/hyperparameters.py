@@ -111,6 +111,7 @@ class Tuning(Objective):
     """
 
     meter: Meter
+    exact = True
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ class Tuning(Objective):
 
     def log_to(self, path: Path, resume: bool) -> None:
         """Write each training to a file as it is done; with ``resume``, first read it."""
-        self._log = path
+        self._log, self.meter.log.used = path, True
         if resume and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 with suppress(ValueError, TypeError):  # a last line that a kill cut off

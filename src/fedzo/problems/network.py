@@ -101,6 +101,7 @@ class TorchProblem(Objective):
     """
 
     own_threads = True
+    exact = True
 
     def __init__(
         self,

@@ -58,6 +58,8 @@ class Quadratic(Objective):
     True
     """
 
+    exact = True
+
     def __init__(
         self,
         dim: int = 100,

@@ -63,6 +63,8 @@ class Softmax(Objective):
     array([[2.3026, 2.3026, 2.3026]])
     """
 
+    exact = True
+
     def __init__(
         self, data: Dataset, parts: Sequence[Array], dtype: DTypeLike = np.float32
     ) -> None:

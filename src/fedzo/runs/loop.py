@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 import time
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,9 +44,10 @@ from fedzo.uplinks.base import RunSetting
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
 
-_REPEATS = 4  # fresh evaluations of the result, and of the start
-_STUDENT = 2.447  # the 97.5 % quantile of Student's t with 2 * (4 - 1) degrees of freedom
+_REPEATS = 4  # fresh evaluations of a noisy result
+_SHARE = 10  # of a budget: one in so many queries is for them
 SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
+KEPT = ("costs", "idle", "still", "start_loss", "variance")  # further fields of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Job:
 
     ``tables`` is the configuration that ``config.toml`` gets, and that a resume compares with it.
     ``resume`` is "repair" to resume although the history does not fit the checkpoint. ``probed``
-    counts the queries that chose numbers in place of "auto" before the run.
+    counts the queries that chose numbers in place of "auto" before the run; ``plan`` may then
+    change the job.
     """
 
     algorithm: Algorithm
@@ -67,6 +68,7 @@ class Job:
     resume: bool | Literal["repair"] = False
     watchers: tuple[Callback, ...] = ()
     probed: int = 0
+    plan: Callable[[Job], Job] | None = None
 
     @property
     def folder(self) -> RunFolder | None:
@@ -84,6 +86,21 @@ class Job:
             folder.check_free()
             if not self.resume:
                 folder.check_new()
+
+    @contextmanager
+    def held(self, engine: Engine) -> Iterator[None]:
+        """Hold the folder, if there is one; on leaving, close the log of values and draw curves."""
+        with ExitStack() as stack:
+            if (folder := self.folder) is not None:
+                stack.enter_context(folder.held())
+                stack.callback(folder.draw_curves)
+                if engine.meter is not None:
+                    stack.callback(engine.meter.log.close)
+            yield
+
+    def has_checkpoint(self) -> bool:
+        """Return whether the run to resume has a checkpoint."""
+        return bool(self.resume and self.folder and os.path.exists(self.folder.checkpoint))
 
 
 class RunState(NamedTuple):
@@ -109,6 +126,8 @@ class RunState(NamedTuple):
     silent: frozenset[int] | None = None  # devices that replied to no evaluation
     dropped: tuple[Record, ...] = ()  # devices, since the last evaluation
     evaluated: int = 0  # queries of evaluations
+    start_loss: float = 0.0  # the mean of two evaluations, if these are noisy
+    variance: float = 0.0  # of an evaluation
 
     def moved(
         self, state: Any, info: RoundInfo, dropped: Iterable[Record] = (), still: bool = False
@@ -128,13 +147,14 @@ class RunState(NamedTuple):
     @property
     def totals(self) -> dict[str, Any]:
         """The sums over all rounds so far, for a checkpoint."""
-        return {key: getattr(self, key) for key in (*SUMS, "costs", "idle", "still")}
+        return {key: getattr(self, key) for key in (*SUMS, *KEPT)}
 
 
 class Fresh(NamedTuple):
     """The value of the best model by new evaluations, and whether it is below the start's."""
 
     fun: float
+    error: float  # its standard error
     better: bool
 
 
@@ -158,6 +178,7 @@ class Loop:
         self, job: Job, engine: Engine, x0: Array, problem: Objective | None = None
     ) -> None:
         self.job, self.engine, self.options = job, engine, job.options
+        self.exact = problem is None or problem.exact or problem.capability(InPlace) is not None
         problem = problem or Objective()
         self.user_view, self.in_place = problem.capability(HasUserView), problem.capability(InPlace)
         self.remembers = problem.capability(Remembers)
@@ -176,6 +197,7 @@ class Loop:
         self.x0, self.start = x0, digest_of(x0)
         self.fresh: Fresh | None = None
         self.confirmed = 0  # queries of fresh evaluations
+        self.stopped = False  # by a callback or a target: a resumed run may continue
         self._records: list[Record] = []
         self.metered_before = 0  # the meter's count before the run, if there is a meter
         self.began = time.perf_counter()
@@ -212,32 +234,19 @@ class Loop:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Open the folder and the watchers; close them on leaving."""
-        self.job.check_folder()
-        folder = self.job.folder
-        with ExitStack() as stack:
-            if folder is not None:
-                stack.enter_context(folder.held())
-                self._open_folder(folder)
-                stack.callback(folder.draw_curves)
-                if self.engine.meter is not None:
-                    self.engine.meter.log.open(folder.values)
-                    stack.callback(self.engine.meter.log.close)
-            if self.engine.meter is not None:
-                counted = self.at.queries + self._evaluation_queries()
-                self.metered_before = self.engine.meter.queries - counted
-            stack.enter_context(closing(*self.job.watchers))
+        """Begin or resume the run in its folder, which is held; close the watchers on leaving."""
+        folder, meter = self.job.folder, self.engine.meter
+        if folder is not None:  # nothing is written if the checkpoint does not fit
+            if self.job.resume:
+                self._resume(folder)
+            folder.begin(self.tables, meter, new=not self.job.resume)
+            if not self.job.has_checkpoint():
+                self.save()  # so that the outcome of the probes survives a kill
+        if meter is not None:
+            counted = self.at.queries + self._evaluation_queries()
+            self.metered_before = meter.queries - counted
+        with closing(*self.job.watchers):
             yield
-
-    def _open_folder(self, folder: RunFolder) -> None:
-        """Load the checkpoint or begin a new run; write nothing if that fails."""
-        if self.job.resume:
-            self._resume(folder)
-        else:
-            folder.check_new()
-        folder.prepare(self.tables)
-        if not self.job.resume:
-            self.save()  # so that the probes of "auto" survive a kill
 
     def _resume(self, folder: RunFolder) -> None:
         """Continue from the folder's checkpoint."""
@@ -321,12 +330,17 @@ class Loop:
                     self.save()
                 if end := self._end():
                     self.save()
-                    yield from self.evaluate()  # a callback may have stopped it off the schedule
-                    yield from self._confirm()
+                    free = not (self.stopped and self._limited)
+                    if free or self.algorithm.loss(self.at.state) is not None:
+                        yield from self.evaluate()  # perhaps off the schedule
+                    if free:
+                        yield from self._confirm()
                     return end
                 self._charge_skipped()
                 self._begin(Phase.ROUND)
                 before = self._metered()
+                if self.engine.meter is not None and self.at.variance:
+                    self.engine.meter.reserved = self._repeats * self.engine.evaluation_cost
                 state, info = yield from self.algorithm.round(
                     self.at.round, self.at.state, self.setting
                 )
@@ -373,9 +387,11 @@ class Loop:
             None if self.engine.meter is None else self.engine.meter.left,
         )
         stops = [call_user(_stops, watcher, progress) for watcher in self.job.watchers]
+        reached = target is not None and record is not None and record["train_loss"] <= target
+        self.stopped = True in stops or reached
         if True in stops:
             return Status.STOPPED, f"stopped by the callback after round {t}"
-        if target is not None and record is not None and record["train_loss"] <= target:
+        if reached:
             return Status.STOPPED, f"reached the target {target:g} after round {t}"
         if self._next_exceeds_budget:
             done = f"the budget of {self.options.max_queries:,} queries is spent"
@@ -393,6 +409,12 @@ class Loop:
         most, next_total = self.options.max_queries, self.at.queries + self.at.last.queries
         return most is not None and self.engine.meter is None and next_total > most
 
+    @property
+    def _limited(self) -> bool:
+        """Whether queries at a stop would be missing in a run that resumes."""
+        meter = self.engine.meter
+        return meter is not None and meter.left is not None and self.job.folder is not None
+
     def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
         """Keep the last complete round, evaluated if possible; count the queries after it."""
         spent = isinstance(error, BudgetSpent)
@@ -401,6 +423,8 @@ class Loop:
                 yield from self.evaluate()
         self.save()
         self._count_unfinished_queries()
+        if spent:
+            yield from self._confirm()
         status = Status.STOPPED if spent else Status.HALTED
         return status, f"{error} after round {self.at.round}"
 
@@ -432,6 +456,7 @@ class Loop:
             return
         self._begin(Phase.EVALUATION)
         before, known = self._metered(), self.algorithm.loss(at.state)
+        changes: dict[str, Any] = {}
         if known is None:
             evaluation: Evaluation = yield Losses(self.x)
             absent = [device.device for device in self.engine.dropped]
@@ -440,6 +465,10 @@ class Loop:
             evaluation, absent = Evaluation(np.array([known]), {}), []
             silent = (at.silent or frozenset()) & {one["device"] for one in at.dropped}
         losses = evaluation.losses
+        cost = 0 if known is not None else self.engine.evaluation_cost
+        if not (at.round or self.exact or self.algorithm.measures_noise) and self._repeats:
+            changes |= yield from self._noise(losses)
+            cost *= 2
         dropped = (*at.dropped, *self._take_dropped(at.round))
         wrong = ~np.isfinite(losses)
         wrong[absent] = False
@@ -451,7 +480,7 @@ class Loop:
         if not len(losses):
             raise Halted("no device could be evaluated")
         metrics = numeric_metrics(evaluation.metrics, at.costs)
-        cost = self._requested(before, self.engine.evaluation_cost) if known is None else 0
+        cost = self._requested(before, cost)
         record: Record = {
             "round": at.round,
             "train_loss": mean_loss(losses),
@@ -471,7 +500,7 @@ class Loop:
         # not count a record that is not on disk. One that it does not count is written again.
         if self.job.folder is not None:
             self.job.folder.append(record)
-        changes: dict[str, Any] = {"records": len(self.history) + 1, "silent": silent}
+        changes |= {"records": len(self.history) + 1, "silent": silent}
         if self.scheduled(at.round):  # a resumed run has no evaluation off the schedule
             changes |= {
                 "best": self._better(record),
@@ -482,31 +511,68 @@ class Loop:
         self._records.append(record)
         self.at = at._replace(**changes)
 
+    def _noise(self, first: Array) -> Running[dict[str, float]]:
+        """Evaluate the start again; return its mean loss and the variance, if they are noisy."""
+        dropped = len(self.engine.dropped)
+        evaluation: Evaluation = yield Losses(self.x)
+        del self.engine.dropped[dropped:]
+        there = np.isfinite(first) & np.isfinite(evaluation.losses)
+        one, other = first[there], evaluation.losses[there]
+        if np.array_equal(one, other):
+            return {}
+        variance = float(np.sum(((one - other) / len(one)) ** 2) / 2)
+        return {"start_loss": mean_loss(one / 2 + other / 2), "variance": variance}
+
+    @property
+    def _repeats(self) -> int:
+        """The number of fresh evaluations of a noisy result: fewer with a small budget."""
+        meter, cost = self.engine.meter, max(1, self.engine.evaluation_cost)
+        if meter is None or meter.max_queries is None:
+            return _REPEATS
+        return min(_REPEATS, meter.max_queries // (_SHARE * cost))
+
+    @property
+    def _error(self) -> float:
+        """The standard error of one evaluation."""
+        measured = 0.0 if self.engine.meter is None else self.engine.meter.noise
+        return math.sqrt(self.at.variance) or measured
+
     def _confirm(self) -> Running[None]:
-        """Evaluate the best model and the start afresh if evaluations are noisy.
+        """Evaluate the best model afresh if evaluations are noisy.
 
         The best of many noisy values is too low. The model is better than the start if the mean of
-        a few new values is, by a t-test at 2.5 %: else it was chosen by luck.
+        a few new values is, by a t-test at 2.5 %: else it was chosen by luck. A search that
+        measures the noise has compared it with the start itself.
         """
-        best = self._better(self.history[-1] if self._recorded() else None)
-        meter = self.engine.meter
-        cost = 2 * _REPEATS * self.engine.evaluation_cost
-        if meter is None or not meter.noisy or self.algorithm.tracks_best or not best.round:
+        from scipy.special import stdtrit
+
+        best, meter = self._best_now, self.engine.meter
+        if not (self._error and best.round):
             return
-        if meter.left is not None and meter.left < cost:
-            return
+        repeats, cost = self._repeats, self.engine.evaluation_cost
+        if meter is not None:
+            meter.reserved = 0
+            repeats = repeats if meter.left is None else min(repeats, meter.left // cost)
         self._begin(Phase.FRESH)
-        before, means = self._metered(), np.empty((_REPEATS, 2))
-        for i, x in itertools.product(range(_REPEATS), range(2)):
-            evaluation: Evaluation = yield Losses((self.x0, best.x)[x])
-            means[i, x] = evaluation.losses.mean()
-        self.confirmed = self._requested(before, cost)
-        if self.engine.dropped or not np.isfinite(means).all():
+        before, found = self._metered(), np.empty((repeats, self.engine.devices))
+        for i in range(repeats):
+            evaluation: Evaluation = yield Losses(best.x)
+            found[i] = evaluation.losses
+        self.confirmed = self._requested(before, repeats * cost)
+        if self.engine.dropped or not repeats or not np.isfinite(found).all():
             self.engine.dropped.clear()
             return
-        fall = means[:, 0].mean() - means[:, 1].mean()
-        error = np.sqrt(means.var(axis=0, ddof=1).mean() * 2 / _REPEATS)
-        self.fresh = Fresh(float(means[:, 1].mean()), bool(fall > _STUDENT * error))
+        # The variance of an evaluation, from differences at the start and at the best model.
+        count = found.shape[1]
+        variances, freedom = [self._error**2], [count]
+        if repeats > 1:
+            variances.append(float(found.var(axis=0, ddof=1).sum() / count**2))
+            freedom.append(count * (repeats - 1))
+        variance = float(np.average(variances, weights=freedom))
+        fun = mean_loss(found.mean(axis=0))
+        limit = float(stdtrit(sum(freedom), 0.975)) * math.sqrt(variance * (1 / 2 + 1 / repeats))
+        better = not self.at.variance or self.at.start_loss - fun > limit
+        self.fresh = Fresh(fun, math.sqrt(variance / repeats), better)
 
     def _better(self, record: Record | None) -> Best:
         """Return the best evaluated model, including the current one if it has a record."""
@@ -515,6 +581,10 @@ class Loop:
         ):
             return Best(self.snapshot(self.x), record["train_loss"], self.at.round)
         return self.at.best
+
+    @property
+    def _best_now(self) -> Best:
+        return self._better(self.history[-1] if self._recorded() else None)
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
         """Return the sort key of a model, best first: minus the problem's metric, then the loss."""
@@ -540,8 +610,8 @@ class Loop:
     def _charge_skipped(self) -> None:
         """Charge an evaluation at which an earlier session ended, and which this one skips."""
         meter = self.engine.meter
-        if meter is not None and not self._recorded():
-            skipped = meter.log.unread(self.at.round, Phase.EVALUATION)
+        if meter is not None and meter.left is not None and not self._recorded():
+            skipped = meter.log.unread(self.at.round, Phase.EVALUATION, Phase.FRESH)
             meter.queries += skipped
             self.metered_before += skipped
 
@@ -596,10 +666,11 @@ class Loop:
 
     def close(self, status: Status, message: str) -> Result:
         """Write the models, and return the result."""
-        at, best = self.at, self._better(self.history[-1] if self._recorded() else None)
+        at, best = self.at, self._best_now
         status, message = self._diagnosed(status, message, best)
+        error = self._error
         if self.fresh is not None:
-            best = best._replace(fun=self.fresh.fun)
+            best, error = best._replace(fun=self.fresh.fun), self.fresh.error
         last = self.to_user(self.snapshot(self.x))
         best = best._replace(x=self.to_user(best.x))
         if not self.history:  # the first evaluation failed or was interrupted
@@ -624,6 +695,7 @@ class Loop:
             **{key: getattr(at, key) for key in SUMS},
             seconds=self.seconds,
             history=self.history,
+            fun_error=error,
         )
 
     def _diagnosed(self, status: Status, message: str, best: Best) -> tuple[Status, str]:
@@ -662,12 +734,22 @@ def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None)
     """Yield the tasks of a run, from the probes of "auto" to the last evaluation."""
     job.check_folder()
     setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
-    job = yield from choose_numbers(job, setting, x0, problem)
-    loop = Loop(job, engine, x0, problem)
-    with loop.opened():
-        with _running():
-            end = yield from loop.go()
-        return loop.close(*end)
+    loop = None if needs_numbers(job, problem) else Loop(job, engine, x0, problem)
+    if loop is None:
+        check_parts(job.algorithm, setting, x0)  # before the first query
+    with job.held(engine):
+        if loop is None:
+            job = yield from choose_numbers(job, setting, x0, problem)
+            loop = Loop(job, engine, x0, problem)
+        with loop.opened():
+            with _running():
+                end = yield from loop.go()
+            return loop.close(*end)
+
+
+def needs_numbers(job: Job, problem: Objective | None) -> bool:
+    """Return whether "auto" is in the place of numbers that this process has to choose."""
+    return problem is not None and isinstance(job.algorithm, FedZO) and job.algorithm.automatic
 
 
 def choose_numbers(
@@ -675,21 +757,29 @@ def choose_numbers(
 ) -> Running[Job]:
     """Return the job with numbers in place of "auto".
 
-    A resumed run has them in its checkpoint; its configuration still says "auto".
+    A resumed run has them in its checkpoint; its configuration still says "auto". Without a
+    checkpoint, the probes find the values in the log that were answered before.
     """
-    algorithm = job.algorithm
-    if problem is None or not (isinstance(algorithm, FedZO) and algorithm.automatic):
+    algorithm, folder, meter = job.algorithm, job.folder, setting.engine.meter
+    if not needs_numbers(job, problem):
         return job
     from fedzo.runs.auto import Chosen, automatic, choose, stand_in
 
-    check_parts(algorithm, setting, x0)  # before the first query
+    assert problem is not None and isinstance(algorithm, FedZO)  # noqa: PT018
     chosen = Chosen(stand_in(algorithm), 0)
-    if not (job.resume and job.folder is not None and os.path.exists(job.folder.checkpoint)):
+    if not job.has_checkpoint():
+        if folder is not None:
+            folder.begin(as_toml(job.tables), meter, new=not job.resume)
+            job = replace(job, resume=job.resume or True)
+        if meter is not None:
+            meter.log.begin(0, Phase.PROBE)
         with _running():
             chosen = yield from choose(algorithm, setting, problem, x0, job.options.rounds)
         setting.engine.dropped.clear()  # of no round
     adapted = automatic(algorithm, chosen.algorithm, problem)
-    return replace(job, algorithm=adapted, probed=chosen.queries)
+    job = replace(job, algorithm=adapted, probed=chosen.queries)
+    with _running():
+        return job if job.plan is None else job.plan(job)
 
 
 def check_parts(algorithm: Algorithm, setting: RunSetting, x0: Array) -> None:

@@ -74,8 +74,13 @@ class Result:
     x : array
         The best evaluated model.
     fun : float
-        f(x) over all devices, as evaluated. If a function's values are noisy, the mean of four new
+        f(x) over all devices, as evaluated. If evaluations are noisy, the mean of four new
         evaluations of x, as far as the budget allows: the lowest of many noisy values is too low.
+    fun_error : float
+        The standard error of ``fun``; 0 if evaluations are not noisy. It is that of a single
+        evaluation if the run was interrupted, if the budget left no new evaluation, or if a
+        callback or the target stopped a run with ``max_queries`` and a folder. Such a run takes no
+        queries when it stops, so that a resume ends as if it had not been stopped.
     success : bool
         False if the run diverged, did not improve on its start, was interrupted or could not
         continue, or if fewer devices than a quorum took part. With a quorum it is True, and
@@ -123,6 +128,7 @@ class Result:
     history: list[dict[str, Any]]
     problem: Objective | None = None
     maxcv: float | None = None
+    fun_error: float = 0.0
 
     @property
     def nfev(self) -> int:
@@ -155,7 +161,7 @@ class Result:
             "message": self.message,
             "success": self.success,
             "status": f"{self.status.name.lower()} ({int(self.status)})",
-            "fun": f"{self.fun:.8g}",
+            "fun": f"{self.fun:.8g}" + f" (error {self.fun_error:.2g})" * (self.fun_error > 0),
             "x": _first_numbers(self.x),
             "best": f"after round {self.best.round}",
             "nit": self.nit,

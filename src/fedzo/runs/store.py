@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.files import Config, sync_file, toml_text, unfinished, write_atomic
 from fedzo.core.types import Array
@@ -248,8 +249,10 @@ class RunFolder:
             if lock is not None:
                 os.close(lock)
 
-    def prepare(self, config: Config) -> None:
-        """Mark the folder and write the configuration."""
+    def begin(self, config: Config, meter: Meter | None, new: bool) -> None:
+        """Mark the folder, which is held, write the configuration, and open the log of values."""
+        if new:
+            self.check_new()
         try:
             self.mark.write_text("")
             for left in (left for path in self.own for left in unfinished(path)):
@@ -257,6 +260,8 @@ class RunFolder:
         except OSError as error:
             raise _not_writable(self.path, error) from error
         write_atomic(self.config, toml_text(config).encode())
+        if meter is not None:
+            meter.log.open(self.values)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the history."""

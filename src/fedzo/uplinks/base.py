@@ -88,10 +88,9 @@ class RunSetting:
     def queries_left(self) -> float:
         """Number of queries left in the budget, after those of the evaluations to come."""
         meter = self.engine.meter
-        if meter is None or meter.max_queries is None:
+        if meter is None or meter.left is None:
             return math.inf
-        reserved = meter.evaluations * self.engine.evaluation_cost
-        return float(meter.max_queries - meter.queries - reserved)
+        return float(meter.left - meter.evaluations * self.engine.evaluation_cost)
 
 
 class Uplink(Parameters):

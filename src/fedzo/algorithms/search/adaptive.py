@@ -94,6 +94,7 @@ class Adaptive(Search):
     """
 
     tracks_best: ClassVar[bool] = True
+    measures_noise: ClassVar[bool] = True
 
     tol: float = 0.0
 

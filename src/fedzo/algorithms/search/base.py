@@ -461,6 +461,8 @@ class Search(Algorithm):
         freshly.
         """
         context, meter = search.context, setting.engine.meter
+        if meter is not None:
+            meter.noise = context.noise
         same = self.tracks_best and self.participants is None and self.weighting == "uniform"
         same = same and setting.engine.provides(HasUserView)
         if not same or meter is None or setting.engine.evaluation_cost != setting.devices:
@@ -485,6 +487,7 @@ class Search(Algorithm):
             if end >= log.size:  # a resumed run may have more queries to give
                 log[at] = max(log[at], setting.queries_left)
             search.tell(float(log[at]), log[at + 1 : end])
+            self._known(search, setting)  # sets the queries that are reserved, as a round does
             at = end
         search.log, search.read = log, state.log
         setting.scratch["search"] = search

@@ -171,6 +171,7 @@ class Constrained(Search):
     """
 
     tracks_best: ClassVar[bool] = True
+    measures_noise: ClassVar[bool] = True
 
     inner: Search
     constraints: Constraints = field(repr=False)

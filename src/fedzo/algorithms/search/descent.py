@@ -356,6 +356,7 @@ class LBFGS(Search):
     """
 
     tracks_best: ClassVar[bool] = True
+    measures_noise: ClassVar[bool] = True
 
     memory: int = 30
 

@@ -216,6 +216,7 @@ class CMA(Search):
     """
 
     tracks_best: ClassVar[bool] = True
+    measures_noise: ClassVar[bool] = True
 
     sigma: float = 0.5
     population: int | None = None

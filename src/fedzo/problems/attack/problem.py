@@ -107,6 +107,7 @@ class Attack(Evaluator, Objective):
     """
 
     own_threads = True  # the model uses all cores for a batch
+    exact = True
 
     def __init__(
         self,
