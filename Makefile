@@ -12,7 +12,7 @@ PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test environments slow results compare scorecard compare-attack fuzz soak soak-federation processes lint types docs bench clean
+.PHONY: demo test environments slow results results-paper compare scorecard compare-attack fuzz soak soak-federation processes lint types docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -47,17 +47,24 @@ soak-federation: $(VENV)/.dev
 processes: $(VENV)/.dev
 	$(PYTEST) -m processes -n 3 --dist loadfile $(PROCESSES) tests/processes
 
-# Over the air: the figure of docs/results.md, and the pictures of the guide for wireless research.
+# Over the air: docs/results/air.md, and the pictures of the guide for wireless research.
 air: $(VENV)/.dev
 	for part in figure noise digital papers; do $(BIN)/python benchmarks/air.py $$part || exit 1; done
 
-# docs/results.md: the figures, the claims judged, the baselines' grids. Three quarters of an hour on
-# two cores; what build/results has of the runs is not done again.
+# docs/results.md and docs/results/: the figures, the claims, the baselines' grids. About an hour on two
+# cores. Runs that build/results already has are not repeated.
 results: $(VENV)/.dev
 	$(BIN)/fedzo data get fashion-mnist
 	$(BIN)/fedzo reproduce fig3 fig4 fig5 --scale paper --out build/results/paper
 	$(BIN)/fedzo reproduce all --scale quick --out build/results/quick
 	$(BIN)/python tools/make_results.py build/results/paper build/results/quick --sweeps build/results/sweeps
+
+# Fig. 1a, 1b, 1c and 2 at the paper's scale as well: a night per seed. The same command resumes.
+PAPER_SEEDS = 1
+results-paper: $(VENV)/.dev
+	$(BIN)/fedzo data get cifar10
+	$(BIN)/fedzo reproduce fig1a fig1b fig1c fig2 --scale paper --seeds $(PAPER_SEEDS) --out build/results/paper
+	$(MAKE) results
 
 # Our methods and others at equal queries, BBOB and bbob-noisy: hours. Every run is kept in compare/
 # as it ends, so this can be interrupted, and goes on where it was.

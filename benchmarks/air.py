@@ -1,6 +1,6 @@
 """Over the air: what noise, spectrum and energy cost, and how coefficients compare with updates.
 
-python benchmarks/air.py figure     loss against channel uses and energy: docs/results.md
+python benchmarks/air.py figure     loss against channel uses and energy: docs/results/air.md
 python benchmarks/air.py noise      how much noise it can bear: docs/guides/wireless.md
 python benchmarks/air.py digital    analogue or digital: docs/guides/wireless.md
 python benchmarks/air.py papers     trends of three published papers: docs/guides/wireless.md
@@ -224,9 +224,8 @@ def figure(arguments: argparse.Namespace) -> None:
         panels.append((f"{TITLES[name]}, d = {d:,}", "channel_uses", "train_loss", True, curves))
         panels.append((f"{TITLES[name]}, d = {d:,}", "joules", "train_loss", True, curves))
     draw(IMAGES / "air.png", panels)
-    page = IMAGES.parents[1] / "results.md"
-    head = page.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
-    page.write_text("\n".join([head, "", MARK, *text, ""]), encoding="utf-8")
+    page = IMAGES.parents[1] / "results" / "air.md"
+    page.write_text("\n".join([MARK, *text, ""]), encoding="utf-8")
     print("\n".join(text))
 
 
@@ -239,10 +238,10 @@ TITLES = {
     "full": "Softmax regression on all of Fashion-MNIST",
     "head": "A network's head",
 }
-MARK = "<!-- python benchmarks/air.py figure writes what follows -->"
+MARK = "<!-- python benchmarks/air.py figure writes this page -->"
 ROW = "| {} | {} | {} | {} | {} | {} |"
 HEADS = ("uplink", "accuracy, %", "loss", "uses per round", "joules", "points below no noise")
-SECTION = """## Coefficients over the air (N = 50, H = 5, b2 = 20)
+SECTION = """# Coefficients over the air (N = 50, H = 5, b2 = 20)
 
 Made by `python benchmarks/air.py figure`. What the devices send at once: whole updates (`aircomp`,
 d symbols per round), or the coefficients of directions that they share (`aircomp_seeds`,
@@ -255,7 +254,7 @@ of labels per device. {rounds} rounds; {seeds} seeds, and {more} on all of Fashi
 intervals of the mean, differences seed by seed. "Times fewer" is beside the d channel uses of
 whole updates. η = 0.001 for softmax regression and 0.01 for the head.
 
-![Loss against channel uses and energy](images/results/air.png)
+![Loss against channel uses and energy](../images/results/air.png)
 """
 
 

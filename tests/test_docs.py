@@ -1,5 +1,6 @@
 """The README and every page of the docs do what they say: see `reader.py`."""
 
+import inspect
 import re
 import sys
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ PAGES = [page for page in PAGES if page.parent.name != "gallery"]  # made by the
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 # Pages that take long to follow: they train, or run many commands.
 TRAIN = ("README", "algorithm", "baselines", "configuration", "networks", "problem", "research",
-         "robustness", "tuning", "tutorial", "wireless")  # fmt: skip
+         "robustness", "tuning", "tutorial", "tutorial-2", "wireless")  # fmt: skip
 FOLLOWED = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in TRAIN else ())
     for page in PAGES
@@ -99,3 +100,18 @@ def test_the_reader_notices_what_is_wrong(reader):
     assert installed("pytest")
     assert installed("fedzo[tune]") == all(map(find_spec, ("sklearn", "optuna")))
     assert not installed("no-such-package")
+
+
+def test_the_reference_lists_public_names_and_all_of_them():
+    """Every name of the package, and of its public modules, is on one page of docs/api."""
+    text = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "api").glob("*.md")))
+    listed = re.findall(r"^::: fedzo\.(\S+)", text, re.M)
+    assert len(listed) == len(set(listed))
+    modules = {name for name in dir(fedzo) if inspect.ismodule(getattr(fedzo, name))}
+    for name in dir(fedzo):
+        assert name in {*listed, *modules, "__version__"}, name
+    inside = {"problems", "uplinks", "config", "runs", "plots", "paper"}
+    for name in listed:
+        module, _, _ = name.rpartition(".")
+        assert not module or module.partition(".")[0] in modules | inside, name
+        assert "_." not in name

@@ -1,4 +1,4 @@
-"""Write docs/results.md and its pictures from folders that ``fedzo reproduce`` has filled.
+"""Write docs/results.md and docs/results/ from folders that ``fedzo reproduce`` has filled.
 
     fedzo reproduce fig3 fig4 fig5 --scale paper --out paper
     fedzo reproduce all --scale quick --out quick
@@ -24,45 +24,67 @@ from PIL import Image
 
 from fedzo.cli import main as fedzo
 from fedzo.paper import FIGURES, find_figure
-from fedzo.paper.claims import MEANING, Verdict
-from fedzo.paper.reproduce import HEADINGS, cells, figures_in, table
+from fedzo.paper.claims import MEANING
+from fedzo.paper.reproduce import HEADINGS, cells, figures_in, overview, table
 
 TRAIN = "python tools/train_victim.py carlini"
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Results
 
-Every figure of the paper and some of our own, each with the claims made about it and whether they
-hold. The claims are those of the paper's text; its plots give no numbers to compare with.
-{count}{absent}
+Every figure of the paper, and some that we add, each with claims and whether they hold. The
+paper's claims come from its text; its plots give no numbers to compare with.{absent}
 
-A claim is judged by numbers taken seed by seed, so that what two curves of a seed share cancels,
-and by the 95 % confidence interval of their mean (Student's t). It **holds** if the whole interval
-of each of its numbers is where the claim has it, **does not hold** if one lies wholly elsewhere
-(with Holm's correction for its several numbers), and else one **cannot tell**. A seed is one of the
-algorithm's randomness and of the data's split. "Rounds of A over rounds of B, to the same loss" is
-below 1 if A is the faster; it is 0 where B never gets below its start.
+{counts}
 
-The paper gives words and no numbers. What they are taken to mean was decided once, for all figures:
+The figures and all claims with their numbers: {pages}.
+
+## How a claim is judged
+
+Each claim is a few numbers, one per seed. All curves of a figure share data, participants and
+batches, so numbers are computed seed by seed, and shared noise cancels. The 95 % confidence
+interval of the mean (Student's t) decides:
+
+- **holds**: the whole interval is where the claim predicts it.
+- **no effect above 1 %**: the claim has a direction, and the whole interval is closer to no
+  difference than the smallest effect that would matter.
+- **does not hold**: the whole interval is elsewhere, with Holm's correction if the claim has
+  several numbers.
+- **cannot tell**: none of these. More seeds could decide.
+
+A seed changes the algorithm's randomness and the data split. "Rounds of A over rounds of B, to the
+same loss" is below 1 if A is faster. It is 0 if B never gets below its start.
+
+The paper gives words and no numbers. Their meaning was fixed once, for all figures:
 
 {thresholds}
 
-Curves are means over seeds, bands go from the least to the greatest of them. Under a title stands
-what was run, made of the runs' own configurations; under a picture the scale: `paper` is the
-paper's setting, `quick` takes minutes, and what differs is listed, the paper's value in brackets.
+Curves are means over seeds. Bands go from the least to the greatest seed. The scale `paper` is the
+paper's setting, and `quick` takes minutes; each caption lists the differences, with the paper's
+value in brackets.
 
-Made by the following. `make results` runs all figures with all their seeds and Fig. 3 to 5 at the
-paper's scale, but not the victim, which has to be trained.
+## How to make it again
+
+`make results` runs all figures with all seeds, and Fig. 3 to 5 at the paper's scale. `make
+results-paper` runs Fig. 1a, 1b, 1c and 2 at the paper's scale, too: a night per seed. Both resume
+where they stopped. The victim has to be trained first.
 
 ```sh
 {commands}
 ```
 
-with {environment}. `fedzo report quick` makes one page of it, with curves to hover and zoom.
+Versions: {environment}. `fedzo report quick` writes one page with curves to hover and zoom.
 """
+PAGES = {
+    "attack": ("Attack figures", ("fig1a", "fig1b", "fig1c", "fig2", "victim")),
+    "steps": ("Baselines and step sizes of the attack", ("baselines",)),
+    "softmax": ("Softmax figures and Table I", ("fig3", "fig4", "fig5", "table1")),
+    "more": ("Figures that we add", ("rates", "queries", "bytes", "directions")),
+}
 
 
-GRID = "attack --set run.rounds=30 --set run.evaluate_every=6 --set algorithm.batch_size=2"
-GRID += " --set algorithm.directions=8 --set algorithm.smoothing=0.001 --seeds 3"
+EQUAL = "attack --set algorithm.batch_size=2 --set algorithm.directions=8"
+EQUAL += " --set algorithm.smoothing=0.001 --seeds 3"
+GRID = f"{EQUAL} --set run.rounds=30 --set run.evaluate_every=6"
 
 
 class Sweep(NamedTuple):
@@ -91,9 +113,24 @@ SWEEPS = (
     Sweep(
         "grid-zone_s",
         "ZONE-S's step sizes",
-        "1/ρ, as its authors read ρ. The paper prints ρ = 500.",
+        "1/ρ, as its authors read ρ. The paper prints ρ = 500. With larger ρ the loss is lower, "
+        "because the perturbation hardly moves: it fools no image.",
         f"{GRID} --set algorithm.name=zone_s --set algorithm.normalisation=sum "
-        "--grid algorithm.penalty=50,100,200,500",
+        "--grid algorithm.penalty=50,100,200,500,1000,2000,4000,8000,16000",
+    ),
+    Sweep(
+        "equal-dzopa",
+        "DZOPA at the queries of FedZO",
+        "27,000 queries, those of FedZO with H = 5 above: 150 rounds instead of 30.",
+        f"{EQUAL} --set run.rounds=150 --set run.evaluate_every=30 --set algorithm.name=dzopa "
+        "--grid algorithm.learning_rate=0.001,0.002,0.005",
+    ),
+    Sweep(
+        "equal-zone_s",
+        "ZONE-S at the queries of FedZO",
+        "27,000 queries, those of FedZO with H = 5 above: 1,500 rounds instead of 30.",
+        f"{EQUAL} --set run.rounds=1500 --set run.evaluate_every=300 --set algorithm.name=zone_s "
+        "--set algorithm.normalisation=sum --grid algorithm.penalty=500,2000,8000,32000",
     ),
     Sweep(
         "paper-setting",
@@ -105,7 +142,6 @@ SWEEPS = (
         hours=True,
     ),
 )
-AIR = "<!-- python benchmarks/air.py figure writes what follows -->"
 
 
 def sweeps_in(folder: Path) -> list[str]:
@@ -126,25 +162,38 @@ def sweep_section(sweep: Sweep, out: Path) -> str:
     place = f"images/results/{sweep.name}.png"
     copy_picture(out / "sweep.png", DOCS / place)
     with (out / "sweep.csv").open(encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
+        rows = [sweep_row(row) for row in csv.DictReader(file)]
     ends = [json.loads(p.read_text().splitlines()[-1]) for p in out.rglob("history.jsonl")]
     hours = sum(end["seconds"] for end in ends) / 3600
     queries = sum(end["queries"] for end in ends)
     command = f"fedzo sweep {sweep.command} --out sweeps/{sweep.name}".replace(" --", " \\\n    --")
     return "\n".join(
         [
-            f"### {sweep.title}",
+            f"## {sweep.title}",
             "",
             f"{sweep.about} {queries:,} queries and {hours:.2f} hours of running.",
             "",
             f"```sh\n{command}\n```",
             "",
-            f"![{sweep.title}]({place})",
+            f"![{sweep.title}](../{place})",
             "",
-            table(head, rows),
+            table(list(rows[0]), [list(row.values()) for row in rows]),
             "",
         ]
     )
+
+
+def sweep_row(row: dict[str, str]) -> dict[str, str]:
+    """Return a setting and its means with intervals; queries are the same for each seed."""
+    shown = {key: value for key, value in row.items() if "." in key}
+    for key in (key.removesuffix("_n") for key in row if key.endswith("_n")):
+        mean, low, high = (float(row[f"{key}_{end}"] or "nan") for end in ("mean", "low", "high"))
+        several = low < high
+        name = key.replace("_", " ")
+        shown[name] = f"{mean:.4g} [{low:.4g}, {high:.4g}]" if several else f"{mean:,.4g}"
+        if key == "queries":
+            shown[name] = f"{mean:,.0f}"
+    return shown | {"": "best" if row["best"] == "1" else ""}
 
 
 def copy_picture(picture: Path, to: Path) -> None:
@@ -154,13 +203,14 @@ def copy_picture(picture: Path, to: Path) -> None:
 
 def section(figure: dict[str, Any], picture: str) -> str:
     """Return a figure's part of the page."""
+    settings = figure["settings"]
     return "\n".join(
         [
             f"## {figure['title']}",
             "",
-            figure["about"],
+            figure["about"].replace(settings + ".", f"\n\nSettings: `{settings}`"),
             "",
-            f"![{figure['title']}]({picture})",
+            f"![{figure['title']}](../{picture})",
             "",
             f"*{figure['caption']}.*",
             "",
@@ -168,20 +218,6 @@ def section(figure: dict[str, Any], picture: str) -> str:
             "",
         ]
     )
-
-
-def count(figures: Sequence[dict[str, Any]]) -> str:
-    """Return how many claims came to what, the paper's and our own."""
-    claims = [claim for figure in figures for claim in figure["claims"]]
-    lines = []
-    for whose, own in (("the paper's", False), ("our own", True)):
-        verdicts = [claim["verdict"] for claim in claims if (claim["by"] != "paper") == own]
-        holds, fails, unknown = (verdicts.count(verdict) for verdict in Verdict)
-        lines.append(
-            f"Of {whose} {len(verdicts)} claims: holds {holds}, does not hold {fails}, "
-            f"cannot tell {unknown}."
-        )
-    return "\n".join(lines)
 
 
 def commands(figures: Sequence[dict[str, Any]], with_sweeps: bool) -> str:
@@ -227,28 +263,39 @@ def main() -> None:
     folders = arguments.folders
     found = {f["name"]: (f, folder) for folder in reversed(folders) for f in figures_in(folder)}
     (DOCS / "images" / "results").mkdir(parents=True, exist_ok=True)
-    shown = [found[name] for name in FIGURES if name in found]
+    shown = {name: found[name] for name in FIGURES if name in found}
     sweeps = sweeps_in(arguments.sweeps) if arguments.sweeps else []
-    parts = []
-    for figure, folder in shown:
-        place = f"images/results/{figure['name']}.png"
-        copy_picture(folder / f"{figure['name']}.png", DOCS / place)
-        parts.append(section(figure, place))
-        if figure["name"] == "baselines":
-            parts += sweeps
-    figures = [figure for figure, _ in shown]
+    figures = [figure for figure, _ in shown.values()]
+    write_pages(figures, sweeps, bool(sweeps))
+    for figure, folder in shown.values():
+        picture = f"images/results/{figure['name']}.png"
+        copy_picture(folder / f"{figure['name']}.png", DOCS / picture)
+
+
+def write_pages(figures: Sequence[dict[str, Any]], sweeps: Sequence[str], swept: bool) -> None:
+    """Write the overview and the pages of figures."""
+    (DOCS / "results").mkdir(exist_ok=True)
+    for page, (title, names) in PAGES.items():
+        parts = [f"# {title}\n\nHow claims are judged: [Results](../results.md).\n"]
+        parts += [
+            section(figure, f"images/results/{figure['name']}.png")
+            for figure in figures
+            if figure["name"] in names
+        ]
+        parts += sweeps if page == "steps" else []
+        (DOCS / "results" / f"{page}.md").write_text("\n".join(parts), encoding="utf-8")
+    links = [
+        f"[{title[0].lower()}{title[1:]}](results/{page}.md)" for page, (title, _) in PAGES.items()
+    ]
     head = HEAD.format(
-        count=count(figures),
-        absent=absent(found),
+        counts=overview(figures),
+        absent=absent({figure["name"] for figure in figures}),
+        pages=", ".join([*links, "[coefficients over the air](results/air.md)"]),
         thresholds=table(("word", "means"), list(MEANING.items())),
-        commands=commands(figures, bool(sweeps)),
+        commands=commands(figures, swept),
         environment=made_with(figures),
     )
-    page = DOCS / "results.md"
-    _, mark, kept = (
-        page.read_text(encoding="utf-8").partition(AIR) if page.exists() else ("", "", "")
-    )
-    page.write_text("\n".join([head, *parts]) + ("\n" + mark + kept) * bool(mark), encoding="utf-8")
+    (DOCS / "results.md").write_text(head, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -123,7 +123,8 @@ class Plan:
             tables[curve.label] = experiment.tables
             self.runs[curve.label] = [run_of(experiment, s, out) for s in range(self.seeds)]
         self.title = title_of(figure.title, tables)
-        self.about = f"{figure.about} {settings_of(tables)}."
+        self.settings = settings_of(tables)
+        self.about = f"{figure.about} {self.settings}."
         less = differences_of(tables, figure.tables("paper"))
         other = f", which differs from the paper's (in brackets) in {less}" if less else ""
         many = f"{self.seeds} seeds (mean, least and greatest)" if self.seeds > 1 else "1 seed"
@@ -144,6 +145,7 @@ class Plan:
             "name": self.figure.name,
             "title": self.title,
             "about": self.about,
+            "settings": self.settings,
             "caption": self.caption,
             "axes": drawn,
             "columns": columns(histories),
