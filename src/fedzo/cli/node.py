@@ -1,8 +1,9 @@
-"""``fedzo node``: set up and start a node of a federation, and show how it is.
+r"""``fedzo node``: set up and start a node of a federation, and show how it is.
 
 Examples::
 
-    fedzo node init --server HOST:8443 --ca SHA256 --app SHA256 --problem softmax --devices 0-24
+    fedzo node init --server HOST:8443 --ca SHA256 --app SHA256 \
+        --problem softmax --devices 0-24
     fedzo node start
     fedzo node status
 """
@@ -59,7 +60,7 @@ def add_command(commands: Any) -> None:
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Write the files of a node into a folder.
+    r"""Write the files of a node into a folder.
 
     They are its key, its configuration, its ledger and a systemd unit. `fedzo server init` prints
     this command with its options. Files that exist are not changed. With --node-config, only the
@@ -67,7 +68,8 @@ def init(arguments: argparse.Namespace) -> int:
 
     Examples::
 
-        fedzo node init --server HOST:8443 --ca SHA256 --app SHA256 --problem softmax --devices 0-24
+        fedzo node init --server HOST:8443 --ca SHA256 --app SHA256 \
+            --problem softmax --devices 0-24
         fedzo node init --node-config 'node-file="node.toml"'
     """
     folder = arguments.dir or FOLDER
