@@ -8,6 +8,7 @@ from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.algorithms.fixed_directions import FixedDirections
 from fedzo.algorithms.server.fourier_sign import FourierSign
+from fedzo.algorithms.server_rate import ServerRate
 from fedzo.uplinks.base import Uplink
 
 
@@ -26,11 +27,13 @@ def compose(algorithm: Algorithm, uplink: Uplink) -> Algorithm:
             return FixedDirections(fedzo=algorithm)
         if isinstance(algorithm.server, FourierSign):
             return Candidates(fedzo=algorithm)
+        if algorithm.measures_server:
+            return ServerRate(fedzo=algorithm)
     return algorithm
 
 
 def current(algorithm: Algorithm, state: Any) -> Algorithm:
     """Return the algorithm without wrappers, with its current numbers."""
-    if isinstance(algorithm, AdaptiveRate):
+    if isinstance(algorithm, AdaptiveRate | ServerRate):
         return algorithm.current(state)
     return algorithm.fedzo if isinstance(algorithm, FixedDirections | Candidates) else algorithm

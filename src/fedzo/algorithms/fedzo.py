@@ -12,7 +12,7 @@ from fedzo.algorithms.base import (
     check_uplink,
     check_weighting,
 )
-from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer, ServerState
+from fedzo.algorithms.server.optimizers import Adam, Mean, ServerOptimizer, ServerState
 from fedzo.core.estimator import Correction, local_steps
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
@@ -117,6 +117,11 @@ class FedZO(ZerothOrder):
         """Whether a number has still to be chosen."""
         return "auto" in (self.learning_rate, self.smoothing)
 
+    @property
+    def measures_server(self) -> bool:
+        """Whether the rate of the server optimizer is measured during the run."""
+        return isinstance(self.server, Adam) and self.server.learning_rate == "auto"
+
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
         self.check(setting)
@@ -130,7 +135,8 @@ class FedZO(ZerothOrder):
         devices = setting.uplink.participants(t, self.participants, setting)  # M_t
         updates = yield self.task(t, state, devices, setting)  # Δ_i^t, a stream in device order
         delta, sent = setting.uplink.aggregate(t, updates, setting)  # Δ^t
-        x, server = self.server.step(t, state.server, state.x, delta)  # x^{t+1}
+        with setting.commit():
+            x, server = self.server.step(t, state.server, state.x, delta)  # x^{t+1}
         return State(x, server), RoundInfo.of(updates, sent)
 
     def task(self, t: int, state: State, devices: Array, setting: RunSetting) -> LocalSteps:

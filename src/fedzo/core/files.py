@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, time
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 
 from fedzo.errors import CannotWrite, UsageError, first_line
 
@@ -95,6 +97,18 @@ def _write_into(path: Path, content: bytes) -> None:
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
+
+
+def in_file(x: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy of an array in a temporary file, which takes no memory of the process.
+
+    >>> in_file(np.arange(3.0)).tolist()
+    [0.0, 1.0, 2.0]
+    """
+    with TemporaryFile() as file:
+        x.tofile(file)
+        file.flush()
+        return np.memmap(file, x.dtype, "r", shape=x.shape)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -1,6 +1,11 @@
-"""What this machine has."""
+"""What this machine has, and its signals."""
 
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 def cores() -> int:
@@ -9,3 +14,31 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not every system can tell
         return os.cpu_count() or 1
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the end of the block, in the main thread.
+
+    >>> try:
+    ...     with deferred_signals():
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         print("done")
+    ... except KeyboardInterrupt:
+    ...     print("interrupted")
+    done
+    interrupted
+    """
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not None:  # else it is not Python's to restore
+                before[number] = signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        for signum in came[:1]:
+            signal.raise_signal(signum)

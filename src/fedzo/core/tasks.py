@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzo.core.capabilities import Streamed
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
@@ -166,12 +167,46 @@ class LocalSteps(Task):
 
 
 @dataclass(frozen=True, eq=False)
+class Offsets:
+    """Points as offsets from a model, which a problem adds part by part while it runs.
+
+    Attributes
+    ----------
+    x : array
+        The model, shape (d,).
+    steps : tuple
+        An offset has ``add_to(out, start, base)``, as :class:`~fedzo.core.updates.DirectionSum`
+        has; None is x itself.
+    """
+
+    x: Array
+    steps: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.steps)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the points as arrays."""
+        return len(self) * self.x.nbytes
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return the points, shape (k, d)."""
+        points = np.repeat(self.x[None], len(self), axis=0)
+        for point, step in zip(points, self.steps, strict=True):
+            if step is not None:
+                step.add_to(point)
+        return points
+
+
+@dataclass(frozen=True, eq=False)
 class Evaluate(Task):
     """Ask each device for its mean loss at some points, all on the same samples of the device.
 
     Attributes
     ----------
-    points : array
+    points : array or Offsets
         Shape (k, d). A reply has k values.
     batch_size : int
         Number of samples per device.
@@ -179,7 +214,7 @@ class Evaluate(Task):
         ``uniform``, or ``size``: devices count by the number of their samples.
     """
 
-    points: Array
+    points: Any
     batch_size: int = 1
     weighting: str = "uniform"
 
@@ -205,8 +240,13 @@ class Evaluate(Task):
     def reply(self, objective: Objective, device: int) -> Update:
         """Return the device's values at the points."""
         batch = objective.batch(device, self.batch_size, self.draws(device).on(Stream.BATCHES))
-        values, asked, eps = mean_values(objective, self.points, batch)
-        weight = weight_of(self.weighting, objective, device)
+        weight, points = weight_of(self.weighting, objective, device), self.points
+        streamed = objective.capability(Streamed) if isinstance(points, Offsets) else None
+        if streamed is not None:
+            found = np.asarray(streamed.values_streamed(points.x, None, points.steps, batch))
+            values = found.mean(axis=1, dtype=np.float64)
+            return Update(device, np.empty(0), weight, found.size, values=values)
+        values, asked, eps = mean_values(objective, np.asarray(points), batch)
         return Update(device, np.empty(0), weight, asked, values=values, eps=eps)
 
 

@@ -136,7 +136,8 @@ class FlowerEngine:
         """
         if not self._nodes.round:
             self.restore(job)
-        if isinstance(job.algorithm, FedZO) and job.algorithm.automatic:
+        own = job.algorithm
+        if isinstance(own, FedZO) and (own.automatic or own.measures_server):
             return  # its hyper-parameters are not known yet
         spec = RunSpec(job.algorithm, self.uplink, self.seed, self.devices, x0.dtype.name)
         sends_log = self.coefficients and self.uplink.downlink == "log"

@@ -212,7 +212,7 @@ def pack(task: Task) -> Packed:
         if task.direction_scale is not None:
             arrays["direction_scale"] = task.direction_scale
     elif isinstance(task, Evaluate):
-        kind, arrays = _EvaluateFields, {"points": task.points}
+        kind, arrays = _EvaluateFields, {"points": np.asarray(task.points)}
     else:
         assert isinstance(task, Slopes)
         kind, arrays = _SlopesFields, {"x": task.x, "steps": task.steps}

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.capabilities import Best
-from fedzo.core.files import writing
+from fedzo.core.files import in_file, writing
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
@@ -28,6 +27,7 @@ from fedzo.errors import (
 from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
 from fedzo.problems.network_points import BatchedModule, InPlaceModule
+from fedzo.problems.network_threads import ThreadChoice
 
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
@@ -136,6 +136,7 @@ class TorchProblem(Objective):
         self._placed: Array | None = None  # the parameters in the module, if known
         self._whole: Array | None = None  # the last model that the run has come to
         self._base = np.empty(0, self.dtype)
+        self._threads = ThreadChoice()
         self.in_place = in_place
         self._own_memory = InPlaceModule(module, self.pieces, self.dtype) if in_place else None
         for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
@@ -180,9 +181,15 @@ class TorchProblem(Objective):
     def values(self, points: Array, batch: NamedBatch) -> Array:
         """Return the loss of each sample at each point."""
         values, whole = [], self._whole
-        for point in points:
-            self.place(point)
-            values.append(self._losses(batch))
+        own = None if self._own_memory is None else self._own_memory.memory
+        kept = None if own is None else self.snapshot(own)
+        try:
+            for point in points:
+                self.place(point)
+                values.append(self._losses(batch))
+        finally:
+            if kept is not None:
+                self.place(kept)
         self._whole, self._placed = whole, None
         return np.array(values)
 
@@ -251,12 +258,8 @@ class TorchProblem(Objective):
 
     def snapshot(self, x: Array) -> Array:
         """Return a copy of x, in a temporary file, if x is the memory of the module."""
-        if self._own_memory is None or x is not self._own_memory.memory:
-            return x
-        with TemporaryFile() as file:
-            x.tofile(file)
-            file.flush()
-            return np.memmap(file, x.dtype, "r", shape=x.shape)
+        own = self._own_memory is not None and x is self._own_memory.memory
+        return in_file(x) if own else x
 
     def to_user(self, x: Array) -> Array:
         """Return a copy of x, or x itself if it is the memory of the module or a file."""
@@ -324,10 +327,10 @@ class TorchProblem(Objective):
             self.module.eval()
         with _torch().inference_mode():
             if self._frozen is None:
-                return values(batch.content)
+                return self._threads.run(len(batch.names), lambda: values(batch.content))
             self._frozen.watch(lambda: self._losses_of(batch.content))
             with self._frozen.answering(batch.names):
-                return values(batch.content)
+                return self._threads.run(len(batch.names), lambda: values(batch.content))
 
     def _losses_of(self, content: Any) -> NDArray[np.float64]:
         values: NDArray[np.float64] = self._checked(content).double().cpu().numpy()

@@ -29,6 +29,7 @@ from fedzo.core.capabilities import (
 from fedzo.core.engine import Engine, drive
 from fedzo.core.files import Config, as_toml, write_atomic
 from fedzo.core.importing import call_user
+from fedzo.core.machine import deferred_signals
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.core.types import Array
@@ -187,6 +188,9 @@ class Loop:
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
         self.setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
+        self._held = ExitStack()  # signals, while a model changes in place
+        if self.in_place is not None:
+            self.setting.commit = self._commit
         self.algorithm = compose(job.algorithm, job.uplink)
         start = Best(self.snapshot(x0), np.inf, 0)
         self.at = RunState(0, self.algorithm.init(x0, self.setting), start, job.probed)
@@ -356,6 +360,8 @@ class Loop:
         except NonFinite as error:  # the last checkpoint is from before it, and stays
             self._count_unfinished_queries()
             return Status.NON_FINITE, str(error)
+        finally:
+            self._held.close()
 
     def _advance(self, state: Any, info: RoundInfo, before: int) -> None:
         """Take over the state after a round; ``before`` is the meter's count before it."""
@@ -368,6 +374,13 @@ class Loop:
             metrics=numeric_metrics(info.metrics), queries=self._requested(before, info.queries)
         )
         self.at = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
+        self._held.close()
+
+    @contextmanager
+    def _commit(self) -> Iterator[None]:
+        """Defer signals until the round counts: an interrupt never leaves half a step."""
+        self._held.enter_context(deferred_signals())
+        yield
 
     @property
     def _at_end(self) -> bool:

@@ -4,6 +4,7 @@
 uses :func:`fedzo.runs.loop.run_job`.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -16,7 +17,8 @@ from numpy.typing import ArrayLike
 from fedzo.algorithms import CMA, LBFGS, TPE, Adaptive, Algorithm, FedZO
 from fedzo.algorithms.search.base import Search
 from fedzo.algorithms.search.constrained import FEASIBLE, Constrained, Constraints
-from fedzo.core.capabilities import Closable, InPlace, LoadsBest, LogsTrainings
+from fedzo.algorithms.server import Adam
+from fedzo.core.capabilities import Closable, HasStateDict, InPlace, LoadsBest, LogsTrainings
 from fedzo.core.engine import Engine, LocalEngine, drive
 from fedzo.core.objective import Objective, check_objective, meter_of, name_of
 from fedzo.core.types import Array
@@ -82,8 +84,8 @@ def minimize(
         "fedzo", or another name that ``[algorithm]`` knows.
     algorithm : Algorithm, optional
         An algorithm with custom settings, in place of ``method``. By default ``Adaptive()`` for a
-        plain function, which needs no settings and ends on its own, and ``FedZO()`` for an
-        objective.
+        plain function, which needs no settings and ends on its own; for a module Adam at the
+        server with a measured rate (:func:`default_algorithm`); else ``FedZO()``.
     uplink : Uplink, optional
         ``Ideal()`` by default.
     tol : float, optional
@@ -144,7 +146,7 @@ def minimize(
         allowed = "omitted, or given to the algorithm: fedzo.Adaptive(tol=...)"
         require(tol is None, "tol", tol, allowed)
     if algorithm is None:
-        algorithm = Adaptive() if plain else FedZO()
+        algorithm = Adaptive() if plain else default_algorithm(fun)
     if ends_alone(algorithm, options.get("max_queries")):
         options.setdefault("rounds", UNLIMITED)
     uplink = Ideal() if uplink is None else uplink
@@ -201,6 +203,31 @@ def by_name(method: str | None, algorithm: Algorithm | None) -> Algorithm | None
     require(algorithm is None, "method", method, "omitted, because algorithm is given")
     check_choice("method", method, ALGORITHMS)
     return ALGORITHMS[method]()
+
+
+def default_algorithm(objective: Any) -> FedZO:
+    """Return the default algorithm of an objective: the paper's, or for a module one that learns.
+
+    A module is trained by Adam at the server, whose rate is measured
+    (:mod:`fedzo.algorithms.server_rate`), along ±1 directions, about 100 per round over all
+    participants. Each weight is perturbed by 0.001.
+
+    >>> from fedzo.problems import Quadratic
+    >>> default_algorithm(Quadratic(dim=3, devices=2)) == FedZO()
+    True
+    """
+    if objective.capability(HasStateDict) is None:
+        return FedZO()
+    participants = min(objective.devices, 10)
+    return FedZO(
+        local_steps=1,
+        participants=participants,
+        batch_size=16,
+        directions=max(10, 100 // participants),
+        smoothing=1e-3 * math.sqrt(objective.dim),
+        direction_kind="rademacher",
+        server=Adam(learning_rate="auto"),
+    )
 
 
 def ends_alone(algorithm: Algorithm, max_queries: int | None) -> bool:

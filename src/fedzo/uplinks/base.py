@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -63,6 +64,9 @@ class RunSetting:
     scratch : dict
         Memory that is never saved, such as a suspended search. The state of the algorithm must be
         enough to rebuild it.
+    commit : callable
+        Returns a context in which a round changes the model. If that is the problem's own memory,
+        the run's loop defers signals from there until the round counts.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class RunSetting:
         self.numbers = math.prod(coefficients or ()) if sends else engine.dim
         self.replaying = isinstance(engine, ReplayEngine)
         self.scratch: dict[str, Any] = {}
+        self.commit: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def provides(self, kind: type[Any]) -> bool:
         """Return whether the problem has a capability, such as ``HasGradient``."""

@@ -1,12 +1,13 @@
 """The server optimizers. Moments are float32."""
 
+import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fedzo.core.types import Array
-from fedzo.core.updates import SIGNS, as_sum, share_out
+from fedzo.core.updates import SIGNS, DirectionSum, as_sum, share_out
 from fedzo.errors import Parameters, check_counts, check_positive, require
 
 ServerState = tuple[Array, ...]
@@ -46,25 +47,38 @@ class ServerOptimizer(Parameters):
     def step(self, t: int, state: ServerState, x: Array, delta: Any) -> tuple[Array, ServerState]:
         """Return the same as :meth:`apply`, for an update that may be lazy.
 
-        x itself is overwritten if it is the problem's own memory.
+        If x is the problem's own memory, x and the arrays of the state are overwritten: no second
+        model and no second state are held.
         """
         update = as_sum(delta)
         if not (self.elementwise and update.streamed):
             return self.apply(t, state, x, np.asarray(delta))
-        moved = x if update.in_place else np.empty_like(x)
-        after = tuple(np.empty_like(array) for array in state)
+        after = (x, *state)
+        if not update.in_place:
+            after = tuple(np.empty_like(array) for array in after)
+        self.apply_parts(t, state, x, update, after)
+        return after[0], after[1:]
+
+    def apply_parts(
+        self, t: int, state: ServerState, x: Array, update: Any, out: ServerState, start: int = 0
+    ) -> None:
+        """Write :meth:`apply` of numbers ``start``, ... into ``out``, part by part on all cores.
+
+        ``x`` and the first array of ``out`` hold these numbers only. The further arrays of ``out``
+        are those of the next state, if it is wanted. ``update`` is an array or a lazy sum.
+        """
 
         def work(first: int, last: int) -> None:
-            for start in range(first, last, _PIECE):
-                part = slice(start, min(start + _PIECE, last))
-                own = tuple(array[part] for array in state)
-                numbers = update.part(part.start, part.stop)
-                moved[part], own = self.apply(t, own, x[part], numbers)
-                for array, new in zip(after, own, strict=True):
-                    array[part] = new
+            for low in range(first, last, _PIECE):
+                part = slice(low, min(low + _PIECE, last))
+                here = slice(start + part.start, start + part.stop)
+                own = tuple(array[here] for array in state)
+                delta = _part(update, here.start, here.stop)
+                out[0][part], own = self.apply(t, own, x[part], delta)
+                for array, new in zip(out[1:], own, strict=False):
+                    array[here] = new
 
-        share_out(work, x.size)
-        return moved, after
+        share_out(work, x.size, start)
 
     def direction_scale(self, state: ServerState) -> Array | None:
         """Return the factor of each number of this round's directions; None for no scaling.
@@ -73,6 +87,12 @@ class ServerOptimizer(Parameters):
         mean of those.
         """
         return None
+
+
+def _part(update: Any, first: int, last: int) -> Array:
+    """Return some numbers of an update, which may be lazy."""
+    lazy = isinstance(update, DirectionSum)
+    return np.asarray(update.part(first, last) if lazy else update[first:last])
 
 
 def check_share(settings: object, *keys: str) -> None:
@@ -166,8 +186,9 @@ class Adam(ServerOptimizer):
 
     Parameters
     ----------
-    learning_rate : float
-        η_s, about how far each number moves in a round.
+    learning_rate : float or "auto"
+        η_s, about how far each number moves in a round. "auto" measures it before the first step
+        and again during the run (:mod:`fedzo.algorithms.server_rate`).
     beta1, beta2 : float
         β_1 and β_2 in [0, 1).
     eps : float
@@ -188,14 +209,14 @@ class Adam(ServerOptimizer):
     array([ 0.1, -0.1])
     """
 
-    learning_rate: float = 0.03
+    learning_rate: float | Literal["auto"] = 0.03
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-12
     elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self, "learning_rate", "eps")
+        check_positive(self, *["learning_rate"] * (self.learning_rate != "auto"), "eps")
         check_share(self, "beta1", "beta2")
 
     def init(self, x0: Array) -> ServerState:
@@ -208,7 +229,7 @@ class Adam(ServerOptimizer):
         v = self.second_moment(state[1], np.square(delta, dtype=np.float64))
         mean = m / (1 - self.beta1 ** (t + 1))
         size = np.sqrt(self.unbiased(v, t)) + self.eps
-        moved = (x + self.learning_rate * mean / size).astype(x.dtype)
+        moved = (x + float(self.learning_rate) * mean / size).astype(x.dtype)
         return moved, (m.astype(np.float32), v.astype(np.float32))
 
     def second_moment(self, v: Array, square: Array) -> Array:
@@ -304,9 +325,29 @@ class Normalised(ServerOptimizer):
 
     def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
         """Move by η_s along the mean update; stay if that is zero."""
-        length = float(np.linalg.norm(delta))
-        factor = self.learning_rate / length if length else 0.0
-        return (x + factor * delta).astype(x.dtype), state
+        return self._along(delta).apply(t, state, x, delta)
+
+    def step(self, t: int, state: ServerState, x: Array, delta: Any) -> Moved:
+        """Draw a lazy update twice, part by part: for its norm, and for the step."""
+        return self._along(delta).step(t, state, x, delta)
+
+    def _along(self, delta: Any) -> ServerOptimizer:
+        update, square = as_sum(delta), 0.0
+        numbers = update if update.streamed else np.asarray(delta)
+        for low in range(0, update.dim, _PIECE):
+            square += float(np.sum(np.square(_part(numbers, low, min(low + _PIECE, update.dim)))))
+        return _Multiple(self.learning_rate / math.sqrt(square) if square else 0.0)
+
+
+@dataclass(frozen=True)
+class _Multiple(ServerOptimizer):
+    """x + c Δ^t."""
+
+    factor: float
+    elementwise: ClassVar[bool] = True
+
+    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
+        return (x + self.factor * delta).astype(x.dtype), state
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,140 @@
+"""The rate of Adam at the server is measured: it finds the scale of a problem."""
+
+import signal
+
+import numpy as np
+import pytest
+
+import fedzo
+from fedzo.algorithms.server_rate import ServerMove, ServerRate
+from fedzo.core.engine import LocalEngine
+from fedzo.core.machine import deferred_signals
+from fedzo.core.tasks import Evaluate, Offsets
+from fedzo.core.updates import DirectionSum
+from fedzo.problems import FunctionObjective
+from fedzo.server import Adagrad, Adam, Yogi
+from fedzo.uplinks import Ideal
+from fedzo.uplinks.base import RunSetting
+from raising import rejects
+
+CENTRES = np.linspace(-1, 1, 30)
+
+
+def bowl(unit=1.0, factor=1.0):
+    """A quadratic in other units of x and of f, with its minimum one unit away."""
+    return lambda x, device: float(factor * np.sum((x / unit - CENTRES) ** 2))
+
+
+def algorithm(server=Adam, unit=1.0, **settings):
+    options = {"local_steps": 1, "directions": 10, "batch_size": 1, "smoothing": 0.01 * unit}
+    return fedzo.FedZO(**{**options, **settings}, server=server(learning_rate="auto"))
+
+
+@pytest.mark.parametrize("server", [Adam, Yogi, Adagrad])
+@pytest.mark.parametrize("unit", [1e-4, 1.0, 1e4])
+def test_the_rate_suits_any_units(server, unit):
+    """By the same relative perturbation: f falls to a tenth within 60 rounds of 10 directions."""
+    result = fedzo.minimize(
+        bowl(unit, 1e6), np.zeros(30), devices=4, algorithm=algorithm(server, unit), rounds=60
+    )
+    assert result.success
+    assert result.fun < 0.1 * 1e6 * np.sum(CENTRES**2)
+    rates = [record["learning_rate"] for record in result.history[1:]]
+    assert all(1e-4 < rate / unit < 1 for rate in rates)
+    assert result.algorithm.server.learning_rate == rates[-1]
+
+
+def test_other_units_of_f_make_the_same_run():
+    first, second = (
+        fedzo.minimize(bowl(1.0, factor), np.zeros(30), devices=4, algorithm=algorithm(), rounds=20)
+        for factor in (1.0, 2.0**40)
+    )
+    assert first.x == pytest.approx(second.x, rel=1e-5)
+
+
+def test_a_model_that_is_lost_returns_to_the_best():
+    """Beyond x = 2 the loss is not finite. The run goes back, and ends better than it began."""
+
+    def cliff(x, device):
+        return float(np.sum(x**2) - 3 * x.sum()) if x.max() < 2 else float("nan")
+
+    options = {"rounds": 60, "evaluate_every": 60, "algorithm": algorithm(directions=3)}
+    result = fedzo.minimize(cliff, np.zeros(3), devices=2, **options)
+    assert result.success, result.message
+    assert result.fun < -6  # the minimum is -6.75
+
+
+def test_a_resumed_run_is_the_same_run(tmp_path):
+    def run(rounds, **options):
+        return fedzo.minimize(
+            bowl(), np.zeros(30), devices=3, algorithm=algorithm(), rounds=rounds, **options
+        )
+
+    whole = run(20)
+    run(9, run_dir=tmp_path / "run")
+    assert np.array_equal(run(20, run_dir=tmp_path / "run", resume=True).x, whole.x)
+
+
+@pytest.mark.parametrize("kind", ["rademacher", "sphere"])
+def test_offsets_are_the_points_of_the_steps(kind):
+    """Part by part, at any place of the vector, as the server would take the step at once."""
+    rng, server = np.random.default_rng(0), Adam(learning_rate=0.25)
+    x = rng.standard_normal(70_001).astype(np.float32)
+    state = tuple(rng.random(x.size).astype(np.float32) for _ in range(2))
+    at = fedzo.random.Draws(0, fedzo.random.Stream.DIRECTIONS)
+    update = DirectionSum.of(kind, x.size, [at], rng.standard_normal((1, 3)).astype(np.float32))
+    moved, _ = server.step(3, state, x, update)
+    move = ServerMove(server, 3, state, update)
+    assert np.array_equal(np.asarray(Offsets(x, (None, move))), np.stack([x, moved]))
+    part = np.empty(1000, np.float32)
+    move.add_to(part, 12_345, x[12_345:13_345])
+    assert np.array_equal(part, moved[12_345:13_345])
+
+
+def test_steps_in_place_are_the_same_steps():
+    rng, server = np.random.default_rng(0), Adam()
+    x = rng.standard_normal(200_000).astype(np.float32)
+    state = server.init(x)
+    at = fedzo.random.Draws(0, fedzo.random.Stream.DIRECTIONS)
+    terms = rng.standard_normal((1, 3)).astype(np.float32)
+    update = DirectionSum.of("rademacher", x.size, [at], terms)
+    moved, after = server.step(0, state, x, update)
+    object.__setattr__(update, "in_place", True)
+    own, moments = server.step(0, state, x, update)
+    assert own is x
+    assert all(new is old for new, old in zip(moments, state, strict=True))
+    assert np.array_equal(own, moved)
+    assert all(np.array_equal(*pair) for pair in zip(moments, after, strict=True))
+
+
+def test_offsets_are_evaluated_as_points_are():
+    objective = FunctionObjective(bowl(), 30, devices=2)
+    x = np.ones(30)
+    move = ServerMove(Adam(learning_rate=0.5), 0, Adam().init(x), -x)
+    found = Evaluate(Offsets(x, (None, move))).reply(objective, 0)
+    dense = Evaluate(np.stack([x, x - 0.5])).reply(objective, 0)
+    assert found.values == pytest.approx(dense.values)
+    assert found.queries == dense.queries == 2
+
+
+def test_signals_wait_for_the_end_of_a_block():
+    done = []
+
+    def interrupted():
+        with deferred_signals():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == [1]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_only_numbers_and_auto_are_rates():
+    with rejects("learning_rate"):
+        Adam(learning_rate=-1.0)
+    with LocalEngine(FunctionObjective(bowl(), 30, devices=2), 0) as engine:
+        state = ServerRate(fedzo=algorithm()).init(np.zeros(30), RunSetting(engine, Ideal()))
+    assert state.numbers[0] == 0  # not measured yet
