@@ -21,9 +21,9 @@ QUICK = FlowerSettings(grace=0.02, patience=0.2)
 class Nodes(InProcessGrid):
     """Nodes that can be taken away, kept silent, and made to answer anything."""
 
-    def __init__(self, problem=PROBLEM, nodes=3):
+    def __init__(self, problem=PROBLEM, nodes=3, secure=False):
         app = make_client_app(lambda context: problem)
-        super().__init__(app, nodes, node_config=EVERYTHING)
+        super().__init__(app, nodes, node_config=EVERYTHING, secure=secure)
         self.away, self.silent, self.asked = set(), set(), []
         self.spoil = lambda message, reply: reply
 

@@ -249,14 +249,15 @@ def check_uplink(
     name, wrong, code = type(uplink).__name__, "", ""
     if sends == "nothing" and not isinstance(uplink, Ideal):
         wrong, code = f"{kind} sends nothing through the uplink {name}", "uplink-not-used"
-    elif sends == "values" and not uplink.carries_values:
+    elif sends == "values" and (uplink.secure or not uplink.carries_values):
         wrong, code = f"{kind} needs values, which {name} does not carry", "no-values"
     elif sends == "updates" and uplink.wants_coefficients:
         if algorithm.coefficients_shape is None:
             words = f"{name} sends coefficients of directions, and updates of {kind} have none"
             wrong, code = words, "no-coefficients"
-        elif uplink.wants_shared_directions and not algorithm.shared_directions:
-            words = f"{name} needs the same directions on all devices"
+        elif (uplink.wants_shared_directions or uplink.secure) and not algorithm.shared_directions:
+            what = "a secure sum" if uplink.secure else name
+            words = f"{what} needs the same directions on all devices"
             raise UsageError(
                 f"uplink.name: {words}; set algorithm.shared_directions = true",
                 code="directions-not-shared",

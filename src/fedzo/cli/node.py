@@ -81,6 +81,7 @@ def init(arguments: argparse.Namespace) -> int:
         ledger = NodeConfig.parse(arguments.node_config).ledger
         made = ledger.create()
         print(f"{ledger.path}: {'created' if made else 'exists, and is not changed'}")
+        print(f"public key for secure sums: {ledger.member().key.hex()}")
         return Exit.DONE
     needed = ("server", "ca", "app", "problem", "devices")
     given = {name: getattr(arguments, name) for name in needed}

@@ -8,6 +8,7 @@ and the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
@@ -138,6 +139,12 @@ class LocalSteps(Task):
     def start(self, device: int) -> Array:
         """Return the model that a device starts from, shape (d,)."""
         return self.x if self.x.ndim == 1 else np.asarray(self.x[self.devices.index(device)])
+
+    @property
+    def direction_length(self) -> float:
+        """The length of a direction as drawn: 1, or that of d normals, up to 1 / sqrt(2 d)."""
+        unit = self.algorithm.estimator.kind in ("orthogonal", "coordinate")
+        return 1.0 if unit else math.sqrt(self.x.shape[-1])
 
     def row(self, name: str, device: int) -> Array:
         """Return a device's row of one of the further arrays."""
@@ -345,6 +352,7 @@ class Evaluation(NamedTuple):
 
     losses: Array  # (N,) f_i(x), anything for dropped devices
     metrics: Mapping[str, float]
+    mean: float | None = None  # of the devices that replied, if single losses are not known
 
 
 class Replies(Iterator[Update]):

@@ -8,6 +8,8 @@ which Flower would send.
 from __future__ import annotations
 
 import functools
+import hashlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,18 +26,20 @@ from flwr.clientapp import ClientApp
 from fedzo._version import __version__
 from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
+from fedzo.core.fixed_point import to_grid
 from fedzo.core.objective import Objective, check_objective, name_of
-from fedzo.core.tasks import LocalSteps, Task
+from fedzo.core.tasks import LocalSteps, Task, Update
 from fedzo.core.types import Array
-from fedzo.errors import UsageError, require
+from fedzo.errors import NonFinite, UsageError, require
 from fedzo.flower import policy, protocol
 from fedzo.flower.allowlist import check_enforced
-from fedzo.flower.errors import ErrorCode, Rejected, log, log_error
+from fedzo.flower.errors import ErrorCode, Malformed, Rejected, log, log_error
 from fedzo.flower.ledger import Ledger
-from fedzo.flower.policy import NodeConfig, Problems, RequestGuard
+from fedzo.flower.policy import NodeConfig, Outcomes, Problems, RequestGuard
 from fedzo.flower.privacy import Private, Releases
+from fedzo.flower.protocol import SumRequest
 from fedzo.flower.replay import RunSpec
-from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, out_of_sync
+from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, checksum, out_of_sync
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS
 
@@ -93,6 +97,8 @@ def make_client_app(
     app = _App(host)
     app.query("hello")(_replying(host.hello))
     app.query("initial")(_replying(host.initial))
+    app.query("shares")(_replying(host.exchange))
+    app.query("unmask")(_replying(host.exchange))
     app.train()(_replying(host.train))
     app.evaluate()(_replying(host.evaluate))
     return app
@@ -238,6 +244,7 @@ class _Host:
             sizes=tuple(objective.size(i) for i in held),
             offers=tuple(k.__name__ for k in REPORTED if objective.capability(k) is not None),
             cost=0 if own_cost is None else own_cost.evaluation_cost,
+            key="" if node.secure is None else node.secure.member(node.ledger).key.hex(),
         )
         return protocol.hello(introduction)
 
@@ -252,13 +259,15 @@ class _Host:
     def train(self, message: Message, context: Context) -> RecordDict:
         """Do a round's task on this node's cores. The error of one device affects no other."""
         node = self._node(context)
-        known = self._algorithms(node)
+        known, summed = self._algorithms(node), self._sum(node, message, context)
         task, devices, coefficients = protocol.read_task(message.content, known)
         guard = RequestGuard(node, str(context.run_id), self.guarded)
         node.limits.check_devices(devices)
         if isinstance(task, Task):
             self._check_kind(node, task)
             node.limits.check_task(task)
+            if summed is not None and not isinstance(task, LocalSteps):
+                raise Rejected(ErrorCode.SECURE, "secure sums are of coefficients and losses")
         objective = self._problem(node, context)
         if isinstance(task, SyncMessage):
             synced = self._catch_up(task, guard, objective)
@@ -272,6 +281,11 @@ class _Host:
         found = guard.answer(
             objective, devices, lambda device: queries, Releases(steps, batch), task.reply
         )
+        if summed is not None:
+            assert isinstance(task, LocalSteps)
+            size = math.prod(task.algorithm.coefficients_shape)
+            about = f"steps {task.round} {task.index}"
+            return self._masked(summed, guard, found, devices, size, about)
         failures = {i: self.error(error) for i, error in found.failures.items()}
         updates = tuple(found.answers.values())
         if self.guarded:
@@ -280,8 +294,10 @@ class _Host:
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Send the losses of devices, and the metrics together with a loss that was charged."""
-        x, devices, wanted = protocol.read_model(message.content)
         node = self._node(context)
+        summed = self._sum(node, message, context)
+        x, devices, wanted = protocol.read_model(message.content)
+        wanted &= summed is None
         guard = RequestGuard(node, str(context.run_id), self.guarded)
         node.limits.check_devices(devices)
         objective = self._problem(node, context)
@@ -301,8 +317,84 @@ class _Host:
 
         queries = functools.partial(policy.evaluation_queries, objective)
         found = guard.answer(objective, devices, queries, Releases(1, None), ask)
+        if summed is not None:
+            return self._masked(summed, guard, found, devices, 1, f"losses {checksum(x)}")
         failures = {i: self.error(error) for i, error in found.failures.items()}
         return protocol.losses(found.answers, failures, metrics if first in found.answers else {})
+
+    def exchange(self, message: Message, context: Context) -> RecordDict:
+        """Begin a secure sum, or send the shares that unmask one. The state is on disk first."""
+        node, run = self._node(context), str(context.run_id)
+        request = protocol.take_sum(message.content)
+        if node.secure is None or request is None:
+            raise Rejected(ErrorCode.NOT_SECURE)
+        member, number = node.secure.member(node.ledger), request.attempt
+        begun, shares = None, b""
+        if request.members:
+            begun, shares = member.begin(run, number, request.members)
+        with node.ledger.attempt(run, number, begun) as states:
+            if begun is None:
+                attempt, shares = member.reveal(states[-1], request.survivors)
+                states.append(attempt)
+        return protocol.sum_reply(protocol.SumReply(shares=shares))
+
+    def _sum(self, node: NodeConfig, message: Message, context: Context) -> SumRequest | None:
+        """Return the secure sum that a message is for, if the attempt is new.
+
+        A node with ``[secure]`` rejects other messages, which would show its own numbers.
+        """
+        request = protocol.take_sum(message.content)
+        if request is None:
+            if node.secure is not None:
+                raise Rejected(ErrorCode.SECURE_ONLY)
+            return None
+        if node.secure is None:
+            raise Rejected(ErrorCode.NOT_SECURE)
+        if not 0 < request.bound < 1e300:
+            raise Malformed("the bound is not a number > 0", "bound")
+        with node.ledger.attempt(str(context.run_id), request.attempt) as states:
+            if states[-1].present:
+                raise Rejected(ErrorCode.SECURE, "numbers were masked in this attempt before")
+        return request
+
+    def _masked(
+        self,
+        request: SumRequest,
+        guard: RequestGuard,
+        found: Outcomes,
+        devices: Sequence[int],
+        size: int,
+        about: str,
+    ) -> RecordDict:
+        """Return the masked sum over this node's devices, and last the number of clipped ones.
+
+        ``about`` names what is summed: in a run it is revealed for one set of nodes and devices.
+        """
+        node, total, failures = guard.node, np.zeros(size + 1, np.int64), dict(found.failures)
+        assert node.secure is not None
+        queries, counted = 0, []
+        for device, answer in found.answers.items():
+            update = answer if isinstance(answer, Update) else None
+            numbers = np.array([answer]) if update is None else np.asarray(update.coefficients)
+            if not np.isfinite(numbers).all():
+                failures[device] = NonFinite("the loss", 0, device)
+                continue
+            own, clipped = to_grid(numbers, request.bound)
+            total[:-1] += own.ravel() * (1 if update is None else int(update.weight))
+            total[-1] += clipped
+            queries += 0 if update is None else update.queries
+            counted.append(device)
+        task = hashlib.sha256(about.encode()).digest()[:16]
+        task += hashlib.sha256(repr(sorted(devices)).encode()).digest()[:16]
+        member = node.secure.member(node.ledger)
+        with node.ledger.attempt(guard.run, request.attempt) as states:
+            attempt, masked = member.mask(states[-1], request.present, request.inbox, total, task)
+            states.append(attempt)
+        reasons = {i: self.error(error) for i, error in failures.items()}
+        reply = protocol.SumReply(
+            b"", masked, tuple(counted), queries, tuple(reasons), tuple(reasons.values())
+        )
+        return protocol.sum_reply(reply)
 
     def _catch_up(
         self, message: SyncMessage, guard: RequestGuard, objective: Objective

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from flwr.app import RecordDict
@@ -17,15 +17,17 @@ from fedzo.core.types import Array
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
-from fedzo.flower.registry import SILENT, Found, Requests
+from fedzo.flower.registry import SILENT, Found, Requests, Write
 from fedzo.flower.replay import RunSpec
+from fedzo.flower.sums import SecureSums
 from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, SyncMessage, drawn_by_sums
 from fedzo.flower.validation import UpdateValidator, clipped_losses
 from fedzo.runs.history import RESERVED, read_history
 from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings
 from fedzo.runs.registry import describe_parts
-from fedzo.uplinks import Uplink
+from fedzo.uplinks import Seeds, Uplink
+from fedzo.uplinks.seeds import warn_clipped
 
 __all__ = ["FlowerEngine", "FlowerSettings"]
 
@@ -56,6 +58,9 @@ class FlowerEngine:
         The run's settings of the problem: nodes with other settings do not take part.
     warn : callable
         Called like a logger when devices are dropped.
+    masked : bool
+        Whether nodes mask what they send if the uplink is secure. False is for a simulation, where
+        node and server are one process: the same sums, without masks.
 
     Raises
     ------
@@ -83,6 +88,7 @@ class FlowerEngine:
         settings: FlowerSettings | None = None,
         problem: Mapping[str, Any] | None = None,
         warn: Callable[..., None] = log.warning,
+        masked: bool = True,
     ) -> None:
         check_seed("seed", seed)
         self.settings, self.seed = settings or FlowerSettings(), seed
@@ -92,6 +98,10 @@ class FlowerEngine:
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
         self._nodes = Requests(grid, self.settings, problem or {}, warn)
+        self._sums = SecureSums(self._nodes) if uplink.secure and masked else None
+        if self._sums is not None and self.settings.max_norm is not None:
+            text = "flower.max_norm needs single updates, which a secure sum hides: set uplink.clip"
+            raise UsageError(text, code="secure-max-norm")
         self.dropped, self._registry = self._nodes.dropped, self._nodes.registry
         introduction = self._nodes.gather()
         self.dim, self.devices = introduction.dim, introduction.devices
@@ -175,6 +185,8 @@ class FlowerEngine:
     def ask(self, task: Task | Losses) -> Any:
         """Return the replies as a stream in device order, or the losses of all devices."""
         if isinstance(task, Losses):
+            if self._sums is not None:
+                return self._mean_loss(self._sums, task.x)
             return Evaluation(self.losses(task.x), self.metrics())
         return Replies(self._updates(task), task)
 
@@ -208,6 +220,25 @@ class FlowerEngine:
             wrong = [i for i in found if not finite[i]]
             self._nodes.leave_out(dict.fromkeys(wrong, "the loss is not finite"))
         return losses
+
+    def _mean_loss(self, sums: SecureSums, x: Array) -> Evaluation:
+        """Return the mean of f_i(x) over all devices that replied, as all that is known of them."""
+        bound, losses = self.uplink.loss_clip, np.full(self.devices, np.nan)
+        if self._nodes.downlink is not None:
+            self._nodes.downlink.set_target(x)
+        before = len(self._nodes.sent), len(self._nodes.received)
+        found = sums.ask(
+            protocol.EVALUATE,
+            range(self.devices),
+            lambda node, own: protocol.model(self._sync_message(node) or x, own),
+            bound,
+        )
+        del self._nodes.sent[before[0] :], self._nodes.received[before[1] :]
+        if not found.devices:
+            return Evaluation(losses, {})
+        warn_clipped(found.clipped, "losses", "loss_clip", bound)
+        losses[list(found.devices)] = found.mean
+        return Evaluation(losses, self.metrics(), float(found.mean[0]))
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the last evaluation, by the first device's node, and bytes.
@@ -244,6 +275,14 @@ class FlowerEngine:
             rows = steps is not None and (steps.x.ndim == 2 or steps.rows)
             return protocol.task(protocol.pack(task.only(own)) if rows else packed(), own, short)
 
+        if self._sums is not None:
+            if steps is None:
+                raise UsageError("uplink.secure: only local steps are summed", code="secure-task")
+            valid = list(self._secure_update(self._sums, steps, message))
+            if downlink is not None:
+                downlink.record(steps, valid)
+            yield from valid
+            return
         found = self._nodes.ask(
             protocol.TRAIN,
             task.devices,
@@ -260,6 +299,22 @@ class FlowerEngine:
         diverged = [absent.device for absent in self.dropped if "not finite" in absent.reason]
         if diverged and not valid:
             raise NonFinite("the loss", task.round + 1, diverged[0])
+
+    def _secure_update(
+        self, sums: SecureSums, task: LocalSteps, message: Write
+    ) -> Iterator[Update]:
+        """Yield one update for all devices, the mean of their sum."""
+        uplink = cast(Seeds, self.uplink)
+        weights = self._registry.sizes if task.algorithm.weighting == "size" else None
+        found = sums.ask(protocol.TRAIN, task.devices, message, uplink.bound(task), weights)
+        if not found.devices:
+            return
+        warn_clipped(found.clipped, "updates", "clip", uplink.clip)
+        own = found.mean.reshape(task.algorithm.coefficients_shape).astype(task.x.dtype)
+        update = Update(
+            min(found.devices), np.empty(0), 1, found.queries, own, contributors=len(found.devices)
+        )
+        yield update._replace(delta=task.rebuilt(update))
 
     def _sync_message(self, node: int) -> SyncMessage | None:
         """Return the message by which a node reaches the model, if it replays the run."""

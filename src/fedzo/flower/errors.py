@@ -68,6 +68,12 @@ class ErrorCode(StrEnum):
     PRIVACY = "privacy", "the node's privacy budget is spent"
     NO_RECORDS = "no-records", "the node has [privacy], but this problem does not name its records"
     NOT_PINNED = "not-pinned", "the node lists apps, but was not started by fedzo node start"
+    SECURE = "secure", "the node rejects this secure sum: its members, or a repeated request"
+    SECURE_ONLY = (
+        "secure-only",
+        'the node takes part in secure sums only: set uplink.name = "seeds", uplink.secure = true',
+    )
+    NOT_SECURE = "not-secure", "the node has no [secure] in its node file, which secure sums need"
     RECORDS = "records", "fewer records, on the device or in a batch, than the node requires"
 
 

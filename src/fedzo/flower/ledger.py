@@ -8,11 +8,12 @@ not matter which number a device has or how records are split among devices.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from typing import NamedTuple
 from fedzo.errors import UsageError
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.privacy import Charge, Event, Paid, Privacy
+from fedzo.flower.secure import Attempt, Member
 
 VERSION = 2
 _TABLES = """
@@ -36,6 +38,10 @@ _TABLES = """
 """
 _ACTIVITY = """create table if not exists activity
     (one integer primary key, run text, round integer, time text)"""
+_ATTEMPTS = """
+    create table if not exists attempts (run text, number integer, members blob, seed blob,
+        task blob, present blob, inbox blob, survivors blob, primary key (run, number))
+"""
 
 
 class QueryTotals(NamedTuple):
@@ -164,6 +170,46 @@ class Ledger:
                 for events in _events_of_records(database, number):
                     privacy.check(events)
             return Paid(charges, secret, first)
+
+    def member(
+        self, peers: Sequence[bytes] = (), min_peers: int = 2, context: bytes = b""
+    ) -> Member:
+        """Return the node as a member of secure sums. Its key is derived from the secret here.
+
+        So the key is lost together with the list of attempts: no mask can be used twice.
+        """
+        with self._open() as database:
+            (secret,) = database.execute("select secret from node").fetchone()
+        own = hmac.digest(secret, b"secure sums", "sha256")
+        return Member(own, peers, min_peers, context)
+
+    @contextmanager
+    def attempt(self, run: str, number: int, new: Attempt | None = None) -> Iterator[list[Attempt]]:
+        """Yield a list with the state of an attempt; store the state that is appended to it.
+
+        A ``new`` attempt must have a number above all earlier ones of its run. Of one task in a
+        run, a second attempt is revealed only for the same survivors and devices: the difference of
+        two sums over others would be a node's or a device's own numbers.
+        """
+        with self._open() as database:
+            database.execute(_ATTEMPTS)
+            later = "select * from attempts where run = ? and number >= ? order by number limit 1"
+            found = database.execute(later, (run, number)).fetchone()
+            if found is not None if new else found is None or found[1] != number:
+                raise Rejected(ErrorCode.SECURE, f"attempt {number} is over, or was not begun")
+            states = [new or Attempt(*found)]
+            yield states
+            last = states[-1]
+            other = database.execute(
+                "select 1 from attempts where run = ? and number != ? and survivors != x''"
+                " and substr(task, 1, 16) = ? and (members, survivors, task) != (?, ?, ?)",
+                (run, number, last.task[:16], last.members, last.survivors, last.task),
+            ).fetchone()
+            if last.survivors and other:
+                text = "the sum of this task was revealed before, over other nodes or devices"
+                raise Rejected(ErrorCode.SECURE, text)
+            places = ", ".join("?" * len(last))
+            database.execute(f"insert or replace into attempts values ({places})", last)
 
     def epsilon(self, records: frozenset[bytes] | None, privacy: Privacy) -> float:
         """Return the largest ε of a record of a set so far."""

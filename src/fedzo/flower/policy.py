@@ -37,6 +37,7 @@ from fedzo.flower.ledger import Ledger, QueryTotals
 from fedzo.flower.privacy import Privacy, Private, Releases
 from fedzo.flower.protocol import settings_digest
 from fedzo.flower.replay import StateCache
+from fedzo.flower.secure import Member
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS, make, maker
 
@@ -47,7 +48,7 @@ Count = Callable[[int], int]
 MOST_DEVICES = 10**7
 OVERHEAD = 2**28  # bytes for Python and its threads, besides the message's own
 
-_TABLES = ("limits", "privacy", "problem", "problems")
+_TABLES = ("limits", "privacy", "problem", "problems", "secure")
 _PLAIN = (
     "devices", "ledger", "models", "apps", "algorithms", "tasks",
     "partition-id", "num-partitions", "node-file",
@@ -216,6 +217,45 @@ class Limits(Parameters):
 UNLIMITED = Limits(**{field.name: 10**18 for field in fields(Limits)} | {"records": 1})
 
 
+@dataclass(frozen=True)
+class Secure(Parameters):
+    """The ``[secure]`` of a node: it takes part in secure sums, and replies to nothing else.
+
+    Parameters
+    ----------
+    peers : list of str
+        The public keys of the other nodes, as ``fedzo node init`` prints them there. A node whose
+        key is not listed is in no sum with this node, whatever the server says.
+    min_peers : int
+        The smallest number of them in a sum, at least 1. With one peer, each node can compute the
+        other's numbers from the sum.
+
+    Examples
+    --------
+    >>> Secure(peers=["1f"])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: peers = '1f': must be a list of public keys, 64 hexadecimal digits...
+    """
+
+    peers: list[str]
+    min_peers: int = 2
+
+    def __post_init__(self) -> None:
+        allowed = "a list of public keys, 64 hexadecimal digits each; fedzo node init prints them"
+        require(isinstance(self.peers, list), "peers", self.peers, allowed)
+        for key in self.peers:
+            valid = isinstance(key, str) and re.fullmatch("[0-9a-f]{64}", key) is not None
+            require(valid, "peers", key, allowed)
+        check_counts(self, "min_peers")
+        # A node may list its own key, so that all have the same list.
+        allowed = f"at most {len(set(self.peers))}, the number of peers"
+        require(self.min_peers <= len(set(self.peers)), "min_peers", self.min_peers, allowed)
+
+    def member(self, ledger: Ledger) -> Member:
+        """Return the node's side of secure sums."""
+        return ledger.member([bytes.fromhex(key) for key in self.peers], self.min_peers)
+
+
 def points_of(task: Task) -> Any:
     """Return the point or points that a task is about, with d numbers in the last axis."""
     if isinstance(task, Evaluate):
@@ -278,6 +318,8 @@ class NodeConfig:
         Flower's own files.
     privacy : Privacy, optional
         The noise on the node's replies, and the privacy budget.
+    secure : Secure, optional
+        The nodes with which this node takes part in secure sums.
     problems : mapping
         The allowed problems, by name, with their settings. If empty, those of the app's code.
     own : mapping
@@ -299,6 +341,7 @@ class NodeConfig:
     ledger: Ledger
     states: StateCache
     privacy: Privacy | None = None
+    secure: Secure | None = None
     problems: Problems = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     apps: tuple[str, ...] = ()
@@ -348,11 +391,13 @@ class NodeConfig:
         _check_keys(tables)
         limits, _ = make("limits", Limits, tables.get("limits", {}))
         private = make("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
+        secure = make("secure", Secure, tables["secure"])[0] if "secure" in tables else None
         # The same after a restart, and different for nodes that share a folder.
         owner = settings_digest({key: tables.get(key) for key in ("devices", "partition-id")})
         return cls(
             limits=limits,
             privacy=private,
+            secure=secure,
             ledger=Ledger(str(tables.get("ledger") or _home() / "fedzo-ledger.sqlite")),
             problems=tables.get("problems", {}),
             own=tables.get("problem", {}),

@@ -26,8 +26,8 @@ sample of the rate q (an evaluation has q = 1). The ledger stores these events. 
 computes the ε of all of them at δ: exactly if q = 1 everywhere (Balle & Wang 2018; Dong, Roth & Su
 2022), else by Rényi differential privacy (Mironov, Talwar & Zhang 2019).
 
-Sums are whole numbers on a grid, :func:`grid_step`, and the noise is OpenDP's discrete normal
-(Canonne, Kamath & Steinke 2020). Clipped values are rounded towards zero, so rounding never
+Sums are whole numbers on a grid, :mod:`fedzo.core.fixed_point`, and the noise is OpenDP's discrete
+normal (Canonne, Kamath & Steinke 2020). Clipped values are rounded towards zero, so rounding never
 increases the effect of a record. Noise from floating-point numbers would reveal records by its low
 bits (Mironov 2012).
 
@@ -51,6 +51,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedzo.core import capabilities as can
+from fedzo.core.fixed_point import SLACK, grid_step
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
@@ -67,9 +68,7 @@ from fedzo.errors import (
 from fedzo.flower.errors import ErrorCode, Rejected, log
 
 SAMPLINGS = ("poisson", "fixed")
-GRID_BITS = 40  # a clipped value is at most 2^40 steps
 MOST_NOISE = 1e4  # its noise fits into 64 bits
-SLACK = 1 - 2.0**-36  # for the rounding errors of a length over as many as 10^5 numbers
 ORDERS = (*range(2, 64), 128, 256, 512, 1024)  # whole: the others may not converge
 
 
@@ -193,17 +192,6 @@ def _epsilon(events: frozenset[tuple[Event, int]], delta: float) -> float:
     for (noise, rate), count in sorted(events):
         accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), count)
     return min(plain, float(accountant.get_epsilon(delta)))
-
-
-def grid_step(bound: float) -> float:
-    """Return the step of the grid on which clipped values are summed: 2^-40 of the bound or more.
-
-    It is a power of two, so nodes with the same ``[privacy]`` have the same grid.
-
-    >>> grid_step(0.01) == 2.0**-46
-    True
-    """
-    return 2.0 ** (math.ceil(math.log2(bound)) - GRID_BITS)
 
 
 def record_digests(objective: Objective, device: int) -> frozenset[bytes] | None:

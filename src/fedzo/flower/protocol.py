@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,13 +40,17 @@ from fedzo.runs.registry import describe_parts, make_parts
 from fedzo.uplinks import Ideal
 
 # The types of messages, by Flower's scheme "category.action".
-MESSAGE_TYPES = ("query.hello", "query.initial", "train", "evaluate")
-HELLO, INITIAL, TRAIN, EVALUATE = MESSAGE_TYPES
+MESSAGE_TYPES = (
+    *("query.hello", "query.initial", "train", "evaluate"),
+    *("query.shares", "query.unmask"),  # before and after a secure sum
+)
+HELLO, INITIAL, TRAIN, EVALUATE, SHARES, UNMASK = MESSAGE_TYPES
 
 # A problem has a few metrics with short names. The server ignores the others.
 MOST_METRICS, LONGEST_NAME = 64, 64
 
 MOST_HELD = 10**6  # devices of one node
+MOST_QUERIES = 10**12  # of a device in a round: a larger claim would spoil the count
 
 
 # ----------------------------------------------------------------------------- introductions
@@ -64,6 +69,7 @@ class Hello:
     sizes: tuple[int, ...]  # the number of samples of each
     offers: tuple[str, ...]  # the problem's capabilities, by name
     cost: int  # queries per evaluation, 0 if the objective does not define it
+    key: str = ""  # the node's public key for secure sums, 64 hexadecimal digits
 
     @property
     def shape(self) -> tuple[str, int, int]:
@@ -160,6 +166,7 @@ def read_hello(content: RecordDict) -> Hello:
         ("dim", told.dim > 0),
         ("cost", told.cost >= 0),
         ("fingerprint", max(map(len, (told.version, told.fingerprint, told.checksum))) <= 40),
+        ("key", re.fullmatch("([0-9a-f]{64})?", told.key)),
     ):
         if not valid:
             raise Malformed(f"the node's introduction contradicts itself in {key!r}", key)
@@ -519,6 +526,72 @@ def read_losses(
     return dict(zip(told.devices, told.losses, strict=True)), failures, metrics
 
 
+# -------------------------------------------------------------------------------- secure sums
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """One exchange of a secure sum: see :mod:`fedzo.flower.secure`.
+
+    The first has ``members``, the second ``present``, ``inbox`` and ``bound``, the third
+    ``survivors``.
+    """
+
+    attempt: int
+    members: bytes = b""
+    present: bytes = b""
+    inbox: bytes = b""
+    bound: float = 0.0  # of the numbers of a device: coefficients together, or a loss
+    survivors: bytes = b""
+
+
+@dataclass(frozen=True)
+class SumReply:
+    """A node's reply: its shares, or the masked sum of its devices."""
+
+    shares: bytes = b""
+    masked: bytes = b""
+    devices: tuple[int, ...] = ()
+    queries: int = 0
+    failed: tuple[int, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def with_sum(content: RecordDict, request: SumRequest) -> RecordDict:
+    """Return a message with an exchange of a secure sum, in the record of its plain values."""
+    record = content.config_records.get("task")
+    plain = {f"sum.{name}": value for name, value in schema.write_fields(request).items()}
+    content["task"] = ConfigRecord({**(record or {}), **plain})
+    return content
+
+
+def take_sum(content: RecordDict) -> SumRequest | None:
+    """Take the exchange of a secure sum out of a message; None if there is none.
+
+    >>> message = with_sum(RecordDict(), SumRequest(7, bound=2.0))
+    >>> take_sum(message), take_sum(message)
+    (SumRequest(attempt=7, members=b'', present=b'', inbox=b'', bound=2.0, survivors=b''), None)
+    """
+    record = schema.config(content, "task")
+    own = {name: record.pop(name) for name in list(record) if name.startswith("sum.")}
+    named = {name.removeprefix("sum."): value for name, value in own.items()}
+    return schema.read_fields(SumRequest, named) if named else None
+
+
+def sum_reply(reply: SumReply) -> RecordDict:
+    """Return a node's reply as a message."""
+    return RecordDict({"answer": schema.write_fields(reply)})
+
+
+def read_sum_reply(content: RecordDict, asked: Sequence[int]) -> tuple[SumReply, dict[int, str]]:
+    """Return a node's reply, and the error of each of its devices that failed."""
+    told = schema.read_fields(SumReply, schema.config(content, "answer"), len(asked))
+    failures = _failures(told)
+    if not {*told.devices, *told.failed} <= set(asked) or not 0 <= told.queries <= MOST_QUERIES:
+        raise Malformed("the reply has devices that were not asked", "devices")
+    return told, failures
+
+
 def refusal(reason: str) -> RecordDict:
     """Return a reply that rejects a request, with an error code and a reference."""
     return RecordDict({"refusal": ConfigRecord({"reason": reason})})
@@ -534,7 +607,7 @@ def read_refusal(content: RecordDict) -> str | None:
     return None if record is None else str(schema.take(dict(record), "reason", str))
 
 
-def _failures(told: _AnswerFields | _LossFields) -> dict[int, str]:
+def _failures(told: _AnswerFields | _LossFields | SumReply) -> dict[int, str]:
     """Return the error of each device that failed, after a check that no device is there twice."""
     if len({*told.devices, *told.failed}) != len(told.devices) + len(told.failed):
         raise Malformed("the reply lists a device twice", "devices")

@@ -31,6 +31,7 @@ Read = Callable[[RecordDict, list[int]], Found]
 InFlight = dict[str, tuple[int, list[int]]]  # messages without a reply: their nodes and devices
 
 SILENT = "no reply within the"  # the begin of the reason why a silent device was dropped
+COUNTED = (protocol.TRAIN, protocol.SHARES, protocol.UNMASK)  # in the bytes of a round
 _PAUSE, _LONGEST_PAUSE = 5, 80  # rounds without a request to a node that was silent
 
 _GONE = (
@@ -134,6 +135,10 @@ class NodeRegistry:
             self._elected = None
             self._assign_devices()
             log.warning("node %d is dropped: %s", node, short_line(reason))
+
+    def key(self, node: int) -> bytes:
+        """Return a node's public key for secure sums; empty if it has none."""
+        return bytes.fromhex(self._nodes[node].key) if node in self._nodes else b""
 
     def unlike(self, node: int) -> bool:
         """Return whether a node draws other directions than the server."""
@@ -373,6 +378,12 @@ class Requests:
             missing.update(dict.fromkeys(asked, late))
         self.leave_out(missing)
 
+    def ready(self, devices: Iterable[int]) -> dict[int, list[int]]:
+        """Return the nodes of these devices that are asked now, with the devices of each."""
+        self.registry.look()
+        paused, homes = self._paused(), self.registry.homes(devices)
+        return {node: own for node, own in homes.items() if node not in paused} or homes
+
     def _paused(self) -> dict[int, int]:
         """Return the nodes that are not asked now, and the rounds in which they are again."""
         for node, own in self.registry.homes(self.restored).items():
@@ -397,7 +408,7 @@ class Requests:
             Message(content(node, own), node, kind, ttl=self._ttl) for node, own in homes.items()
         ]
         if messages:
-            self.sent += messages if kind == protocol.TRAIN else []
+            self.sent += messages if kind in COUNTED else []
             ids = self.grid.push_messages(messages)
             for i, (node, own) in zip(ids, homes.items(), strict=True):
                 if i:
@@ -411,7 +422,7 @@ class Requests:
         for reply in self.grid.pull_messages(list(in_flight)):
             known = in_flight.pop(reply.metadata.reply_to_message_id, None)
             if known is not None:  # else it is late, or was received before
-                self.received += [reply] if kind == protocol.TRAIN else []
+                self.received += [reply] if kind in COUNTED else []
                 yield *known, reply
 
     def _results(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:

@@ -376,6 +376,7 @@ def init_node(
     node = NodeConfig.read({"node-file": str(folder.path / "node.toml")})
     made = node.ledger.create()
     say(f"{node.ledger.path}: what the node has spent" + " (exists, not changed)" * (not made))
+    say(f"public key for secure sums: {node.ledger.member().key.hex()}")
     (folder.path / "flwr").mkdir(exist_ok=True)
     say(f"{folder.path / 'kernels'}: {_compile(node)}")
     return f"fedzo server add {json.dumps(public.read_text().strip())} --devices {devices}"

@@ -108,6 +108,7 @@ def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
                 job.uplink,
                 replace(experiment.flower, grace=_NO_HURRY, patience=_NO_HURRY, clip=False),
                 warn=cache(log.warning),  # once for the same devices and error
+                masked=False,
             )
             outcome.append(drive(engine))
         except BaseException as error:  # raised in the caller's thread
@@ -254,6 +255,8 @@ class InProcessGrid(Grid):
         The run's configuration.
     node_config : mapping, optional
         Keys of every node's configuration, such as ``{"tasks": ["local_steps", "evaluate"]}``.
+    secure : bool
+        Let the nodes take part in secure sums with each other, and in nothing else.
 
     Examples
     --------
@@ -268,6 +271,7 @@ class InProcessGrid(Grid):
         nodes: int,
         run_config: dict[str, Any] | None = None,
         node_config: Mapping[str, Any] | None = None,
+        secure: bool = False,
     ) -> None:
         self.client_app = client_app
         ledgers = f"file:{uuid4().hex}-{{}}?mode=memory&cache=shared"  # deleted with the grid
@@ -285,6 +289,11 @@ class InProcessGrid(Grid):
             connection = sqlite3.connect(ledger, uri=True, check_same_thread=False)
             weakref.finalize(self, connection.close)
             Ledger(ledger).create()
+        if secure:
+            own = [Ledger(str(c.node_config["ledger"])) for c in self.contexts.values()]
+            keys: Any = [ledger.member().key.hex() for ledger in own]
+            for context in self.contexts.values():
+                context.node_config["secure.peers"] = keys
         self._answers: dict[str, Message] = {}
         self._run: Any = None
 

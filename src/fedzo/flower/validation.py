@@ -24,12 +24,12 @@ import numpy as np
 from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update, owners
 from fedzo.core.types import Array
 from fedzo.errors import FedzoError
+from fedzo.flower.protocol import MOST_QUERIES
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.robust import lower_median
 
 LONGEST = 1e150  # of an update by default: the square of a longer one overflows
-MOST_QUERIES = 10**12  # of a device in a round: a larger claim would spoil the count
 
 
 @dataclass(eq=False)
@@ -159,15 +159,13 @@ def _scaled(array: Array, share: float) -> Array:
 def length_of(update: Update, task: LocalSteps) -> float:
     """Return the length of an update; if it is coefficients, an estimate.
 
-    A row of d normals has the length sqrt(d), up to about 1 / sqrt(2 d), and rows are nearly
-    orthogonal. So outliers are found without drawing directions.
+    Directions are nearly orthogonal, so outliers are found without drawing any.
     """
     with np.errstate(over="ignore"):
         if update.coefficients is None:
             return float(np.linalg.norm(update.delta.astype(np.float64)))
         own = float(np.linalg.norm(update.coefficients.astype(np.float64)))
-    unit = task.algorithm.estimator.kind in ("orthogonal", "coordinate")
-    return own if unit else own * math.sqrt(task.x.shape[-1])
+    return own * task.direction_length
 
 
 def clipped_losses(losses: Array, clip: float) -> Array:

@@ -41,6 +41,7 @@ from fedzo.runs.result import Callback, Progress, Result, Status, always_dropped
 from fedzo.runs.store import Checkpoint, RunFolder, differences, flatten, unflatten
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
+from fedzo.uplinks.seeds import secure_mean_loss
 
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
@@ -492,11 +493,15 @@ class Loop:
         losses = np.delete(losses, absent)
         if not len(losses):
             raise Halted("no device could be evaluated")
+        mean, uplink = evaluation.mean, self.job.uplink
+        if mean is None:
+            secure = uplink.secure and known is None
+            mean = secure_mean_loss(losses, uplink.loss_clip) if secure else mean_loss(losses)
         metrics = numeric_metrics(evaluation.metrics, at.costs)
         cost = self._requested(before, cost)
         record: Record = {
             "round": at.round,
-            "train_loss": mean_loss(losses),
+            "train_loss": mean,
             **metrics,
             **numeric_metrics(at.last.metrics, at.costs),
             "participants": at.last.participants,

@@ -105,8 +105,9 @@ class Uplink(Parameters):
     uniformly. With ``wants_coefficients`` the updates must be sums of directions. Without
     ``wants_updates`` the uplink uses coefficients only, and no update is rebuilt for it. With
     ``wants_shared_directions`` it needs the same directions on all devices. Without
-    ``carries_values`` it sends no losses, as searches need. If
-    ``downlink`` is ``log``, nodes that replay the run receive coefficients in place of the model.
+    ``carries_values`` it sends no losses, as searches need. With ``secure`` the server receives
+    sums of all devices only. If ``downlink`` is ``log``, nodes that replay the run receive
+    coefficients in place of the model.
     """
 
     wants_coefficients: ClassVar[bool] = False
@@ -114,6 +115,8 @@ class Uplink(Parameters):
     wants_shared_directions: ClassVar[bool] = False
     carries_values: ClassVar[bool] = True
     downlink: str = "log"
+    secure: bool = False
+    loss_clip: float = math.inf
 
     def check(self, setting: RunSetting) -> None:
         """Raise unless the settings suit the run; called before the first round."""

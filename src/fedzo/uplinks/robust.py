@@ -68,6 +68,8 @@ class Robust(Uplink):
         How many times the median length an update of ``clipped_mean`` may have.
     keep : int
         The number of updates that ``krum`` averages.
+    secure : bool
+        Always False: a secure sum hides the single updates that the rules compare.
 
     Examples
     --------
@@ -87,8 +89,11 @@ class Robust(Uplink):
     trim: float = 0.3
     clip: float = 5.0
     keep: int = 1
+    secure: bool = False
 
     def __post_init__(self) -> None:
+        reason = "the rules compare single updates, which a secure sum hides"
+        require(not self.secure, "secure", self.secure, f'false ({reason}; use name = "seeds")')
         check_count("keep", self.keep)
         check_choice("rule", self.rule, RULES)
         require(0 <= self.trim < 0.5, "trim", self.trim, "a number in [0, 0.5)")

@@ -9,17 +9,24 @@ to the bit, and the trajectory is that of the ideal uplink.
 In one process the device's own sum is used: nothing is drawn twice unless ``verify`` requests it.
 If all devices share their directions, their coefficients are averaged before anything is drawn. One
 update is rebuilt in place of M, and agrees with the mean of M updates to rounding.
+
+With ``secure`` the mean is that of a sum of whole numbers on a grid
+(:mod:`fedzo.core.fixed_point`), and of Flower's nodes the server receives this sum only
+(:mod:`fedzo.flower.secure`). In one process the same sum is computed without masks, to the same
+bits.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedzo.core.fixed_point import grid_mean, to_grid
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, UpdateMean, as_sum
-from fedzo.errors import UsageError, check_choice
+from fedzo.errors import FedzoWarning, UsageError, check_choice, check_positive
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, check_radio, full_power
 from fedzo.uplinks.channels.radio import Radio
 
@@ -49,6 +56,16 @@ class Seeds(Uplink):
         More than rounding stops the run. For those who change local steps or kernels.
     radio : Radio, optional
         Report ``energy``, ``seconds_on_air`` and ``joules``: see :class:`~fedzo.Ideal`.
+    secure : bool
+        Let the server receive the sum of all devices' coefficients, and of their losses, and
+        nothing of a single node. It needs ``shared_directions``, and nodes with ``[secure]``.
+        Each mean coefficient then has an error of at most 2^-40 of the bound: ``clip``, divided by
+        sqrt(d) for directions that are not unit vectors.
+    clip : float
+        With ``secure``: a device shortens its update to at most this length. It bounds what a lying
+        node can do, which no longer can be validated.
+    loss_clip : float
+        With ``secure``: a device clips its loss in an evaluation to [-loss_clip, loss_clip].
 
     Examples
     --------
@@ -67,12 +84,16 @@ class Seeds(Uplink):
     downlink: str = "log"
     verify: bool = False
     radio: Radio | None = None
+    secure: bool = False
+    clip: float = 1000.0
+    loss_clip: float = 10_000.0
 
     wants_coefficients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_choice("downlink", self.downlink, DOWNLINKS)
         check_radio(self.radio)
+        check_positive(self, "clip", "loss_clip")
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, as the ideal uplink does, and the cost of sending it."""
@@ -99,28 +120,30 @@ class Seeds(Uplink):
                     delta = lazy(update, task) if fixed and task is not None else delta
                     mean.add(delta, update.weight)
             one = HEADER_BYTES + own.nbytes
-            sent += one
-            numbers += own.size
+            wider = 8 * own.size - own.nbytes if self.secure else 0  # numbers of a sum have 64 bits
+            sent += update.contributors * (one + wider)
+            numbers += update.contributors * own.size
             model = update.delta.nbytes
             devices.append(update.device)
         log = sent
         if alike:
             assert task is not None
             (centre,) = self.compress(alike, task, setting)
-            if len(alike) == len(devices):
+            if self.secure:
+                devices = list(task.devices)
+            if self.secure or len(alike) == len(devices):
                 log = one
                 mean.add(centre.delta)
             else:
                 mean.add(centre.delta, sum(update.weight for update in alike))
-        most = model
-        if fixed and self.downlink == "log":
-            most = min(model, fixed * (model // setting.dim))
+        sums = fixed if self.downlink == "log" else None
+        most = min(model, sums * (model // setting.dim)) if sums else model
         log = log if self.downlink == "log" else 0
         down, caught_up = catch_up(self, t, devices, log, most, setting)
         metrics: dict[str, float] = {"caught_up": caught_up}
         if self.verify:
             metrics["rebuild_error"] = error
-        costs = full_power(self.radio, len(devices), numbers // max(1, len(devices)))
+        costs = full_power(self.radio, updates.count, numbers // max(1, updates.count))
         info = UplinkInfo(sent, down, numbers, costs, metrics)
         return mean.value(), info
 
@@ -130,12 +153,52 @@ class Seeds(Uplink):
         """Return the mean coefficients as one update if directions are shared."""
         if not updates or not task.algorithm.shared_directions:
             return updates
+        if self.secure:
+            return [self._sum(updates, task)]
         total, shares = np.zeros(task.algorithm.coefficients_shape), 0.0
         for update in updates:
             assert update.coefficients is not None
             total += update.weight * update.coefficients.astype(np.float64)
             shares += update.weight
         return [of_all(updates[0], total / shares, task)]
+
+    def bound(self, task: LocalSteps) -> float:
+        """Return the largest length of a device's coefficients."""
+        return self.clip / task.direction_length
+
+    def _sum(self, updates: list[Update], task: LocalSteps) -> Update:
+        """Return the mean of a fixed-point sum; one that stands for many devices is one already."""
+        if updates[0].contributors > 1:
+            return updates[0]
+        total, bound = np.zeros(task.algorithm.coefficients_shape, np.int64), self.bound(task)
+        short = list[int]()
+        for update in updates:
+            assert update.coefficients is not None
+            own, clipped = to_grid(update.coefficients, bound)
+            total += int(update.weight) * own
+            short += [update.device] * clipped
+        warn_clipped(len(short), "updates", "clip", self.clip)
+        mean = grid_mean(total, sum(update.weight for update in updates), bound)
+        return of_all(updates[0], mean, task)._replace(contributors=len(updates))
+
+
+def secure_mean_loss(losses: Array, loss_clip: float) -> float:
+    """Return the mean of losses as a secure sum has it.
+
+    >>> secure_mean_loss(np.array([0.1, 0.2]), loss_clip=8.0)
+    0.15000000000145519
+    """
+    parts = [to_grid(loss, loss_clip) for loss in losses[:, None]]
+    warn_clipped(sum(clipped for _, clipped in parts), "losses", "loss_clip", loss_clip)
+    total = np.sum([own for own, _ in parts], axis=0)
+    return float(grid_mean(total, len(losses), loss_clip)[0])
+
+
+def warn_clipped(count: int, what: str, key: str, bound: float) -> None:
+    """Warn of numbers that had to be clipped."""
+    if count:
+        text = f"{count} {what} were clipped to uplink.{key} = {bound:g}; a larger one would keep"
+        warnings.warn(f"{text} them as they are", FedzoWarning, stacklevel=2)
 
 
 def catch_up(

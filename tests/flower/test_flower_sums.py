@@ -1,0 +1,486 @@
+"""Secure sums over Flower's messages: the same run, and nodes and servers that fail or lie."""
+
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra flower")
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from misbehaving import PROBLEM, QUICK, Nodes, run
+from one_node import ask, refusal
+from one_node import node as one_node
+from test_flower_engine import without
+
+import fedzo
+from driving import steps_of
+from fedzo.core.engine import LocalEngine
+from fedzo.core.tasks import Evaluate, Losses, Replies
+from fedzo.errors import FedzoWarning, InvalidValue, UsageError
+from fedzo.flower import FlowerEngine, FlowerSettings, protocol
+from fedzo.flower.ledger import Ledger
+from fedzo.flower.policy import NodeConfig
+from fedzo.flower.protocol import EVALUATE, SHARES, TRAIN, UNMASK, SumRequest
+from fedzo.flower.secure import NAME, SumServer
+from fedzo.problems import Quadratic, softmax
+
+SECURE = fedzo.Seeds(secure=True)
+SHARED = fedzo.FedZO(
+    learning_rate=0.05, directions=4, local_steps=2, participants=4, shared_directions=True
+)
+TEN = Quadratic(dim=8, devices=20, gradient_noise=0.1, dissimilarity=0.3)
+METRICS = ("optimality_gap", "gradient_norm_squared", "test_loss", "test_accuracy")  # of one node
+
+
+# ------------------------------------------------------------------------------- the same numbers
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"weighting": "size"},
+        {"fixed_directions": 8},
+        {"server": fedzo.server.Adam()},
+        {"direction_kind": "orthogonal", "difference": "central"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("downlink", ["log", "model"])
+def test_same_bits_as_in_one_process(changes, downlink):
+    problem, uplink = softmax(devices=8), fedzo.Seeds(secure=True, downlink=downlink)
+    algorithm = fedzo.FedZO(participants=6, shared_directions=True, **{"directions": 4, **changes})
+    there = run(Nodes(problem, 4, secure=True), uplink, algorithm, rounds=3)
+    here = fedzo.minimize(
+        problem, algorithm=algorithm, uplink=uplink, seed=5, rounds=3, evaluate_every=3
+    )
+    assert there.x.dtype == np.float32
+    assert np.array_equal(there.x, here.x)
+    mine, theirs = ([without(r, *METRICS) for r in h.history] for h in (there, here))
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 6])
+def test_result_does_not_depend_on_the_nodes(nodes):
+    algorithm = fedzo.FedZO(learning_rate=0.05, directions=4, shared_directions=True)
+    there = run(Nodes(nodes=nodes, secure=True), SECURE, algorithm)
+    here = fedzo.minimize(PROBLEM, algorithm=algorithm, uplink=SECURE, seed=5, rounds=6)
+    assert np.array_equal(there.last, here.last)
+
+
+@pytest.mark.parametrize("d", [2, 50, 3000])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
+def test_error_of_the_fixed_point_is_below_its_bound(d, size):
+    """Each mean coefficient is within half a step of the exact mean; a step is 2^-39 of clip."""
+    clip, count = 4 * size, 7
+    generator = np.random.default_rng(d)
+    task = steps_of(fedzo.FedZO(directions=5, local_steps=3, shared_directions=True), np.zeros(d))
+    rows = generator.normal(size=(count, 3, 5))
+    rows *= size / np.sqrt(15 * d)
+    updates = [fedzo.core.tasks.Update(i, np.zeros(d), 1, 0, row) for i, row in enumerate(rows)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (mean,) = fedzo.Seeds(secure=True, clip=clip).compress(updates, task, None)
+    error = np.abs(mean.coefficients - rows.mean(axis=0)).max()
+    rounding = 2**-52 * np.abs(rows).max()  # of the exact mean itself
+    assert 0 < error <= 2**-40 * clip / np.sqrt(d) + rounding
+    assert mean.contributors == count
+
+
+def test_long_updates_and_losses_are_clipped_with_a_warning():
+    problem = fedzo.problems.FunctionObjective(lambda x, i: 1e3 * (x @ x + i), 4, devices=6)
+    uplink = fedzo.Seeds(secure=True, clip=1e-3, loss_clip=100.0)
+    with pytest.warns(FedzoWarning, match="were clipped to uplink") as here_warned:
+        here = fedzo.minimize(
+            problem, np.ones(4), algorithm=SHARED, uplink=uplink, rounds=2, seed=5
+        )
+    with pytest.warns(FedzoWarning, match="were clipped to uplink") as there_warned:
+        there = run(Nodes(problem, secure=True), uplink, SHARED, rounds=2)
+    told = [{str(w.message) for w in warned} for warned in (here_warned, there_warned)]
+    assert any("4 updates were clipped to uplink.clip = 0.001" in text for text in told[0])
+    assert any("losses were clipped to uplink.loss_clip = 100" in text for text in told[1])
+    assert here.history[0]["train_loss"] == pytest.approx(100, abs=1e-3)
+    assert there.history[0]["train_loss"] <= 100
+    assert np.linalg.norm(here.last - 1) <= 2 * 1.3e-3 * np.sqrt(2)  # two updates
+
+
+def test_one_process_resumes_to_the_same_bytes(tmp_path):
+    options = {"uplink": SECURE, "algorithm": SHARED, "rounds": 6, "checkpoint_every": 2}
+    whole = fedzo.minimize(PROBLEM, run_dir=tmp_path / "whole", **options)
+    part = tmp_path / "part"
+    fedzo.minimize(PROBLEM, run_dir=part, callback=lambda p: p.round == 3, **options)
+    again = fedzo.minimize(PROBLEM, run_dir=part, resume=True, **options)
+    assert np.array_equal(whole.last, again.last)
+
+
+# --------------------------------------------------------------------------------------- dropouts
+
+
+class Dropping(Nodes):
+    """Nodes of which some do not reply to one kind of message."""
+
+    def __init__(self, kind, lost, after=False):
+        super().__init__(TEN, 10, secure=True)
+        self.kind, self.lost, self.after = kind, lost, after
+
+    def answer(self, message):
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        drops = kind == self.kind and node in self.lost
+        if drops and not self.after:
+            return None
+        reply = super().answer(message)
+        return None if drops else reply  # "after": the node has stored its state
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("kind", [SHARES, TRAIN, UNMASK])
+def test_three_of_ten_nodes_drop_out_in_the_midst_of_a_round(kind, after):
+    grid = Dropping(kind, lost={2, 5, 9}, after=after)
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    task = steps_of(SHARED, engine.initial(), round=0, seed=5, devices=range(20))
+    (update,) = engine.ask(task)
+    gone = set() if kind == UNMASK else {2, 3, 8, 9, 16, 17}  # two devices each
+    with LocalEngine(TEN, 5) as local:
+        replies = [each for each in local.ask(task) if each.device not in gone]
+    (expected,) = SECURE.compress(replies, task, None)
+    assert np.array_equal(update.coefficients, expected.coefficients)
+    assert update.contributors == 20 - len(gone)
+    assert {one.device for one in engine.dropped} == gone
+
+
+@pytest.mark.parametrize("kind", [SHARES, TRAIN, UNMASK])
+def test_more_dropouts_cost_the_round_but_not_the_run(kind):
+    grid = Dropping(kind, lost={1, 2, 5, 9})
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    task = steps_of(SHARED, engine.initial(), round=0, seed=5, devices=range(20))
+    assert list(engine.ask(task)) == []
+    assert {one.device for one in engine.dropped} == set(range(20))
+    grid.kind = None
+    engine.dropped.clear()
+    again = steps_of(SHARED, engine.initial(), round=5, seed=5, devices=range(20))
+    (update,) = engine.ask(again)
+    assert update.contributors >= 12
+
+
+def test_dropouts_of_an_evaluation():
+    grid = Dropping(EVALUATE, lost={2, 5, 9})
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    x = engine.initial()
+    found = engine.ask(Losses(x))
+    away = [2, 3, 8, 9, 16, 17]
+    assert sorted(one.device for one in engine.dropped) == away
+    assert np.flatnonzero(np.isnan(found.losses)).tolist() == away
+    true = np.delete(TEN.losses(x, np.arange(20)), away)
+    assert found.mean == pytest.approx(true.mean(), abs=2**-40 * SECURE.loss_clip)
+    assert len(set(found.losses[~np.isnan(found.losses)])) == 1  # nothing of a single device
+
+
+def test_failing_device_costs_its_own_update(monkeypatch):
+    def sick(x, device):
+        if device == 4:
+            raise OSError("patient 7")
+        return float(x @ x) + (np.nan if device == 5 else device)
+
+    problem = fedzo.problems.FunctionObjective(sick, 3, devices=9)
+    engine = FlowerEngine(Nodes(problem, 3, secure=True), 5, SECURE, QUICK)
+    found = engine.ask(Losses(np.ones(3)))
+    assert sorted(one.device for one in engine.dropped) == [4, 5]
+    assert found.mean == pytest.approx(np.mean([3 + i for i in (0, 1, 2, 3, 6, 7, 8)]))
+
+
+def test_killed_server_resumes_to_the_same_bits(tmp_path):
+    """The rounds since the checkpoint are summed again, over the same nodes."""
+    algorithm = fedzo.FedZO(learning_rate=0.05, directions=4, shared_directions=True)
+    whole = run(Nodes(secure=True), SECURE, algorithm, run_dir=tmp_path / "whole")
+    grid = Nodes(secure=True)
+
+    def killed(progress):
+        if progress.round == 5:
+            raise SystemError
+
+    with pytest.raises(SystemError):
+        run(grid, SECURE, algorithm, run_dir=tmp_path / "part", callback=killed, checkpoint_every=3)
+    again = run(grid, SECURE, algorithm, run_dir=tmp_path / "part", resume=True, checkpoint_every=3)
+    assert np.array_equal(again.last, whole.last)
+    mine, theirs = ([without(r) for r in h.history] for h in (again, whole))
+    assert mine == theirs
+
+
+# ------------------------------------------------------------------ servers and nodes that lie
+
+
+def members_of(grid):
+    ledgers = [Ledger(c.node_config["ledger"]) for c in grid.contexts.values()]
+    return {n: ledger.member().name for n, ledger in zip(grid.contexts, ledgers, strict=True)}
+
+
+class Server:
+    """A server that sends single messages to nodes with [secure]."""
+
+    def __init__(self, nodes=5):
+        self.problem = Quadratic(dim=8, devices=10)
+        self.grid = Nodes(self.problem, nodes, secure=True)
+        self.names = members_of(self.grid)
+        self.sum = SumServer(sorted(self.names.values()))
+
+    def send(self, node, kind, request, content=None):
+        content = protocol.with_sum(content or RecordDict(), request)
+        (reply,) = self.grid.send_and_receive([Message(content, node, kind)])
+        assert not reply.has_error()
+        told = refusal(reply.content)
+        return told or protocol.read_sum_reply(reply.content, range(10))[0]
+
+    def begin(self, number, members=None):
+        for node, name in self.names.items():
+            reply = self.send(node, SHARES, SumRequest(number, members or self.sum.members))
+            if isinstance(reply, str):
+                return reply
+            self.sum.shares[name] = reply.shares
+        return None
+
+    def steps(self, node, number, round=0, devices=None):
+        task = steps_of(SHARED, np.zeros(8), round=round, seed=0)
+        own = [2 * node - 2, 2 * node - 1] if devices is None else devices
+        content = protocol.task(protocol.pack(task), own, True)
+        present, inbox = self.sum.inbox(self.names[node])
+        return self.send(node, TRAIN, SumRequest(number, b"", present, inbox, 1.0), content)
+
+    def unmask(self, node, number, nodes):
+        bits = self.sum.bits(self.names[n] for n in nodes)
+        return self.send(node, UNMASK, SumRequest(number, survivors=bits))
+
+
+EVERYONE = range(1, 6)
+
+
+def test_attempts_cannot_be_repeated():
+    server = Server()
+    assert server.begin(7) is None
+    for number in (7, 6, -1):
+        assert server.begin(number) == "secure"
+    reply = server.steps(1, 7)
+    assert len(reply.masked) == 8 * (2 * 4 + 1)
+    assert server.steps(1, 7) == "secure"
+    assert server.steps(1, 8) == "secure"  # was not begun
+    first = server.unmask(1, 7, EVERYONE)
+    assert server.unmask(1, 7, EVERYONE) == first
+    assert server.unmask(1, 7, EVERYONE[:4]) == "secure"
+    assert server.begin(8) is None
+
+
+def test_one_task_of_a_run_is_revealed_for_one_set_of_nodes():
+    """Two sums that differ in a node, or in a device, would reveal its numbers by a difference."""
+    server = Server()
+    server.begin(1), server.steps(1, 1), server.unmask(1, 1, EVERYONE)
+    server.begin(2)
+    assert not isinstance(server.steps(1, 2), str)
+    assert server.unmask(1, 2, EVERYONE[:4]) == "secure"
+    assert not isinstance(server.unmask(1, 2, EVERYONE), str)  # the same sum again: a resume
+    server.begin(3), server.steps(1, 3, devices=[0])
+    assert server.unmask(1, 3, EVERYONE) == "secure"
+    server.begin(4), server.steps(1, 4, round=1)
+    assert not isinstance(server.unmask(1, 4, EVERYONE[:4]), str)  # another round
+
+
+def test_a_killed_node_has_stored_what_it_revealed(tmp_path):
+    """The process is killed after its state is on disk, before the reply leaves."""
+    server = Server()
+    ledger = Ledger(str(tmp_path / "ledger.sqlite"))
+    ledger.create()
+    server.grid.contexts[1].node_config["ledger"] = ledger.path
+    keys = [
+        Ledger(c.node_config["ledger"]).member().key.hex() for c in server.grid.contexts.values()
+    ]
+    for context in server.grid.contexts.values():
+        context.node_config["secure.peers"] = keys
+    server.names = members_of(server.grid)
+    server.sum = SumServer(sorted(server.names.values()))
+
+    def in_a_child(send):
+        if (child := os.fork()) == 0:
+            protocol.sum_reply = lambda reply: os.kill(os.getpid(), signal.SIGKILL)
+            send()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+    server.begin(1)
+    in_a_child(lambda: server.steps(1, 1))
+    assert server.steps(1, 1) == "secure"  # it may have been sent
+    in_a_child(lambda: server.unmask(1, 1, EVERYONE))
+    assert server.unmask(1, 1, EVERYONE[:4]) == "secure"
+    assert not isinstance(server.unmask(1, 1, EVERYONE), str)
+
+
+def test_node_with_secure_sends_nothing_else():
+    grid = Server().grid
+    for content in (
+        ask(grid),
+        ask(grid, SHARED),
+        ask(grid, kind=EVALUATE),
+        ask(grid, kind=EVALUATE, metrics=True),
+        ask(grid, task=Evaluate(np.zeros((1, 8)))),
+    ):
+        assert refusal(content) == "secure-only"
+    server = Server()
+    server.begin(1)
+    content = protocol.task(protocol.pack(Evaluate(np.zeros((1, 8)))), [0], True)
+    present, inbox = server.sum.inbox(server.names[1])
+    assert server.send(1, TRAIN, SumRequest(1, b"", present, inbox, 1.0), content) == "secure"
+
+
+def test_metrics_of_a_node_are_not_part_of_a_sum():
+    there = run(Nodes(secure=True), SECURE, SHARED, rounds=1)
+    assert not set(METRICS) & set(there.history[0])
+
+
+def test_node_without_secure_takes_part_in_no_sum():
+    server = Server()
+    plain = one_node(server.problem)
+    (reply,) = plain.send_and_receive(
+        [Message(protocol.with_sum(RecordDict(), SumRequest(1, b"12345678")), 1, SHARES)]
+    )
+    assert refusal(reply.content) == "not-secure"
+    engine = FlowerEngine(Nodes(), 5, SECURE, QUICK)
+    assert list(engine.ask(steps_of(SHARED, np.zeros(8), devices=range(6)))) == []
+    assert {one.reason for one in engine.dropped} == {"the node has no [secure]"}
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf")])
+def test_bounds_that_make_no_sense(bound):
+    server = Server()
+    server.begin(1)
+    content = protocol.model(np.zeros(8), [0])
+    present, inbox = server.sum.inbox(server.names[1])
+    request = SumRequest(1, b"", present, inbox, bound)
+    assert server.send(1, EVALUATE, request, content) == "malformed"
+
+
+def test_node_whose_key_is_not_listed_is_left_out():
+    """The others reject a sum with it, so the server finds no sum."""
+    grid = Nodes(nodes=4, secure=True)
+    strange = members_of(grid)[4]
+    for n in (1, 2, 3):
+        peers = grid.contexts[n].node_config["secure.peers"]
+        grid.contexts[n].node_config["secure.peers"] = [
+            k for k in peers if bytes.fromhex(k)[:NAME] != strange
+        ]
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    assert list(engine.ask(steps_of(SHARED, np.zeros(8), devices=range(6)))) == []
+    assert "rejects this secure sum" in engine.dropped[0].reason
+
+
+def test_sum_that_is_too_long_is_not_used():
+    """No node is validated, but the mean is at most clip: a lie beyond it costs the round."""
+    grid = Nodes(secure=True)
+
+    def lie(message, reply):
+        if (message.metadata.dst_node_id, message.metadata.message_type) == (2, TRAIN):
+            told = dict(reply.content["answer"])
+            numbers = np.frombuffer(told["masked"], "<u8") + np.uint64(2**60)
+            reply.content["answer"] = ConfigRecord({**told, "masked": numbers.tobytes()})
+        return reply
+
+    grid.spoil = lie
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    assert list(engine.ask(steps_of(SHARED, np.zeros(8), devices=range(6)))) == []
+    assert "a node lies" in engine.dropped[0].reason
+    assert {one.device for one in engine.dropped} == set(range(6))
+
+
+def test_replies_about_devices_that_were_not_asked():
+    grid = Nodes(secure=True)
+
+    def lie(message, reply):
+        if (message.metadata.dst_node_id, message.metadata.message_type) == (2, TRAIN):
+            told = {**reply.content["answer"], "devices": [0, 1, 2, 3]}
+            reply.content["answer"] = ConfigRecord(told)
+        return reply
+
+    grid.spoil = lie
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    list(engine.ask(steps_of(SHARED, np.zeros(8), devices=range(6))))
+    assert any("malformed" in one.reason for one in engine.dropped)
+
+
+# ------------------------------------------------------------------------ before anything runs
+
+
+@pytest.mark.parametrize(
+    ("uplink", "algorithm", "code"),
+    [
+        (SECURE, fedzo.FedZO(), "directions-not-shared"),
+        (SECURE, fedzo.CMA(), "no-values"),
+        (SECURE, fedzo.FedAvg(), None),
+    ],
+)
+def test_what_cannot_be_summed_is_rejected_before_anything_runs(uplink, algorithm, code):
+    calls = []
+    problem = fedzo.problems.FunctionObjective(lambda x, i: calls.append(1) or 0.0, 2, devices=3)
+    with pytest.raises(UsageError) as error:
+        fedzo.minimize(problem, np.zeros(2), algorithm=algorithm, uplink=uplink, rounds=1)
+    assert code in (error.value.code, None)
+    assert not calls
+
+
+def test_rules_that_need_single_updates_are_rejected_with_the_reason():
+    for kind in (fedzo.Robust, fedzo.RobustSeeds):
+        with pytest.raises(InvalidValue, match="compare single updates"):
+            kind(secure=True)
+    with pytest.raises(UsageError, match="needs single updates") as error:
+        FlowerEngine(Nodes(secure=True), 5, SECURE, FlowerSettings(max_norm=1.0))
+    assert error.value.code == "secure-max-norm"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [{"peers": "abc"}, {"peers": ["xyz"]}, {"peers": []}, {"peers": ["ab" * 32], "min_peers": 2}],
+)
+def test_secure_tables_that_make_no_sense(table, tmp_path):
+    with pytest.raises((UsageError, InvalidValue), match="secure"):
+        NodeConfig.read({f"secure.{k}": v for k, v in table.items()})
+
+
+# ------------------------------------------------------------------------------------------ bytes
+
+
+def payload(messages):
+    """Return the bytes of the values in messages, without Flower's own."""
+    size = {bytes: len, str: len, float: lambda v: 8, int: lambda v: 8, bool: lambda v: 1}
+    total = 0
+    for message in messages:
+        for record in message.content.config_records.values():
+            for value in record.values():
+                items = value if isinstance(value, list) else [value]
+                total += sum(size[type(item)](item) for item in items)
+    return total
+
+
+@pytest.mark.parametrize("dim", [10, 20_000])
+@pytest.mark.parametrize("nodes", [3, 10, 14])
+def test_payload_per_node_and_round_is_below_two_kilobytes_more(dim, nodes):
+    """In both directions together, for any d and up to 14 nodes."""
+    problem = Quadratic(dim=dim, devices=nodes)
+    algorithm = fedzo.FedZO(learning_rate=1e-6, directions=4, local_steps=2, shared_directions=True)
+    sizes = {}
+    for secure in (False, True):
+        grid, kept = Nodes(problem, nodes, secure=secure), []
+        engine = FlowerEngine(grid, 5, fedzo.Seeds(secure=secure), QUICK)
+        task = steps_of(algorithm, engine.initial(), round=0, seed=5, devices=range(nodes))
+        list(engine.ask(task))
+        kept = [*engine._nodes.sent, *engine._nodes.received]
+        sizes[secure] = payload(kept) / nodes
+    assert 0 < sizes[True] - sizes[False] <= 2048
+
+
+def test_replay_stands_for_many_devices():
+    task = steps_of(SHARED, np.zeros(8), devices=range(6), seed=5)
+    with LocalEngine(PROBLEM, 5) as local:
+        replies = list(local.ask(task))
+    (one,) = SECURE.compress(replies, task, None)
+    assert SECURE.compress([one], task, None) == [one]
+    many = SECURE._sum(replies, task)
+    assert Replies([one]).count == 0
+    assert many.contributors == 6
