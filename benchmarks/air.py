@@ -150,7 +150,8 @@ def draw(path: Path, panels: Any) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from fedzo.plots.series import COLOURS, axis_label
+    from fedzo.core.style import COLOURS
+    from fedzo.plots.series import axis_label
 
     columns = 2 if len(panels) > 1 else 1
     rows = -(-len(panels) // columns)

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 import fedzo
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
+from fedzo.core.style import COLOURS
 from fedzo.flower.privacy import Privacy, Private
-from fedzo.plots.series import COLOURS
 from fedzo.problems import softmax
 
 Array = NDArray[Any]

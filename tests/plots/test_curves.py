@@ -8,9 +8,10 @@ import pytest
 from matplotlib.image import imread
 
 from fedzo.cli import main
+from fedzo.core.style import COLOURS
 from fedzo.errors import FedzoError, UsageError
 from fedzo.plots.figures import draw_curves
-from fedzo.plots.series import COLOURS, covered
+from fedzo.plots.series import covered
 from fedzo.runs import read_runs
 
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"

@@ -21,6 +21,7 @@ from fedzo.config.jobs import Report, Run, do
 from fedzo.core.files import as_toml, read_toml, typed, write_atomic
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
+from fedzo.core.style import COLOURS
 from fedzo.errors import Failure, UsageError
 from fedzo.plots import series
 from fedzo.plots.figures import draw
@@ -289,7 +290,7 @@ def _axes_of_ends(settings: Sequence[Setting], histories: Runs, shown: str) -> d
     for i, (line, points) in enumerate(lines.items()):
         points.sort(key=lambda point: point[0])
         where, values = (np.array(each) for each in zip(*points, strict=True))
-        drawn.append(series.series_of(line, where, values.T, i % len(series.COLOURS), False))
+        drawn.append(series.series_of(line, where, values.T, i % len(COLOURS), False))
     every = [x for curve in drawn for x in curve["x"]]
     numbers = key is not None and bool(every) and min(every) > 0
     log_x, log_y = numbers and max(every) >= 10 * min(every), series.logarithmic(shown, drawn)

@@ -29,8 +29,11 @@ def write_report(folder: Path) -> Path:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", code="no-folder")
     figures = figures_in(folder)
-    title = "Reproduction" if figures else f"Runs in {folder.resolve().name}"
-    figures = figures or figures_of_runs(folder)
+    title = "Figures of the paper, and their claims"
+    if not figures:
+        figures = figures_of_runs(folder)
+        count = sum(len(figure["folders"]) for figure in figures)
+        title = f"{count} run{'s' * (count != 1)} in the folder {folder.resolve().name}"
     if not figures:
         words = f"{folder} holds neither reproduced figures nor runs"
         raise UsageError(words, code="nothing-to-report")
@@ -93,7 +96,8 @@ def _text(run: Path) -> str:
 def _problem(run: Path) -> str:
     path = RunFolder(run).config
     problem = read_toml(path).get("problem") if path.exists() else None
-    return str(problem.get("name", "runs")) if isinstance(problem, dict) else "runs"
+    name = str(problem.get("name", "runs")) if isinstance(problem, dict) else "runs"
+    return name.rpartition(":")[2]  # of module:Class the name that a person chose
 
 
 def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str, Any]:

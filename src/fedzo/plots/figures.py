@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.files import writing
+from fedzo.core.style import COLOURS, LEGEND, dress
 from fedzo.errors import InvalidValue, UsageError, nearest, one_of
-from fedzo.plots.series import COLOURS, Runs, axes_of_runs, covered, metrics
+from fedzo.plots.series import Runs, axes_of_runs, covered, metrics
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 ROW = 3  # panels side by side
 MANY = 5  # curves whose legend would hide them
-LEGEND: Mapping[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 3.2}
 
 
 def draw_curves(
@@ -160,11 +160,7 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         for axis in ("x", "y"):
             if panel[f"log_{axis}"]:
                 _make_logarithmic(spot, axis)
-        spot.set(xlabel=panel["x"], ylabel=panel["y"])
-        spot.set_title(panel["title"], fontsize=10)
-        spot.grid(color="0.9")
-        spot.set_axisbelow(True)  # grid lines over bands would look like gaps
-        spot.spines[["top", "right"]].set_visible(False)
+        dress(spot, panel["title"], panel["x"], panel["y"])
         if not shared and any(names) and names != after:
             aside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
             spot.legend(**LEGEND, **(aside if len(panel["series"]) > MANY else {}))

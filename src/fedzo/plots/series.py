@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedzo.core.style import COLOURS
 from fedzo.core.types import Array
 from fedzo.errors import is_number
 from fedzo.plots.interval import interval
@@ -22,9 +23,6 @@ COSTS = (  # keys for the x axis
 METRICS = ("train_loss", "test_accuracy", "attack_success", "distortion_l2_mean", "optimality_gap")
 WIRELESS = ("noise_to_update", "energy", "participants", "channel_uses")
 DISTANCES = ("optimality_gap", "gradient_norm_squared")  # their minimum is zero
-
-# The palette of Okabe & Ito: distinct in print, and to colour-blind readers.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 _LABELS = {
     "round": "communication round",

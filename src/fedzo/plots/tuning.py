@@ -7,6 +7,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from fedzo.core.style import COLOURS, dress
 from fedzo.errors import UsageError
 
 
@@ -40,22 +41,30 @@ def draw_trials(
     names = list(dict.fromkeys(name for trial, _ in shown for name in trial))
     columns = min(len(names), 4)
     rows = -(-len(names) // columns)
-    figure = Figure(figsize=(3.2 * columns, 2.6 * rows), layout="constrained")
+    figure = Figure(figsize=(3.2 * columns, 2.6 * rows + 0.4), dpi=150, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+    figure.suptitle(
+        f"{len(shown)} trials: later ones are darker, a ring marks the best", fontsize=10
+    )
     best = min(score for _, score in shown)
     for axis, name in zip(axes, names, strict=False):
         having = [(k, t[name], s) for k, (t, s) in enumerate(shown) if name in t]
         numbers = all(isinstance(v, Real) and not isinstance(v, bool) for _, v, _ in having)
         values: list[Any] = [v if numbers else str(v) for _, v, _ in having]
         found = [s for *_, s in having]
-        axis.scatter(values, found, c=[k for k, *_ in having], cmap="viridis_r", s=14)
+        axis.scatter(values, found, c=[k for k, *_ in having], cmap="Blues", vmin=-len(shown), s=18)
         leads = [v for v, s in zip(values, found, strict=True) if s == best]
-        axis.scatter(leads, [best] * len(leads), s=70, facecolors="none", edgecolors="red")
+        axis.scatter(
+            leads,
+            [best] * len(leads),
+            s=70,
+            facecolors="none",
+            edgecolors=COLOURS[1],
+            linewidths=1.6,
+        )
         if numbers and min(values) > 0 and max(values) > 50 * min(values):
             axis.set_xscale("log")
-        axis.set_xlabel(name)
+        dress(axis, x=name, y="score" if axis in axes[::columns] else "")
     for axis in axes[len(names) :]:
         axis.set_visible(False)
-    for axis in axes[::columns]:
-        axis.set_ylabel("score")
-    figure.savefig(Path(out), dpi=110)
+    figure.savefig(Path(out))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from fedzo.plots.series import COLOURS, COSTS, axis_label
+from fedzo.core.style import COLOURS
+from fedzo.plots.series import COSTS, axis_label
 
 
 def page(content: Mapping[str, Any]) -> str:

@@ -13,28 +13,31 @@ function listed(environment) {
   return Object.entries(environment).map(([key, value]) => `${key} ${value}`).join(", ");
 }
 
-/** How many claims came to what, of the paper's or of our own. */
+/** The number of claims by verdict, of one source and scale. */
 function counted(whose, claims) {
   const counts = Object.keys(CLASS).map((word) => [word, claims.filter((c) => c.verdict === word).length]);
   const parts = counts.filter(([, n]) => n).flatMap(([word, n], i) => [i ? ", " : "", verdict(word), ` ${n}`]);
-  return make("p", {}, `Of ${whose} ${claims.length} claims: `, ...parts, ".");
+  return make("p", {}, `Of ${whose}: `, ...parts, ".");
 }
 
 function head() {
   const claims = data.figures.flatMap((figure) => figure.claims);
   const root = document.getElementById("head");
   root.append(make("h1", {}, data.title));
-  for (const [whose, own] of [["the paper's", false], ["our own", true]]) {
-    const said = claims.filter((claim) => (claim.by !== "paper") === own);
-    if (said.length) root.append(counted(whose, said));
+  for (const scale of new Set(claims.map((claim) => claim.scale ?? ""))) {
+    for (const [whose, own] of [["the paper's", false], ["our own", true]]) {
+      const said = claims.filter((claim) => (claim.by !== "paper") === own && (claim.scale ?? "") === scale);
+      if (said.length) root.append(counted(`${whose} ${said.length} claims${scale ? ` at ${scale} scale` : ""}`, said));
+    }
   }
   if (claims.length) {
     const terms = Object.entries(data.thresholds ?? {}).map(([word, meaning]) =>
       make("tr", {}, make("td", {}, word), make("td", {}, meaning)));
     root.append(make("p", { class: "faint" },
-      "Each claim is measured seed by seed. It holds if the whole 95 % confidence interval (Student's t, "
-      + "paired over seeds) of each of its numbers is where the claim has it, does not hold if one lies "
-      + "wholly elsewhere (with Holm's correction for several numbers), and else one cannot tell."),
+      "Each claim is measured seed by seed. The 95 % confidence interval (Student's t, paired over seeds) decides. A claim "
+      + "holds if the interval of each of its numbers is where the claim predicts it. It does not hold if one is wholly "
+      + "elsewhere (with Holm's correction). It has no effect above 1 % if it has a direction and the interval excludes "
+      + "any effect that would matter. Otherwise one cannot tell."),
     make("details", {}, make("summary", {}, "what the words of the claims mean in numbers"),
       make("div", { class: "wide" }, make("table", { class: "finals" }, make("tbody", {}, ...terms)))));
   }
@@ -54,7 +57,7 @@ function region([low, high]) {
 
 /** A mean and its interval. */
 function within({ mean, low, high }) {
-  return short(mean) + (low === null ? "" : ` [${short(low)}, ${short(high)}]`);
+  return short(mean) + (low === null || low === high ? "" : ` [${short(low)}, ${short(high)}]`);
 }
 
 function measurement(m) {
@@ -83,10 +86,15 @@ function finals(figure) {
   const shown = figure.axes.flatMap((axes) => axes.keys ?? []);
   const keys = [...new Set(["round", ...shown, ...data.costs])]
     .filter((key) => Object.values(figure.finals).some((ends) => ends[key]));
-  const rows = Object.entries(figure.finals).map(([label, ends]) => make("tr", {},
-    make("th", { scope: "row" }, label),
-    ...keys.map((key) => make("td", {}, ends[key] ? within(ends[key]) : "–"))));
-  return table("finals", ["at the end", ...keys.map((key) => data.names[key] ?? key)], rows);
+  const labels = Object.keys(figure.finals), name = (key) => data.names[key] ?? key;
+  const cell = (label, key) => make("td", {}, figure.finals[label][key] ? within(figure.finals[label][key]) : "–");
+  const row = (title, cells) => make("tr", {}, make("th", { scope: "row" }, title), ...cells);
+  if (labels.length > keys.length) { // the longer list goes down the page
+    return table("finals", ["at the end", ...keys.map(name)],
+      labels.map((label) => row(label, keys.map((key) => cell(label, key)))));
+  }
+  return table("finals", ["at the end", ...labels],
+    keys.map((key) => row(name(key), labels.map((label) => cell(label, key)))));
 }
 
 /** All numbers of a figure: a line for each curve and evaluated round. */
@@ -124,7 +132,7 @@ function section(figure) {
     make("h2", {}, figure.title),
     figure.about ? make("p", {}, figure.about) : null,
     make("div", { class: "charts" }, ...own.map((chart) => chart.root)),
-    make("p", { class: "faint" }, `${figure.caption}. ${Math.round(figure.seconds / 6) / 10} minutes of runs, one core each. `
+    make("p", { class: "faint" }, `${figure.caption}. ${figure.seconds < 60 ? `${figure.seconds} s` : `${Math.round(figure.seconds / 60)} minutes`} of runs, one core each. `
       + "Drag to zoom, double click to reset, click a name to hide its curve. ", download(figure)),
     figure.claims.length ? claimsTable(figure.claims) : null,
     make("details", { open: figure.claims.length ? null : "" },

@@ -1,6 +1,7 @@
 """Draw an attack: the report's figure, and images before and after a perturbation."""
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedzo.core.files import write_atomic
+from fedzo.core.style import COLOURS, LEGEND, dress, frame
 from fedzo.core.types import Array
 from fedzo.core.waves import is_image
 from fedzo.variables.perturbation import LEVELS, Perturbation
@@ -17,7 +19,7 @@ _COLUMNS = 12  # classes of a confusion matrix whose counts are written as numbe
 _DARK = 0.6  # of the largest count: numbers on darker cells are white
 _ROWS = ("original", "change", "adversarial")
 _LEFT_OF: dict[str, Any] = {"va": "center", "ha": "right"}
-_FOOLED, _RIGHT = "#D55E00", "#0072B2"
+_RIGHT, _FOOLED = COLOURS[:2]
 
 
 def draw_images(
@@ -59,7 +61,9 @@ def draw_images(
         block, column = divmod(i, _ACROSS)
         for row, (images, names) in enumerate(zip(rows, captions, strict=True)):
             axes = grid[3 * block + row, column]
+            axes.axis("on")
             axes.imshow(picture_of(images[i]), cmap="gray", vmin=0, vmax=1)
+            frame(axes)
             if names is not None:
                 text, colour = names[i]
                 axes.set_title(text, color=colour, size=8, y=-0.22)
@@ -111,58 +115,65 @@ def draw_report(report: Mapping[str, Any], perturbation: Perturbation, out: Path
     """Draw the figure of a report: curves above, classes and confusions below."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 6.6), dpi=110, layout="constrained")
-    figure.suptitle(report["summary"], size=10)
-    above, below = figure.subplots(2, 3)
-    _draw_queries(above[0], report["success_by_queries"])
-    _draw_budgets(above[1], report["success_by_eps"], report["norm"])
-    _draw_perturbation(above[2], perturbation)
-    _draw_classes(below[0], report["by_class"])
-    for axes, when in zip(below[1:], ("before", "after"), strict=True):
+    figure = Figure(figsize=(7.0, 9.0), dpi=150, layout="constrained")
+    figure.suptitle(textwrap.fill(report["summary"], 80), size=10)
+    spots = figure.subplots(3, 2).flat
+    _draw_queries(spots[0], report["success_by_queries"])
+    _draw_budgets(spots[1], report["success_by_eps"], report["norm"])
+    _draw_perturbation(spots[2], perturbation)
+    _draw_classes(spots[3], report["by_class"])
+    for axes, when in zip(spots[4:], ("before", "after"), strict=True):
         _draw_confusion(axes, report["confusion"], when, figure)
     _save(figure, out)
 
 
 def _draw_queries(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    for key, name in (("own", "the devices' inputs"), ("held_out", "inputs held out")):
+    names = {"own": "the devices' inputs", "held_out": "inputs held out"}
+    for (key, name), colour in zip(names.items(), COLOURS, strict=False):
         points = [(row["queries"], row[key]) for row in rows if row[key] is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=name)
-    axes.set(title="success against queries", xlabel="queries, evaluations included", ylim=(0, 1))
-    if rows:
-        axes.legend(fontsize=8)
+            axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=name, color=colour)
+    dress(axes, "Success against queries", "queries, evaluations included", "share fooled")
+    axes.set_ylim(0, 1.02)
+    if axes.lines:
+        axes.legend(**LEGEND)
 
 
 def _draw_budgets(axes: Any, rows: Sequence[Mapping[str, Any]], norm: str | None) -> None:
     points = [(row["eps"], row["success"]) for row in rows if row["success"] is not None]
     if points:
         eps, success = np.array([(0.0, 0.0), *points]).T
-        axes.plot(eps if norm == "l2" else LEVELS * eps, success, marker="o", ms=3)
+        scale = 1 if norm == "l2" else LEVELS
+        axes.plot(scale * eps, success, marker="o", ms=3, color=COLOURS[0])
     unit = "L2, units of the range" if norm == "l2" else f"L∞, of {LEVELS} levels"
-    axes.set(title="success against ε", xlabel=unit, ylim=(0, 1))
+    dress(axes, "Success against ε", unit, "share fooled")
+    axes.set_ylim(0, 1.02)
 
 
 def _draw_perturbation(axes: Any, perturbation: Perturbation) -> None:
     noise = perturbation.noise
-    axes.set_title("the perturbation")
-    if not is_image(noise.shape):
-        axes.plot(noise.reshape(-1), lw=0.7)
-        return
     largest = float(np.abs(noise).max()) or 1.0
+    if not is_image(noise.shape):
+        axes.plot(noise.reshape(-1), lw=0.7, color=COLOURS[0])
+        dress(axes, "The perturbation", "input number", "change")
+        return
     axes.imshow(picture_of(0.5 + noise / (2 * largest)), cmap="gray", vmin=0, vmax=1)
-    axes.axis("off")
+    frame(axes)
+    axes.set_title("The perturbation", fontsize=10)
+    axes.set_xlabel(f"grey is no change; the largest is {largest:.3g} of the range", fontsize=8)
 
 
 def _draw_classes(axes: Any, by_class: Mapping[str, Any]) -> None:
     names = list(by_class)
     rates = [by_class[name]["success"] or 0.0 for name in names]
-    axes.barh(names, rates)
+    axes.barh(names, rates, color=COLOURS[0])
     axes.invert_yaxis()
-    axes.set(title="success by class", xlim=(0, 1))
+    dress(axes, "Success by class", "share fooled")
+    axes.set_xlim(0, 1)
 
 
 def _draw_confusion(axes: Any, confusion: Mapping[str, Any], when: str, figure: Any) -> None:
-    axes.set_title(f"predictions {when}")
+    dress(axes, f"Predictions {when} the attack", "predicted", "true", grid=False)
     if confusion[when] is None:
         axes.axis("off")
         return
