@@ -121,16 +121,16 @@ SWEEPS = (
     Sweep(
         "equal-dzopa",
         "DZOPA at the queries of FedZO",
-        "27,000 queries, those of FedZO with H = 5 above: 150 rounds instead of 30. At its best step "
-        "size DZOPA ends as low as FedZO does: local steps save rounds, not queries.",
+        "27,000 queries, those of FedZO with H = 5 above: 150 rounds instead of 30. At its best "
+        "step size DZOPA ends as low as FedZO does: local steps save rounds, not queries.",
         f"{EQUAL} --set run.rounds=150 --set run.evaluate_every=30 --set algorithm.name=dzopa "
         "--grid algorithm.learning_rate=0.001,0.002,0.005",
     ),
     Sweep(
         "equal-zone_s",
         "ZONE-S at the queries of FedZO",
-        "27,000 queries, those of FedZO with H = 5 above: 1,500 rounds instead of 30. The best ρ is 16 "
-        "times the printed one, and inside the grid.",
+        "27,000 queries, those of FedZO with H = 5 above: 1,500 rounds instead of 30. The best ρ "
+        "is 16 times the printed one, and inside the grid.",
         f"{EQUAL} --set run.rounds=1500 --set run.evaluate_every=300 --set algorithm.name=zone_s "
         "--set algorithm.normalisation=sum --grid algorithm.penalty=500,2000,8000,32000",
     ),
