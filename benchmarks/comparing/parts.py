@@ -34,6 +34,14 @@ class Part(NamedTuple):
     within: float = 0.01
 
 
+class Judged(Problem):
+    """A problem whose exact values are not known: the median of 31 counts."""
+
+    def true(self, x: Array) -> float:
+        """Return what everybody is judged by."""
+        return float(np.median([self.exact(np.asarray(x), 0) for _ in range(31)]))
+
+
 # ------------------------------------------------------------------------------------ suites
 
 
@@ -61,7 +69,8 @@ def bbob(
     def exact(x: Array, device: int) -> float:
         return float(f(np.asarray(x, float)))
 
-    return Problem(f"f{function}", exact, np.zeros(dim) if x0 is None else x0, 1, queries, **more)
+    kind = Judged if name == "bbob-noisy" else Problem
+    return kind(f"f{function}", exact, np.zeros(dim) if x0 is None else x0, 1, queries, **more)
 
 
 def suite_cases(
@@ -111,10 +120,14 @@ def cutest(name: str) -> Problem:
 
 
 def cutest_cases(change: Any = Problem) -> Callable[[bool, int], list[Case]]:
-    """Return every sixth problem for development, and another sixth held out."""
+    """Return every sixth problem for development, and another sixth held out.
+
+    A run on one of the VESUVI problems takes minutes in this translation: they are left out.
+    """
 
     def cases(held_out: bool, seeds: int) -> list[Case]:
         names = cutest_names()[3 if held_out else 0 :: 6]
+        names = [name for name in names if not name.startswith("VESUVI")]
         return [Case(n, 1, lambda n=n: changed(cutest(n), change)) for n in names]
 
     return cases

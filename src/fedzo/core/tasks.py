@@ -270,7 +270,7 @@ class Slopes(Task):
     Attributes
     ----------
     x, steps : array
-        The point and h, shape (d,).
+        The point and h, shape (d,). The slope of a coordinate with h = 0 is not measured.
     everyone : bool
         Every device measures every coordinate.
     central : bool
@@ -316,15 +316,20 @@ class Slopes(Task):
 
     def queries(self, devices: int) -> int:
         """Return the number of points that this many devices evaluate."""
-        dim, sides = self.x.size, 1 + self.central
-        each = devices * dim if self.everyone else max(dim, devices)
+        count, sides = int(np.count_nonzero(self.steps)), 1 + self.central
+        each = devices * count if self.everyone else max(count, devices)
         return devices + sides * each
+
+    def own(self, device: int, devices: int) -> NDArray[np.bool_]:
+        """Return which coordinates a device measures for the others, shape (d,)."""
+        own = owners(device, devices, self.x.size, self.turn) & (self.steps != 0)
+        return np.asarray(own)
 
     def reply(self, objective: Objective, device: int) -> Update:
         """Return the device's loss and slopes."""
         batch = objective.batch(device, self.batch_size, self.draws(device).on(Stream.BATCHES))
-        own = owners(device, objective.devices, self.x.size, self.turn)
-        asked = np.arange(self.x.size) if self.everyone else np.flatnonzero(own)
+        own = self.own(device, objective.devices)
+        asked = np.flatnonzero(self.steps if self.everyone else own)
         moves = np.zeros((len(asked), self.x.size))
         moves[np.arange(len(asked)), asked] = self.steps[asked]
         sides = [self.x + moves, self.x - moves] if self.central else [self.x + moves]

@@ -302,7 +302,7 @@ def _local_steps(
 def _slopes(plain: dict[str, Any], arrays: dict[str, Any], devices: list[int]) -> Slopes:
     asked = schema.read_fields(_SlopesFields, plain)
     x, steps = (_finite(name, schema.numpy_of(arrays, name)) for name in ("x", "steps"))
-    if x.ndim != 1 or x.shape != steps.shape or not steps.all():
+    if x.ndim != 1 or x.shape != steps.shape or not steps.any():
         raise Malformed("slopes need one step for each number of x", "steps")
     turn = _unsigned("turn", asked.turn, bits=32)
     where = _address(asked, devices)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update, owners
+from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update
 from fedzo.core.types import Array
 from fedzo.errors import FedzoError
 from fedzo.flower.protocol import MOST_QUERIES
@@ -117,7 +117,7 @@ class UpdateValidator:
         _check_array("values", values, (question.size,), values.dtype)
         if isinstance(question, Slopes):
             dim = self.dim
-            own = owners(update.device, self.devices, dim, question.turn)
+            own = question.own(update.device, self.devices)
             slopes, claimed = values[1 : 1 + dim], values[1 + dim : 1 + 2 * dim]
             if not np.array_equal(claimed, own) or slopes[~own].any():
                 raise _Invalid("sent slopes that were not requested")

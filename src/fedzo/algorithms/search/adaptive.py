@@ -25,12 +25,14 @@ MEMORY = 30  # pairs of L-BFGS
 RACE = 0.08  # share of the queries that each method has under noise, before one is chosen
 FEW_QUERIES = 100  # per device: too few to look at f before it is modelled
 FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are few queries
-LINE = 24  # values along a line, by which f is looked at
+LINES = (24, 12)  # values along a line, by which f is looked at, if there are enough
 LONGEST = 20  # times the usual queries, after which a search without a budget ends
 LEAST_GAIN = 1e-8  # of a run of CMA-ES, as a share of all, for another one to be worth its queries
 BEGINNINGS = 3  # random points, of which the best is where another descent begins
 RETURNS = 4  # descents to the same minimum, after which no other one is looked for
 LOOKS = 0.1  # share of the queries that looking at f may take
+LOW, HIGH = 1.0, 30.0  # times its fall, that f shall rise within the length of f
+SHORTEST = 1e-9  # of such lengths, in units of the scale
 LEAST = 80  # values on a line, for it to be searched
 REACH = 5.0  # how far a line goes, in units of the scale
 _VALLEYS, _ZOOMS, _NEAR = 3, 2, 12  # of a grid that are looked into; finer grids; their values
@@ -109,6 +111,7 @@ class Adaptive(Search):
         budget = context.left if limited else 200.0 * (context.dim + 1) * context.devices
         yield from context.start(scale)
         guessed = scale is None and not context.x.any()  # nothing tells how long steps should be
+        widest = float(scale is None)
         scale = typical_scale(context.x, scale)
         if context.noise:
             return (yield from self._noisy(context, scale, budget, guessed))
@@ -118,11 +121,11 @@ class Adaptive(Search):
         if not context.rough:
             yield from context.probe(scale)
         if context.rough and modelled:
-            return (yield from self._rough(context, scale, budget))
-        return (yield from self._smooth(context, scale, budget, guessed))
+            return (yield from self._rough(context, scale, budget, widest))
+        return (yield from self._smooth(context, scale, budget, widest))
 
     def _smooth(
-        self, context: SearchContext, scale: Array, budget: float, guessed: bool
+        self, context: SearchContext, scale: Array, budget: float, widest: float
     ) -> Asking[str]:
         """Descend, look whether f is rugged, and share the rest between descents and CMA-ES."""
         x0, start, limited = context.x, context.fun, math.isfinite(context.left)
@@ -131,13 +134,12 @@ class Adaptive(Search):
         if curved is not None:
             descent = Descent(context, scale, curved.second, MEMORY)
             rugged, ended = False, False
-            if 2 * LINE * context.devices <= LOOKS * budget:
+            affordable = [n for n in LINES if 2 * n * context.devices <= LOOKS * budget]
+            if affordable:
                 ended = yield from descent.run(limit=0.12 * budget, tol=self.tol)
-                went = distance(context.x, x0, scale)
-                if guessed and went > 100:  # x has larger units than 1
-                    scale = went * scale
-                    curved = Curvature(went**2 * curved.second, curved.length / went)
-                rugged = yield from is_rugged(context, scale)
+                far = yield from reach(context, scale, start, widest, curved.length)
+                scale, curved = far * scale, Curvature(far**2 * curved.second, curved.length / far)
+                rugged = yield from is_rugged(context, scale, affordable[0])
             if not rugged:
                 window = max(0.15 * budget, 3.0 * context.dim)
                 if not ended:
@@ -149,12 +151,10 @@ class Adaptive(Search):
                     yield from averaged.run(window=window, slow=0.002)
                 slow = not ended
                 if ended:
-                    sigma = yield from width_of(context, scale, x0, start)
-                    yield from from_elsewhere(context, scale, curved.second, (x0, start), sigma)
+                    yield from from_elsewhere(context, scale, curved.second, (x0, start))
         if rugged and (yield from is_separable(context, scale)):
             yield from search_lines(context, scale, 0.8 * context.left if limited else 3 * budget)
-        sigma = yield from width_of(context, scale, x0, start)
-        return (yield from self._share(context, scale, budget, start, sigma, descent, slow))
+        return (yield from self._share(context, scale, budget, start, descent, slow))
 
     def _few(self, context: SearchContext, scale: Array) -> Asking[str]:
         """Descend by models, from x0 and then from elsewhere."""
@@ -166,12 +166,14 @@ class Adaptive(Search):
             first = int(np.argmin(values))
             at = points[first], float(values[first])
 
-    def _rough(self, context: SearchContext, scale: Array, budget: float) -> Asking[str]:
+    def _rough(
+        self, context: SearchContext, scale: Array, budget: float, widest: float
+    ) -> Asking[str]:
         """Descend by models; then CMA-ES, as long as it improves on that."""
-        x0, start = context.x, context.fun
+        start = context.fun
         yield from ModelDescent(context, scale).run()
-        sigma = yield from width_of(context, scale, x0, start)
-        return (yield from self._share(context, scale, budget, start, sigma, None, slow=False))
+        scale = scale * (yield from reach(context, scale, start, widest))
+        return (yield from self._share(context, scale, budget, start, None, slow=False))
 
     def _share(
         self,
@@ -179,14 +181,13 @@ class Adaptive(Search):
         scale: Array,
         budget: float,
         start: float,
-        sigma: float,
         descent: Descent | None,
         slow: bool,
     ) -> Asking[str]:
         """Give the rest to CMA-ES, and what it finds to a second descent; then again."""
         reserved, before, population = 0.12 * budget, context.fun, None
         while context.left > 0:
-            run = Evolution(context, context.x, sigma, scale, population)
+            run = Evolution(context, context.x, 1.0, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
             until = reserved
             if slow and math.isfinite(context.left):
@@ -236,7 +237,9 @@ class Adaptive(Search):
             methods.append(lambda: AveragedDescent(context, scale, second))
             methods.append(lambda: Descent(context, scale, second, MEMORY))
             step = AveragedDescent(context, scale, second).cost
-            if 4 * step > RACE * budget:  # there is no time for a race
+            if context.dim > SEPARABLE:
+                methods = methods[1:2]
+            elif 4 * step > RACE * budget:  # there is no time for a race
                 few = context.dim * context.devices < step / 4 or context.left < 1.5 * step
                 methods = methods[:1] if few else methods[1:2]
 
@@ -268,7 +271,7 @@ class Adaptive(Search):
 
 
 def from_elsewhere(
-    context: SearchContext, scale: Array, curved: float, begun: tuple[Array, float], sigma: float
+    context: SearchContext, scale: Array, curved: float, begun: tuple[Array, float]
 ) -> Asking[None]:
     """Descend from other points to other minima, with half of the queries at most.
 
@@ -278,7 +281,7 @@ def from_elsewhere(
     (x0, start), kept, returns, lowest = begun, context.left / 2, 0, None
     budget, step = context.left - kept, context.devices * (context.dim + 2)
     while context.left > kept and returns < RETURNS:
-        points = x0 + sigma * scale * context.draw().normals(BEGINNINGS, context.dim)
+        points = x0 + scale * context.draw().normals(BEGINNINGS, context.dim)
         known = context.fun
         values = yield from context.values(points)
         first = int(np.argmin(values))
@@ -295,13 +298,13 @@ def from_elsewhere(
         yield from lowest.run(window=4 * step, slow=0.002)
 
 
-def is_rugged(context: SearchContext, scale: Array) -> Asking[bool]:
+def is_rugged(context: SearchContext, scale: Array, count: int) -> Asking[bool]:
     """Return whether f turns more than three times along a random line through the best x.
 
     At a local minimum that a descent has found, waves are not hidden by a slope; a wide and a
     narrow line show long and short ones.
     """
-    x, count = context.x, LINE
+    x = context.x
     for width in (0.5, 0.25):
         line = width * scale * context.draw().normals(context.dim)
         lengths = (np.arange(count) + 0.5) / count * 2 - 1
@@ -332,18 +335,37 @@ def distance(x: Array, y: Array, scale: Array) -> float:
     return math.sqrt(float(np.mean(((x - y) / scale) ** 2)))
 
 
-def width_of(context: SearchContext, scale: Array, x0: Array, start: float) -> Asking[float]:
-    """Return σ for CMA-ES: as far as the descent went, 1 at least, less where f soars there."""
-    sigma, fall = max(1.0, distance(context.x, x0, scale)), start - context.fun
-    if fall > 0:
-        for _ in range(14):
-            move = sigma * scale * context.draw().normals(context.dim)
-            best = context.fun
-            values = yield from context.values(context.x + move)
-            if values[0] - best < 1000 * fall:
-                break
-            sigma /= 4
-    return sigma
+def reach(
+    context: SearchContext, scale: Array, start: float, widest: float, seen: float = 1.0
+) -> Asking[float]:
+    """Return the length of f in units of the scale: where it is about as high as at the start.
+
+    It does not depend on where the origin of x is. Waves do not grow with the length: they are no
+    reason for a shorter one. Where nothing has fallen, it is a length at which f was ``seen``.
+    """
+    x, fun = context.x, context.fun
+    fall = start - fun
+    if not fall > 0:
+        return max(1.0, seen)
+
+    def rise(length: float) -> Asking[float]:
+        moves = length * scale * context.draw().normals(2, context.dim)
+        values = yield from context.values(x + moves)
+        return float(np.mean(values)) - fun
+
+    length = max(1.0, widest / float(np.max(scale)))
+    here = yield from rise(length)
+    while here > HIGH * fall and length > SHORTEST:
+        nearer = yield from rise(length / 4)
+        if here / 4 < nearer < math.inf:
+            break
+        length, here = length / 4, nearer
+    while here < LOW * fall and length < 1 / SHORTEST:
+        farther = yield from rise(4 * length)
+        if not farther > 1.2 * here:
+            break
+        length, here = 4 * length, farther
+    return length
 
 
 def is_separable(context: SearchContext, scale: Array) -> Asking[bool]:

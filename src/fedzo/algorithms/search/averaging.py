@@ -26,6 +26,8 @@ BETA_1 = (0.5, 0.8)  # for few rounds, and for many: an average over 2 rounds, o
 BETA_2 = 0.99
 LENGTHS = np.array([0.4, 1.0, 2.5])  # of r_t, that f is looked at
 FIRST_LENGTHS = 10.0 ** np.arange(-4, 2.1, 0.5)  # in units of the scale
+ROUNDS = 80  # that the queries shall be enough for, by blocks of coordinates
+LEAST_BLOCK = 50  # coordinates
 PATIENCE = 8  # rounds in which f must fall
 
 
@@ -40,7 +42,11 @@ class AveragedDescent:
         self.rounds, self.rate = 0, 0.0  # t, and r
         ahead = context.left / ((1 + (context.noise > 0)) * max(context.dim, context.devices))
         self.beta = min(max(1 - 20 / ahead, BETA_1[0]), BETA_1[1]) if ahead > 0 else BETA_1[0]
+        most = context.dim // max(context.devices, LEAST_BLOCK)
+        self.blocks = max(1, min(round(ROUNDS / max(ahead, 1)), most))
+        self.block = np.arange(context.dim) // context.devices % self.blocks
         self.luckiest: list[Array] = []  # it trusts no single value
+        self.looks: list[Array] = []  # what steps of some lengths would have brought
         self.seen: list[float] = []  # f(x) of the last rounds, as it was measured
 
     def run(
@@ -66,17 +72,22 @@ class AveragedDescent:
         first = not self.rate
         lengths = FIRST_LENGTHS if first else self.rate * LENGTHS
         here, there = yield from self._look(p, lengths)
-        error = self._error() if self.context.noise else 0.0
-        best = int(np.argmin(there))
-        if not there[best] <= here + 2 * error:  # a rise beyond noise
-            self.rate = lengths[0] if first else self.rate / 4
-            self.mean = np.zeros_like(self.mean)
+        noisy = self.context.noise > 0
+        # Noise does not let us tell lengths apart at one look: all of them at this rate count.
+        self.looks = [*self.looks, there - here] if noisy else [there - here]
+        rises = np.mean(self.looks, axis=0)
+        error = self._error() / math.sqrt(len(self.looks)) if noisy else 0.0
+        best = int(np.argmin(rises))
+        if not rises[best] <= 2 * error:  # a rise beyond noise
+            self.rate, self.looks = float(lengths[0] if first else self.rate / 4), []
+            self.mean[:] = 0.0
             self._keep(here)
             return
-        # Lengths that noise does not let us tell apart are no reason for another one.
-        if not first and there[1] - there[best] <= 2 * error:
-            best = 1
-        self.rate = float(lengths[best])
+        if noisy and not first:  # the longest that brings half of the best: averages go farther
+            longest = int(np.flatnonzero(rises <= rises[best] / 2)[-1]) if rises[best] < 0 else best
+            best = max(longest, 1) if rises[1] - rises[best] <= 2 * error else longest
+        if first or best != 1:
+            self.rate, self.looks = float(lengths[best]), []
         self.x = self.x + self.rate * p * self.scale
         self._keep(here if self.context.noise else float(there[best]))
 
@@ -85,20 +96,23 @@ class AveragedDescent:
         context = self.context
         noisy = context.noise > 0
         h = difference_step(context, self.fun, self.curved, central=noisy)
-        steps = np.maximum(h * self.scale, 8 * EPS * np.abs(self.x))
+        turn, part = divmod(self.rounds, self.blocks)
+        steps = np.maximum(h * self.scale, 8 * EPS * np.abs(self.x)) * (self.block == part)
         measured = yield from context.slopes(
-            self.x, steps, everyone=False, central=noisy, turn=self.rounds
+            self.x, steps, everyone=False, central=noisy, turn=turn
         )
-        slopes = measured.own * self.scale
-        slopes = np.where(np.isfinite(slopes), slopes, self.mean)  # nobody could measure them
+        here = (steps != 0) & np.isfinite(measured.own)  # but for those that nobody could measure
         self.rounds += 1
+        t = turn + 1
+        slopes = (measured.own * self.scale)[here]
         beta = self.beta
-        self.mean = beta * self.mean + (1 - beta) * slopes
-        self.square = BETA_2 * self.square + (1 - BETA_2) * slopes**2
-        ahead = beta * self.mean / (1 - beta ** (self.rounds + 1))
-        ahead += (1 - beta) * slopes / (1 - beta**self.rounds)
-        size = np.sqrt(self.square / (1 - BETA_2**self.rounds))
-        return -np.divide(ahead, size, out=np.zeros_like(ahead), where=size > 0)
+        self.mean[here] = mean = beta * self.mean[here] + (1 - beta) * slopes
+        self.square[here] = square = BETA_2 * self.square[here] + (1 - BETA_2) * slopes**2
+        ahead = beta * mean / (1 - beta ** (t + 1)) + (1 - beta) * slopes / (1 - beta**t)
+        size = np.sqrt(square / (1 - BETA_2**t))
+        p = np.zeros(context.dim)
+        p[here] = -np.divide(ahead, size, out=np.zeros_like(ahead), where=size > 0)
+        return p
 
     def _look(self, p: Array, lengths: Array) -> Asking[tuple[float, Array]]:
         """Return f(x), and f at some lengths along p; under noise the means of repeats."""
@@ -116,13 +130,18 @@ class AveragedDescent:
         """How many queries a step takes."""
         context, noisy = self.context, self.context.noise > 0
         looks = len(LENGTHS if self.rate else FIRST_LENGTHS) + noisy
-        gradient = context.devices + (1 + noisy) * max(context.dim, context.devices)
+        gradient = context.devices + (1 + noisy) * max(self.measured, context.devices)
         return gradient + looks * (self.repeats if noisy else 1) * context.devices
 
     @property
     def repeats(self) -> int:
         """How often a point is asked under noise: looks shall cost little beside a gradient."""
-        return max(1, min(4, round(self.context.dim / (16 * self.context.devices))))
+        return max(1, min(4, round(self.measured / (16 * self.context.devices))))
+
+    @property
+    def measured(self) -> int:
+        """How many slopes a round measures, at most."""
+        return -(-self.context.dim // self.blocks)
 
     def _error(self) -> float:
         return self.context.noise / math.sqrt(self.repeats)

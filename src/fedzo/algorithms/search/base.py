@@ -121,14 +121,17 @@ class SearchContext:
     def slopes(
         self, x: Array, steps: Array, *, everyone: bool, central: bool, turn: int = 0
     ) -> Asking[MeasuredSlopes]:
-        """Return f and its slopes at x; those that nobody measured are not numbers."""
-        d = self.dim
+        """Return f and its slopes at x; those that nobody measured are not numbers.
+
+        The slopes of coordinates whose step is 0 are not asked for.
+        """
+        d, asked = self.dim, steps != 0
         task = Slopes(x, steps, everyone, central, turn)
         answer = yield from self.ask(task)
         fun, every = float(answer[0]), answer[1 + 2 * d :]
         own = own_slopes(answer, d)
         for other in range(1, 1 + min(PASSED_ON, self.devices - 1)):
-            if np.isfinite(own).all():
+            if np.isfinite(own[asked]).all():
                 break
             answer = yield from self.ask(replace(task, turn=turn + other, everyone=False))
             own = np.where(np.isfinite(own), own, own_slopes(answer, d))

@@ -112,7 +112,7 @@ def difference_step(context: SearchContext, fun: float, curved: float, central: 
     h = 2 * math.sqrt(context.device_error(fun) / curved)
     if central:
         h *= 2 if context.noise else 20
-    return min(h, LARGEST_STEP)
+    return min(h, max(LARGEST_STEP, math.sqrt(context.dim)))
 
 
 def two_loops(gradient: Array, pairs: list[tuple[Array, Array]], start: float) -> Array:
