@@ -7,7 +7,7 @@ import pytest
 
 import fedzo
 from fedzo.algorithms.server import optimizers
-from fedzo.problems import network_threads
+from fedzo.problems import network, network_threads
 from fedzo.problems.network_threads import ThreadChoice
 from fedzo.server import Adam, Normalised
 
@@ -135,3 +135,38 @@ def test_threads_are_not_chosen_if_they_change_bits():
         assert used[2:] == [2] * 29
     finally:
         torch.set_num_threads(before)
+
+
+class Experts(torch.nn.Module):
+    """Two layers, of which a batch uses the one that its first number selects."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(6, 3) for _ in range(2))
+
+    def forward(self, x):
+        return self.experts[int(x[0, 0] > 0)](x)
+
+
+@pytest.mark.parametrize("make", [lambda: module_and_data()[0], Experts], ids=["plain", "experts"])
+def test_large_modules_are_trained_in_place_by_themselves(make, monkeypatch):
+    """The same run as with a copy, also if a batch does not use every parameter."""
+    found = []
+    for large in (1, 10**9):
+        monkeypatch.setattr(network, "LARGE", large)
+        torch.manual_seed(0)
+        problem = fedzo.TorchProblem(make(), loss, module_and_data()[1])
+        assert problem.in_place == (large == 1)
+        algorithm = fedzo.FedZO(local_steps=1, directions=4, smoothing=0.05, server=Adam("auto"))
+        found.append(fedzo.minimize(problem, algorithm=algorithm, rounds=12).last.copy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own
+def test_a_module_that_cannot_be_trained_in_place_has_a_copy(monkeypatch):
+    monkeypatch.setattr(network, "LARGE", 1)
+    module, data = module_and_data(dtype=torch.bfloat16)
+    assert not fedzo.TorchProblem(module, loss, data).in_place
+    module, data = module_and_data()
+    assert not fedzo.TorchProblem(torch.compile(module), loss, data).in_place
+    assert not fedzo.TorchProblem(module, loss, data, batched_memory=1000).in_place

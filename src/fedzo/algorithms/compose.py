@@ -27,7 +27,7 @@ def compose(algorithm: Algorithm, uplink: Uplink) -> Algorithm:
             return FixedDirections(fedzo=algorithm)
         if isinstance(algorithm.server, FourierSign):
             return Candidates(fedzo=algorithm)
-        if algorithm.measures_server:
+        if algorithm.server.automatic:
             return ServerRate(fedzo=algorithm)
     return algorithm
 

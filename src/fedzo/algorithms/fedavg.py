@@ -21,7 +21,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
-from fedzo.errors import NonFinite, UsageError, check_counts, check_positive
+from fedzo.errors import NonFinite, UsageError, check_counts, check_positive, require
 from fedzo.uplinks.base import RunSetting
 
 
@@ -83,6 +83,8 @@ class FedAvg(Algorithm):
         check_counts(self, "batch_size", "local_steps", optional=["participants"])
         check_weighting(self.weighting)
         check_server(self.server)
+        allowed = f"a number: {type(self).__name__} measures no rate"
+        require(not self.server.automatic, "server.learning_rate", "auto", allowed)
 
     def init(self, x0: Array, setting: RunSetting) -> Any:
         """Return the state before round 0."""

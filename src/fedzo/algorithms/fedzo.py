@@ -12,7 +12,7 @@ from fedzo.algorithms.base import (
     check_uplink,
     check_weighting,
 )
-from fedzo.algorithms.server.optimizers import Adam, Mean, ServerOptimizer, ServerState
+from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer, ServerState
 from fedzo.core.estimator import Correction, local_steps
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
@@ -116,11 +116,6 @@ class FedZO(ZerothOrder):
     def automatic(self) -> bool:
         """Whether a number has still to be chosen."""
         return "auto" in (self.learning_rate, self.smoothing)
-
-    @property
-    def measures_server(self) -> bool:
-        """Whether the rate of the server optimizer is measured during the run."""
-        return isinstance(self.server, Adam) and self.server.learning_rate == "auto"
 
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedzo.algorithms.adaptive_rate import lowest_at
-from fedzo.algorithms.base import Round, RoundInfo
+from fedzo.algorithms.base import Round, RoundInfo, check_uplink
 from fedzo.algorithms.fedzo import FedZO, State, Variant
 from fedzo.algorithms.server.optimizers import Adam, ServerOptimizer, ServerState
 from fedzo.core.capabilities import InPlace
 from fedzo.core.files import in_file
-from fedzo.core.tasks import Evaluate, Offsets
+from fedzo.core.tasks import Evaluate, Losses, Offsets
 from fedzo.core.types import Array
 from fedzo.core.updates import as_sum
 from fedzo.errors import NonFinite
@@ -31,7 +31,7 @@ class RateState(NamedTuple):
     x: Array  # x^t
     server: ServerState
     good_x: Array  # the best model that a probe has seen, to return to
-    numbers: Array  # η_s or 0 if unknown; f at the start and at the best model, as probes see it
+    numbers: Array  # η_s or 0 if unknown; f at the start and at the best model; 1 if probes fail
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class ServerRate(Variant):
     If f is not finite, or has risen by half of all that was gained since the start, the run returns
     to the best model that a probe has seen, with half the rate.
 
+    Where no device evaluates points that a run chooses, as a Flower node by default does not, the
+    rounds themselves are the probes: the current model is evaluated in their place, as in every
+    run, and the rate doubles while f falls.
+
     Points are offsets from x, made part by part from the optimizer's state and the update: no
     vector of the model's size is held. A probe takes three values per sample, at most every
     eighth round after the first four.
@@ -76,7 +80,8 @@ class ServerRate(Variant):
     def init(self, x0: Array, setting: RunSetting) -> RateState:
         """Return the state before round 0."""
         start = self.fedzo.init(x0, setting)
-        return RateState(start.x, start.server, x0[:0], np.array([0.0, math.inf, math.inf]))
+        check_uplink(self, setting, "values")
+        return RateState(start.x, start.server, x0[:0], np.array([0.0, math.inf, math.inf, 0.0]))
 
     def current(self, state: RateState) -> FedZO:
         """Return FedZO with the rate of this state."""
@@ -121,45 +126,55 @@ class ServerRate(Variant):
         self, t: int, state: RateState, delta: Any, setting: RunSetting, info: RoundInfo
     ) -> Round[RateState]:
         """Return the state with a measured rate, and the costs with those of the probe."""
-        update, (rate, first, best) = as_sum(delta), state.numbers.tolist()
+        update, (rate, first, best, refused) = as_sum(delta), state.numbers.tolist()
         lazy = update if update.streamed else np.asarray(delta)
         rates = [rate, 2 * rate]
         if not rate or t == EVERY // 2:
-            rates = self._rates(state._replace(numbers=np.zeros(3)))
+            rates = self._rates(state._replace(numbers=np.zeros(4)))
         moves = [ServerMove(self._server(BEYOND * one), t, state.server, lazy) for one in rates]
         count = min(self.fedzo.participants or setting.devices, setting.devices)
-        replies = yield Evaluate(
-            Offsets(state.x, (None, *moves)),
-            max(self.fedzo.batch_size, -(-SAMPLES // count)),
-            seed=setting.seed,
-            index=_PROBE,
-            devices=sample_uniformly(0, count, setting, task=_PROBE),
-        )
-        values, sent = setting.uplink.aggregate_values(t, replies, setting)
-        info = info._replace(
-            queries=info.queries + replies.queries,
-            uplink_bytes=info.uplink_bytes + sent.uplink_bytes,
-            downlink_bytes=info.downlink_bytes + sent.downlink_bytes,
-        )
-        if not replies.count:
-            return state, info
+        values = np.empty(0)
+        if not refused:
+            dropped = len(setting.engine.dropped)
+            replies = yield Evaluate(
+                Offsets(state.x, (None, *moves)),
+                max(self.fedzo.batch_size, -(-SAMPLES // count)),
+                seed=setting.seed,
+                index=_PROBE,
+                devices=sample_uniformly(0, count, setting, task=_PROBE),
+            )
+            values, sent = setting.uplink.aggregate_values(t, replies, setting)
+            info = info._replace(
+                queries=info.queries + replies.queries,
+                uplink_bytes=info.uplink_bytes + sent.uplink_bytes,
+                downlink_bytes=info.downlink_bytes + sent.downlink_bytes,
+            )
+            refused = float(not replies.count)
+            del setting.engine.dropped[dropped:]  # of no round
+        if refused:
+            evaluation = yield Losses(state.x)  # type: ignore[misc]
+            values = np.array([np.nanmean(evaluation.losses)])  # type: ignore[attr-defined]
         f = float(values[0])
-        first = f if t == 0 else first
+        first = f if math.isinf(first) else first
         if not math.isfinite(f) or f - best > (first - best) / 2:
             return self._gone_back(state, setting), info
-        if f < best:
+        fell = f < best
+        if fell:
             best, kept = f, in_file(state.x) if setting.provides(InPlace) else state.x
             state = state._replace(good_x=kept)
         falls = np.where(np.isfinite(values), values, np.inf)[1:] - f
-        if len(rates) > 2:
+        if refused:
+            unit = self.fedzo.estimator.smoothing / math.sqrt(setting.dim)
+            rate = (2.0 if fell else 0.7) * rate if rate else unit
+        elif len(rates) > 2:
             rate = rates[int(falls.argmin())] if falls.min() < 0 else rate
         else:
             rate *= math.sqrt(lowest_at(*falls.tolist()))
-        return state._replace(numbers=np.array([rate, first, best])), info
+        return state._replace(numbers=np.array([rate, first, best, refused])), info
 
     def _gone_back(self, state: RateState, setting: RunSetting) -> RateState:
         """Return the best model that a probe has seen, with new moments and half the rate."""
-        x, numbers = state.good_x, state.numbers * [0.5, 1.0, 1.0]
+        x, numbers = state.good_x, state.numbers * [0.5, 1.0, 1.0, 1.0]
         if setting.provides(InPlace):
             with setting.commit():
                 state.x[:] = x

@@ -147,7 +147,7 @@ class FlowerEngine:
         if not self._nodes.round:
             self.restore(job)
         own = job.algorithm
-        if isinstance(own, FedZO) and (own.automatic or own.measures_server):
+        if isinstance(own, FedZO) and (own.automatic or own.server.automatic):
             return  # its hyper-parameters are not known yet
         spec = RunSpec(job.algorithm, self.uplink, self.seed, self.devices, x0.dtype.name)
         sends_log = self.coefficients and self.uplink.downlink == "log"

@@ -26,12 +26,14 @@ from fedzo.errors import (
 )
 from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
-from fedzo.problems.network_points import BatchedModule, InPlaceModule
+from fedzo.problems.network_points import BatchedModule, InPlaceModule, can_be_in_place
 from fedzo.problems.network_threads import ThreadChoice
 
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
 Loss = Callable[[Module, Any], Tensor]
+
+LARGE = 1 << 20  # from so many numbers on, x is the memory of the module if it can be
 
 
 class TorchProblem(Objective):
@@ -65,14 +67,15 @@ class TorchProblem(Objective):
         ``metrics(module)`` returns further numbers for the history, such as a test accuracy.
     evaluation_batch : int
         The number of samples per batch of an evaluation.
-    in_place : bool
-        Whether x is the memory of the module itself, for models too large for a second copy. The
-        parameters must be float32 or float64 on the CPU. A layer is perturbed in separate memory
-        while it runs, so devices never change the module. Peak memory is that of inference and of
-        the parameters of the largest layer, whatever b2, H, M and N are. The best parameters are
-        kept in a temporary file. A local step k > 1 draws the k - 1 steps before it again, so
-        H = 1 is the fastest. Server optimizers other than the mean, and over-the-air uplinks,
-        build vectors of the size of x.
+    in_place : bool, optional
+        Whether x is the memory of the module itself, so that no second copy is held. By default so
+        for a million numbers or more, where it is possible: the parameters must be float32 or
+        float64 on the CPU, and the module must not be compiled. A layer is perturbed in separate
+        memory while it runs, so devices never change the module. Peak memory is that of inference,
+        of the parameters of the largest layer, and of the server optimizer: nothing for the mean
+        and for normalised steps, two float32 moments for Adam. The best parameters are kept in a
+        temporary file. A local step k > 1 draws the k - 1 steps before it again, so H = 1 is the
+        fastest. Over-the-air uplinks build vectors of the size of x.
     frozen_memory : int
         Bytes for a cache of the outputs of layers that run before the first trained parameter is
         read, so that they run once per sample. Use it only if a sample is always the same, without
@@ -112,7 +115,7 @@ class TorchProblem(Objective):
         *,
         metrics: Callable[[Module], Mapping[str, float]] | None = None,
         evaluation_batch: int = 64,
-        in_place: bool = False,
+        in_place: bool | None = None,
         frozen_memory: int = 0,
         batched_memory: int = 0,
         device: Any = None,
@@ -137,8 +140,12 @@ class TorchProblem(Objective):
         self._whole: Array | None = None  # the last model that the run has come to
         self._base = np.empty(0, self.dtype)
         self._threads = ThreadChoice()
-        self.in_place = in_place
-        self._own_memory = InPlaceModule(module, self.pieces, self.dtype) if in_place else None
+        self.in_place, lenient = bool(in_place), in_place is None
+        if lenient and self.dim >= LARGE and not batched_memory:
+            self.in_place = can_be_in_place(module, self.pieces, self.dtype)
+        self._own_memory = None
+        if self.in_place:
+            self._own_memory = InPlaceModule(module, self.pieces, self.dtype, lenient)
         for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
             require(size >= 0, key, size, "a number of bytes")
         allowed = "0 with in_place, which holds no second point"

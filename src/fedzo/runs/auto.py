@@ -35,6 +35,7 @@ import numpy as np
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.algorithms.base import Algorithm
 from fedzo.algorithms.fedzo import FedZO
+from fedzo.algorithms.server_rate import ServerRate
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import AutoHints
 from fedzo.core.objective import Objective, meter_of
@@ -87,12 +88,14 @@ def stand_in(algorithm: Algorithm, learning_rate: float = 1.0, smoothing: float 
     return replace(algorithm, smoothing=smoothing) if algorithm.smoothing == "auto" else algorithm
 
 
-def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> AdaptiveRate:
+def automatic(algorithm: FedZO, chosen: FedZO, objective: Objective) -> AdaptiveRate | ServerRate:
     """Return what is run in place of an algorithm with "auto" in it.
 
     The rate is adapted where it was not the user's own, and where the problem does not know
     itself how far a round should go.
     """
+    if algorithm.server.automatic:
+        return ServerRate(fedzo=chosen)
     adapts = algorithm.learning_rate == "auto" and objective.capability(AutoHints) is None
     return AdaptiveRate(fedzo=chosen, adapts=adapts)
 

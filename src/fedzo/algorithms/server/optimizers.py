@@ -33,6 +33,11 @@ class ServerOptimizer(Parameters):
 
     elementwise: ClassVar[bool] = False
 
+    @property
+    def automatic(self) -> bool:
+        """Whether the rate has to be measured during the run."""
+        return False
+
     def init(self, x0: Array) -> ServerState:
         """Return the state before round 0."""
         return ()
@@ -216,8 +221,13 @@ class Adam(ServerOptimizer):
     elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self, *["learning_rate"] * (self.learning_rate != "auto"), "eps")
+        check_positive(self, *["learning_rate"] * (not self.automatic), "eps")
         check_share(self, "beta1", "beta2")
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the rate has to be measured during the run."""
+        return self.learning_rate == "auto"
 
     def init(self, x0: Array) -> ServerState:
         """Return m = v = 0."""
