@@ -35,7 +35,7 @@ MOST_FRAMES_OF_THE_COMMAND = 8
 # Modules that look for an attribute by its name. Everywhere else a protocol or a base class says
 # what an object can do.
 BY_NAME = {
-    "fedzo.api.optim": "an optimizer that accelerate may have wrapped",
+    "fedzo.optim": "an optimizer that accelerate may have wrapped",
     "fedzo.api.attack": "estimators and arrays of other libraries",
     "fedzo.core.batching": "threading.local has no attributes at first",
     "fedzo.core.importing": "modules without a file",
@@ -296,7 +296,6 @@ def test_heavy_libraries_wait_until_they_are_used(room):
         for name in imported(module, at_import(tree))
         if name.split(".")[0] in HEAVY
         and not (room == "models" and named_after(module) == name.split(".")[0])
-        and module != "fedzo.api.optim"  # a subclass of torch's; fedzo.optim imports it when used
     ]
     assert early == []
 

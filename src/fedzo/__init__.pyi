@@ -22,6 +22,7 @@ from .algorithms import FedZO as FedZO
 from .algorithms import RoundInfo as RoundInfo
 from .algorithms import Scaffold as Scaffold
 from .algorithms import ZoneS as ZoneS
+from .algorithms import schedules as schedules
 from .algorithms.server import ServerOptimizer as ServerOptimizer
 from .api.asktell import AskTell as AskTell
 from .api.attack import UniversalAttack as UniversalAttack

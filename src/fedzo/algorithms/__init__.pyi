@@ -1,10 +1,11 @@
 # The public names, and the file of each; lazy_loader and type checkers read this list.
 
+from . import schedules as schedules
 from .base import Algorithm as Algorithm
 from .base import RoundInfo as RoundInfo
 from .dzopa import DZOPA as DZOPA
 from .fedavg import FedAvg as FedAvg
-from .fedprox import FedProx as FedProx
+from .fedavg import FedProx as FedProx
 from .fedzo import FedZO as FedZO
 from .scaffold import Scaffold as Scaffold
 from .search.adaptive import Adaptive as Adaptive

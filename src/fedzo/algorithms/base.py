@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+from fedzo.algorithms.schedules import Schedule
 from fedzo.core.capabilities import HasSizes
 from fedzo.core.directions import check_directions
 from fedzo.core.estimator import Estimator, local_steps
@@ -90,6 +91,8 @@ class Algorithm(Parameters):
         Whether all devices draw the same directions in a step.
     fixed_directions : int, optional
         K, if the directions of all steps are drawn from a fixed set.
+    schedule : Schedule, optional
+        How the learning rate changes from round to round.
     coefficients_shape : pair of int, optional
         (H, b2), the shape of an update's coefficients, if updates are sums of directions.
     tracks_best : bool
@@ -109,6 +112,7 @@ class Algorithm(Parameters):
     weighting: str = "uniform"
     shared_directions: bool = False
     fixed_directions: int | None = None
+    schedule: Schedule | None = None
     tracks_best: ClassVar[bool] = False
     measures_noise: ClassVar[bool] = False
     moves_each_round: ClassVar[bool] = True

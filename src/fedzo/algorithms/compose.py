@@ -1,15 +1,61 @@
 """Variants of FedZO as wrappers: which of them a run needs, and what is inside."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
-from fedzo.algorithms.base import Algorithm
+from fedzo.algorithms.base import Algorithm, Round
 from fedzo.algorithms.candidates import Candidates
-from fedzo.algorithms.fedzo import FedZO
+from fedzo.algorithms.fedzo import FedZO, Variant
 from fedzo.algorithms.fixed_directions import FixedDirections
 from fedzo.algorithms.server.fourier_sign import FourierSign
 from fedzo.algorithms.server_rate import ServerRate
-from fedzo.uplinks.base import Uplink
+from fedzo.core.types import Array
+from fedzo.uplinks.base import RunSetting, Uplink
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled(Variant):
+    """An algorithm whose learning rate follows its schedule: :mod:`fedzo.algorithms.schedules`.
+
+    Parameters
+    ----------
+    fedzo : FedZO or FedAvg
+        With a schedule.
+    uplink : Uplink
+        The uplink, which may need further wrappers.
+    """
+
+    fedzo: Any
+    uplink: Uplink
+
+    def at(self, t: int) -> Algorithm:
+        """Return the algorithm of round t, with its wrappers."""
+        plain: Any = replace(self.fedzo, schedule=None)
+        factor, server = self.fedzo.schedule.factor(t), plain.server
+        holder = server if "learning_rate" in vars(server) else plain
+        rated = replace(holder, learning_rate=factor * holder.learning_rate)
+        plain = rated if holder is plain else replace(plain, server=rated)
+        return compose(plain, self.uplink)
+
+    def init(self, x0: Array, setting: RunSetting) -> Any:
+        """Return the state before round 0."""
+        return self.at(0).init(x0, setting)
+
+    def round(self, t: int, state: Any, setting: RunSetting) -> Round[Any]:
+        """Yield the tasks of round t, with its rate."""
+        state, info = yield from self.at(t).round(t, state, setting)
+        factor = {"learning_rate_factor": self.fedzo.schedule.factor(t)}
+        return state, info._replace(metrics={**info.metrics, **factor})
+
+    def ends(self, rounds: Sequence[int], best: int) -> str:
+        """Return the reason to end the run."""
+        return self.at(0).ends(rounds, best)
+
+    def evaluates(self, t: int) -> bool:
+        """Return whether f is to be evaluated after t rounds."""
+        return self.at(0).evaluates(t)
 
 
 def compose(algorithm: Algorithm, uplink: Uplink) -> Algorithm:
@@ -22,6 +68,8 @@ def compose(algorithm: Algorithm, uplink: Uplink) -> Algorithm:
     >>> compose(fixed, fedzo.Ideal()) is fixed
     True
     """
+    if algorithm.schedule is not None:
+        return Scheduled(fedzo=algorithm, uplink=uplink)
     if isinstance(algorithm, FedZO):
         if algorithm.fixed_directions is not None and uplink.wants_coefficients:
             return FixedDirections(fedzo=algorithm)
@@ -36,4 +84,4 @@ def current(algorithm: Algorithm, state: Any) -> Algorithm:
     """Return the algorithm without wrappers, with its current numbers."""
     if isinstance(algorithm, AdaptiveRate | ServerRate):
         return algorithm.current(state)
-    return algorithm.fedzo if isinstance(algorithm, FixedDirections | Candidates) else algorithm
+    return algorithm.fedzo if isinstance(algorithm, Variant) else algorithm

@@ -1,4 +1,4 @@
-r"""FedAvg: McMahan et al. 2017, the first-order baseline."""
+r"""FedAvg: McMahan et al. 2017, the first-order baseline; and FedProx: Li et al. 2020."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,8 @@ from fedzo.algorithms.base import (
     check_uplink,
     check_weighting,
 )
-from fedzo.algorithms.fedzo import State, check_server, init_server
+from fedzo.algorithms.fedzo import State, check_schedule, check_server, init_server
+from fedzo.algorithms.schedules import Schedule
 from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer
 from fedzo.core.capabilities import HasGradient
 from fedzo.core.estimator import Correction
@@ -21,7 +22,14 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
-from fedzo.errors import NonFinite, UsageError, check_counts, check_positive, require
+from fedzo.errors import (
+    NonFinite,
+    UsageError,
+    check_counts,
+    check_not_negative,
+    check_positive,
+    require,
+)
 from fedzo.uplinks.base import RunSetting
 
 
@@ -51,6 +59,10 @@ class FedAvg(Algorithm):
         M, devices in a round; all N by default.
     weighting : str
         ``uniform`` (1/M, as in the paper), or ``size``, as McMahan et al. have it.
+    schedule : Schedule, optional
+        How the learning rate changes from round to round, such as
+        ``fedzo.schedules.Cosine(rounds=200, warmup=10)``; in a configuration the table
+        ``[algorithm.schedule]``.
     server : ServerOptimizer
         The server optimizer. With :class:`fedzo.server.Adam` this is FedAdam, with ``Yogi`` and
         ``Adagrad`` FedYogi and FedAdagrad (Reddi et al.), with ``Momentum`` FedAvgM.
@@ -76,6 +88,7 @@ class FedAvg(Algorithm):
     local_steps: int = 5
     participants: int | None = None
     weighting: str = "uniform"
+    schedule: Schedule | None = None
     server: ServerOptimizer = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
@@ -85,6 +98,7 @@ class FedAvg(Algorithm):
         check_server(self.server)
         allowed = f"a number: {type(self).__name__} measures no rate"
         require(not self.server.automatic, "server.learning_rate", "auto", allowed)
+        check_schedule(self)
 
     def init(self, x0: Array, setting: RunSetting) -> Any:
         """Return the state before round 0."""
@@ -142,3 +156,54 @@ def gradient_steps(
         weight=weight_of(algorithm.weighting, objective, device),
         queries=algorithm.local_steps * algorithm.batch_size,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    r"""FedAvg whose local steps are pulled back to the model of the round.
+
+    A device takes H gradient steps on :math:`F_i(x) + \frac{\lambda}{2} \|x - x^t\|^2`, eq. (2) of
+    the reference, where λ is called μ,
+
+    .. math:: x_i^{(t,k+1)} = x_i^{(t,k)} - \eta \Bigl( \frac{1}{b_1} \sum_{m=1}^{b_1}
+              \nabla F_i\bigl(x_i^{(t,k)}, \xi_m\bigr) + \lambda (x_i^{(t,k)} - x^t) \Bigr),
+
+    so that devices with different data stay closer together. λ = 0 is FedAvg.
+
+    Parameters
+    ----------
+    proximal : float
+        λ, the strength of the pull.
+    learning_rate, batch_size, local_steps, participants, weighting, server
+        See :class:`~fedzo.FedAvg`.
+
+    References
+    ----------
+    T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated Optimization in
+    Heterogeneous Networks", MLSys 2020.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> from fedzo.problems import Quadratic
+    >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0)
+    >>> algorithm = fedzo.FedProx(learning_rate=0.2, proximal=0.5)
+    >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=200)
+    >>> bool(result.history[-1]["optimality_gap"] < 1e-9)
+    True
+    """
+
+    proximal: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative("proximal", self.proximal)
+
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
+        """Return Δ_i^t of steps that are pulled back to x^t."""
+        start = task.start(device)
+
+        def pull(x: Array) -> Array:
+            return self.proximal * (x - start)
+
+        return gradient_steps(self, objective, device, task, draws, pull)

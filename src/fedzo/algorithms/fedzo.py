@@ -12,6 +12,7 @@ from fedzo.algorithms.base import (
     check_uplink,
     check_weighting,
 )
+from fedzo.algorithms.schedules import Schedule
 from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer, ServerState
 from fedzo.core.estimator import Correction, local_steps
 from fedzo.core.objective import Objective
@@ -65,6 +66,10 @@ class FedZO(ZerothOrder):
         :class:`~fedzo.Seeds` K numbers then describe all rounds so far, and no log grows
         (FedKSeed, Qin et al. 2024: :mod:`fedzo.algorithms.fixed_directions`). The model moves in
         those K directions only. The server, and nodes that replay it, draw all K in each round.
+    schedule : Schedule, optional
+        How the learning rate changes from round to round, such as
+        ``fedzo.schedules.Cosine(rounds=200, warmup=10)``; in a configuration the table
+        ``[algorithm.schedule]``.
     server : ServerOptimizer
         The server optimizer: :mod:`fedzo.server`. The paper's adds the mean update; in a
         configuration this is the table ``[server]``.
@@ -97,6 +102,7 @@ class FedZO(ZerothOrder):
     weighting: str = "uniform"
     shared_directions: bool = False
     fixed_directions: int | None = None
+    schedule: Schedule | None = None
     server: ServerOptimizer = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
@@ -106,6 +112,7 @@ class FedZO(ZerothOrder):
         check_counts(self, "local_steps", optional=["participants"])
         check_weighting(self.weighting)
         check_server(self.server)
+        check_schedule(self)
 
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:
@@ -170,6 +177,16 @@ def check_server(server: object) -> None:
     """Raise unless this is a server optimizer."""
     allowed = "a server optimizer such as fedzo.server.Mean()"
     require(isinstance(server, ServerOptimizer), "server", server, allowed)
+
+
+def check_schedule(algorithm: Any) -> None:
+    """Raise unless the algorithm has a schedule that its learning rate can follow, or none."""
+    given, allowed = algorithm.schedule, "a schedule such as fedzo.schedules.Cosine(rounds=100)"
+    require(given is None or isinstance(given, Schedule), "schedule", given, allowed)
+    if given is not None and isinstance(algorithm, FedZO):
+        allowed = "omitted: 'auto' adapts the learning rate itself"
+        measured = algorithm.automatic or algorithm.server.automatic
+        require(not measured, "schedule", given, allowed)
 
 
 def init_server(algorithm: Any, x0: Array) -> ServerState:

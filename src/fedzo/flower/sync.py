@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedzo.algorithms.compose import Scheduled
 from fedzo.algorithms.fixed_directions import FixedDirections, SumsState
 from fedzo.core.tasks import LocalSteps, Update
 from fedzo.core.types import Array
@@ -294,6 +295,7 @@ def _rounds(message: SyncMessage, spec: RunSpec, x: Array) -> list[list[Update]]
 def _from_sums(message: SyncMessage, spec: RunSpec, start: Any) -> Any:
     """Return the state of a message's sums, which must be along the run's fixed directions."""
     algorithm = spec.composed
+    algorithm = algorithm.at(0) if isinstance(algorithm, Scheduled) else algorithm
     if not isinstance(algorithm, FixedDirections) or len(message.sums) != start.sums.nbytes:
         raise Malformed("the sums are not those of the run's directions")
     dtype = start.sums.dtype

@@ -28,6 +28,7 @@ from fedzo.algorithms import (
     FedZO,
     Scaffold,
     ZoneS,
+    schedules,
     server,
 )
 from fedzo.algorithms.server import Mean, ServerOptimizer
@@ -98,6 +99,12 @@ UPLINKS: dict[str, type[Uplink]] = {
     "robust": Robust,
     "robust_seeds": RobustSeeds,
 }
+SCHEDULES: dict[str, type[schedules.Schedule]] = {
+    "constant": schedules.Constant,
+    "cosine": schedules.Cosine,
+    "linear": schedules.Linear,
+    "step": schedules.Step,
+}
 COMPONENTS = {
     "problem": Component(PROBLEMS, None, Objective),
     "algorithm": Component(ALGORITHMS, "fedzo", Algorithm),
@@ -107,6 +114,8 @@ COMPONENTS = {
     "channel": Component(CHANNELS, "rayleigh", Channel),
     "power": Component(POLICIES, "truncated_inversion", PowerControl),
     "radio": Component(RADIOS, "radio", Radio),
+    # A table within [algorithm]:
+    "schedule": Component(SCHEDULES, None, schedules.Schedule),
 }
 PARTS = ("algorithm", "server", "uplink")  # the components beside the problem
 # Words of other libraries and of the paper, by ours.
@@ -195,13 +204,12 @@ def make_parts(
             allowed = f"'mean': the algorithm {names['algorithm']} has no server optimizer"
             raise InvalidValue("server.name", names["server"], allowed)
         given = {}
-    arguments = arguments_of("algorithm", kind, keys["algorithm"], hidden=tuple(given))
+    algorithm, arguments = make("algorithm", kind, keys["algorithm"], own, given)
     resolved = {"algorithm": {"name": names["algorithm"], **arguments}}
     if given:
         resolved["server"] = {"name": names["server"], **server_keys}
     resolved["uplink"] = {"name": names["uplink"], **uplink_keys}
-    with naming("algorithm"):
-        return kind(**arguments, **given), uplink, resolved
+    return algorithm, uplink, resolved
 
 
 def has_server(kind: Any) -> bool:
@@ -225,22 +233,25 @@ def check_part(table: str, part: object) -> None:
 
 
 def make(
-    table: str, factory: Callable[..., Any], keys: Mapping[str, Any], custom: bool = True
+    table: str,
+    factory: Callable[..., Any],
+    keys: Mapping[str, Any],
+    custom: bool = True,
+    given: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return the object that a table makes, and the table's keys with the defaults.
 
     A key whose value is a component itself may be a table, or the ``module:Class`` of a custom one.
-    Without ``custom``, nothing is imported for it.
+    Without ``custom``, nothing is imported for it. Arguments that are ``given`` cannot be keys.
 
     >>> make("point", complex, {"real": 1, "imag": 2})
     ((1+2j), {'real': 1, 'imag': 2})
     """
-    arguments = arguments_of(table, factory, keys)
-    hints, made = type_hints(factory), {}
+    arguments = arguments_of(table, factory, keys, hidden=tuple(given or ()))
+    hints, made = type_hints(factory), dict(given or {})
     for key, value in arguments.items():
         name = value.get("name") if isinstance(value, Mapping) else value
-        within = key in COMPONENTS and COMPONENTS[key].base in type_options(hints.get(key))
-        if within and (name is not value or ":" in str(name)):
+        if _is_table(key, value, hints.get(key)):
             name = COMPONENTS[key].default if name is None else name
             with naming(table):
                 kind = maker(key, name, None if custom else COMPONENTS[key].known)
@@ -282,9 +293,8 @@ def arguments_of(
                 code="unknown-key",
             )
         hint = hints.get(key, Any)
-        within = key in COMPONENTS and COMPONENTS[key].base in type_options(hint)
-        table_within = within and isinstance(value, Mapping)  # make() makes the component
-        arguments[key] = value if table_within else normalised(f"{table}.{key}", value, hint)
+        own = _is_table(key, value, hint)  # make() makes the component
+        arguments[key] = value if own else normalised(f"{table}.{key}", value, hint)
     for name, parameter in by_name.items():
         if name not in keys and parameter.default is parameter.empty:
             needed = type_name(hints.get(name, Any))
@@ -319,6 +329,16 @@ def _hint(table: str, key: str, known: Collection[str]) -> str:
     makers = {"problem": maker("problem", "softmax"), "algorithm": FedZO, "run": RunOptions}
     elsewhere = [(t, w) for w in words for t, one in makers.items() if w in parameters_of(one)]
     return f" (did you mean {'.'.join(elsewhere[0])}?)" if elsewhere else ""
+
+
+def _is_table(key: str, value: object, hint: Any) -> bool:
+    """Return whether a value makes a component: a table, a custom class, or a name of fedzo's."""
+    options = type_options(hint)
+    if key not in COMPONENTS or COMPONENTS[key].base not in options:
+        return False
+    return isinstance(value, Mapping) or (
+        isinstance(value, str) and (":" in value or str not in options)
+    )
 
 
 def parameters_of(factory: Callable[..., Any]) -> set[str]:
