@@ -316,6 +316,19 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def described(error: BaseException) -> str:
+    """Return the type and the message of an exception, also if its ``__str__`` fails.
+
+    >>> described(ValueError("too large")), described(KeyError())
+    ('ValueError: too large', 'KeyError')
+    """
+    try:
+        text = str(error)
+    except Exception:  # of the user's code
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def one_of(known: Iterable[object]) -> str:
     """Word a choice for an error message.
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedzo.cli import main
+from fedzo.config import jobs
 from fedzo.errors import Exit
 from fuzz_cases import FUZZ
 
@@ -60,12 +61,15 @@ def command(*arguments):
     return code, out.getvalue(), complaints.getvalue()
 
 
-def check(code, complaints):
-    """A known code; nothing that looks like a traceback; a refusal in one line."""
+def check(code, complaints, *further):
+    """A known code; nothing that looks like a traceback; a refusal in one line.
+
+    Some commands have a line with ``further`` codes, too.
+    """
     assert code in set(Exit)
     assert "Traceback" not in complaints
     refusals = [line for line in complaints.splitlines() if line.startswith("fedzo: error:")]
-    assert len(refusals) == (code in (Exit.NOTHING_RUN, Exit.NO_SPACE))
+    assert len(refusals) == (code in (Exit.NOTHING_RUN, Exit.NO_SPACE, *further))
     assert all(len(line) < 700 for line in refusals)
 
 
@@ -100,6 +104,79 @@ def run(tmp_path_factory):
     assert command(*half, "--out", str(folder / "half"))[0] == 0
     assert command(*half, "--set", "run.rounds=4", "--out", str(folder / "whole"))[0] == 0
     return folder / "half", np.load(folder / "whole" / "model.npy")
+
+
+GRIDS = st.tuples(KEYS, st.lists(VALUES, min_size=1, max_size=2).map(",".join))
+
+
+@pytest.fixture
+def one_process(monkeypatch):
+    """Runs of a sweep one after another in this process: a worker process takes seconds."""
+
+    def do(runs, workers, report=None):
+        failed = {}
+        for run in jobs.missing(runs):
+            try:
+                jobs._do_run(run.experiment.tables, run.experiment.name, run.folder, Unheard)
+            except BaseException as error:
+                failure = jobs.failure_of(jobs.user_error(error))
+                if failure is None:  # a fault of fedzo's own
+                    raise
+                failed[run.folder] = failure
+        return failed
+
+    monkeypatch.setattr("fedzo.config.sweep.do", do)
+
+
+class Unheard:
+    """The pipe of a worker process, at the end of which nobody listens."""
+
+    send = staticmethod(lambda message: None)
+
+
+@FUZZ
+@given(
+    grids=st.lists(GRIDS, min_size=1, max_size=2),
+    settings=st.lists(st.tuples(KEYS, VALUES), max_size=1),
+    seeds=st.sampled_from(["1", "1", "2", "0", "-1", "x", "99999999999"]),
+)
+def test_sweeps(grids, settings, seeds, one_process, tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    words = [part for key, value in settings for part in ("--set", f"{key}={value}")]
+    words += [part for key, value in grids for part in ("--grid", f"{key}={value}")]
+    words += ["--seeds", seeds, "--out", str(out)]
+    code, _, complaints = command("sweep", "quadratic", *SMALL, *words)
+    check(code, complaints, Exit.OWN_CODE, Exit.HALTED)
+    assert (code == Exit.NOTHING_RUN) == (not (out / "sweep.csv").exists())
+    shutil.rmtree(out, ignore_errors=True)
+
+
+NAMES = st.sampled_from(
+    ["round", "rounds", "bytes", "queries", "train_loss", "seconds", "optimality_gap", "nothing"]
+) | st.text(max_size=8)
+FILES = st.sampled_from(["a.png", "a.svg", "a.pdf", "a", "a.xyz", "no/a.png", "", ".", "/dev/full"])
+
+
+@FUZZ
+@given(
+    x=st.none() | NAMES,
+    y=st.lists(NAMES, max_size=2),
+    logs=st.sampled_from([(), ("--logx",), ("--logy",), ("--logx", "--logy")]),
+    labels=st.none() | st.lists(st.text(max_size=9), min_size=1, max_size=2),
+    file=FILES,
+    twice=st.booleans(),
+)
+def test_plots(run, x, y, logs, labels, file, twice, tmp_path_factory):
+    half, _ = run
+    out = tmp_path_factory.mktemp("plot")
+    words = [] if x is None else [f"--x={x}"]
+    words += ["--y", *y] if y else []
+    words += [] if labels is None else ["--label", *labels]
+    folders = [str(half), str(half.parent / "whole")] if twice else [str(half)]
+    target = file if file.startswith("/") else str(out / file)
+    code, _, complaints = command("plot", *folders, *words, *logs, "--out", target)
+    check(code, complaints)
+    shutil.rmtree(out)
 
 
 @pytest.mark.filterwarnings("ignore::fedzo.errors.FedzoWarning")  # of repaired histories

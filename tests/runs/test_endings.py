@@ -139,3 +139,32 @@ def test_nobody_there_is_a_clean_end(tmp_path):
     assert (result.status, result.success) == (Status.HALTED, False)
     assert result.message == "no device could be evaluated after round 0"
     assert (tmp_path / "checkpoint.npz").exists()
+
+
+FALLING = {
+    "linear": lambda x: -float(x.sum()),
+    "square": lambda x: -float(x @ x),
+    "far": lambda x: float(((x - 1e5) ** 2).sum()),
+}
+
+
+@pytest.mark.parametrize("name", FALLING)
+@pytest.mark.parametrize("dim", [1, 2, 6, 30])
+def test_a_search_without_a_budget_ends_on_a_function_without_a_minimum(name, dim):
+    result = fedzo.minimize(FALLING[name], np.full(dim, 2.0), algorithm=fedzo.CMA())
+    assert result.status is Status.HALTED
+    assert "no minimum" in result.message
+    assert result.fun < FALLING[name](np.full(dim, 2.0))
+
+
+@pytest.mark.parametrize("slope", [0, 1, -1])
+@pytest.mark.parametrize("search", [fedzo.CMA(), fedzo.Adaptive(), fedzo.LBFGS()])
+def test_a_search_without_a_budget_ends_under_noise(search, slope):
+    noise = np.random.default_rng(0)
+
+    def fun(x):
+        return slope * float(x @ x) + noise.normal()
+
+    result = fedzo.minimize(fun, np.full(5, 2.0), algorithm=search)
+    assert result.nfev < 20_000
+    assert result.fun_error > 0 or not result.nit

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from fedzo.core.importing import FULL
 from fedzo.core.progress import LiveLine, duration
 from fedzo.errors import CannotWrite, MissingExtra, UsageError, shown
 
@@ -123,7 +124,8 @@ def draw_to(out: Path, draw: Callable[[], None]) -> None:
     try:
         draw()
     except CannotWrite as error:
-        if isinstance(error.__cause__, FileNotFoundError | PermissionError | NotADirectoryError):
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno not in FULL:
             raise UsageError(str(error), code=error.code) from error  # bad input
         raise
     except (OSError, ValueError) as error:  # ValueError: an unknown format

@@ -23,10 +23,10 @@ from fedzo.core.budget import Meter
 from fedzo.core.capabilities import BatchesQueries, HasScale, OwnThreads
 from fedzo.core.importing import call_user, user_error
 from fedzo.core.machine import cores
-from fedzo.core.objective import Objective, evaluation_cost, meter_of
+from fedzo.core.objective import Objective, evaluation_cost, meter_of, returned
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.core.types import Array
-from fedzo.errors import BudgetSpent, NoAnswer, UsageError, check_count
+from fedzo.errors import BudgetSpent, NoAnswer, check_count
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -238,18 +238,12 @@ class LocalEngine:
     def _losses(self, x: Array, devices: Array) -> Array:
         try:
             found = call_user(self.objective.losses, x, devices, direct=False)
-            losses = np.asarray(found)
         except NoAnswer as error:
             if len(devices) > 1:  # one at a time, to find out which
                 return np.concatenate([self._losses(x, one) for one in devices[:, None]])
             self.dropped.append(DroppedDevice(int(devices[0]), str(error)))
             return np.array([np.nan])
-        if losses.shape != devices.shape:
-            name, right = type(self.objective).__name__, devices.shape
-            raise UsageError(
-                f"{name}.losses returned the shape {losses.shape}, not {right}", code="shape"
-            )
-        return losses
+        return returned(self.objective, "losses", found, devices.shape)
 
     def _timed(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Map two items on this thread and the next on all, and keep the quicker way."""

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fedzo.core.capabilities import BatchesQueries, FusedStep, InPlace, Streamed
 from fedzo.core.directions import STREAMABLE, DirectionBuffer, check_directions
-from fedzo.core.objective import Objective, values_along
+from fedzo.core.objective import Objective, returned, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Update
 from fedzo.core.types import Array
@@ -42,7 +42,6 @@ from fedzo.core.updates import DirectionSum, scales
 from fedzo.errors import (
     BudgetSpent,
     NonFinite,
-    UsageError,
     check_choice,
     check_count,
     check_positive,
@@ -199,11 +198,7 @@ class Estimator:
         # v_n is scales[n] * buffer.rows[n], so a step of μ along v_n is this along the row:
         steps = self.smoothing * signs * buffer.scales[rows]
         values = values_along(objective, x, buffer.rows, rows, steps, batch)
-        values = np.asarray(values, np.float64)
-        if values.ndim != 2 or len(values) != len(rows):
-            name, shape = type(objective).__name__, f"({len(rows)}, samples)"
-            raise UsageError(f"{name} returned values of the shape {values.shape}, not {shape}")
-        return values
+        return np.asarray(returned(objective, "values", values, (len(rows), -1)), np.float64)
 
     @cached_property
     def stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -10,9 +10,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fedzo.errors import Exit, Failure, FedzoError, InvalidValue, UsageError, UserCodeError
+from fedzo.errors import (
+    Exit,
+    Failure,
+    FedzoError,
+    InvalidValue,
+    UsageError,
+    UserCodeError,
+    described,
+)
 
 T = TypeVar("T")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EIO)  # no space left
 
 
 class Suspension(BaseException):
@@ -92,7 +101,7 @@ def user_error(error: BaseException, direct: bool = False) -> BaseException:
 
 
 def _user_error(error: BaseException) -> UserCodeError:
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    what = described(error)
     own = own_traceback(error)
     if own is not None:
         last = traceback.extract_tb(own)[-1]
@@ -157,9 +166,10 @@ def failure_of(error: BaseException) -> Failure | None:  # noqa: PLR0911 - a cas
         where = f"{last.filename}, line {last.lineno}, in {last.name}"
         return Failure(Exit.OWN_CODE, f"{type(error).__name__} in your own code: {where}")
     if isinstance(error, OSError):
-        full = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
-        codes = dict.fromkeys(full, Exit.NO_SPACE) | {errno.EPIPE: Exit.CLOSED_PIPE}
-        where = "" if error.filename is None else f"{error.filename}: "
+        codes = dict.fromkeys(FULL, Exit.NO_SPACE) | {errno.EPIPE: Exit.CLOSED_PIPE}
+        where = f"{error.filename}: "
+        if error.filename is None:
+            where = "the current folder: " if error.errno == errno.ENOENT else ""
         code = codes.get(error.errno or 0, Exit.NOTHING_RUN)
         return Failure(code, f"{where}{error.strerror or error}")
     if isinstance(error, ValueError) and "null byte" in str(error):

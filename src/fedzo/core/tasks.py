@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.capabilities import Streamed
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, returned
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
@@ -409,7 +409,8 @@ def mean_values(objective: Objective, points: Array, batch: Any) -> tuple[Array,
     failures = 0
     while missing.size:
         try:
-            values = np.asarray(objective.values(points[missing], batch))
+            found = objective.values(points[missing], batch)
+            values = returned(objective, "values", found, (len(missing), -1))
         except NoAnswer as error:
             failures += 1
             if error.answered is None or (failures > AGAIN and np.isnan(means).all()):

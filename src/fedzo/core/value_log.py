@@ -27,7 +27,7 @@ import numpy as np
 
 from fedzo.core.files import write_atomic
 from fedzo.core.types import Array
-from fedzo.errors import CannotWrite, UsageError
+from fedzo.errors import CannotWrite, UsageError, described
 
 HEADER = b"fedzo values 1\n"  # the version of the format
 _SIZE = struct.Struct("<II")  # of the rest of the entry: its length and its CRC-32
@@ -142,7 +142,7 @@ class ValueLog:
             values = ask()
         except Exception as error:
             if keep_failure:
-                self._write(address, check, f"{type(error).__name__}: {error}")
+                self._write(address, check, described(error))
             raise
         if keep_failure or np.isfinite(values).all():
             self._write(address, check, values)

@@ -27,6 +27,7 @@ from fedzo.errors import (
     UsageError,
     check_choice,
     check_count,
+    described,
     real_array,
     require,
 )
@@ -272,7 +273,7 @@ class FunctionObjective(Objective):
             except RecordedFailure as error:
                 failure, reason = error, str(error)
             except Exception as error:
-                failure, reason = error, f"{type(error).__name__}: {error}"
+                failure, reason = error, described(error)
             else:
                 finite = np.isfinite(values)
                 if finite.all():

@@ -29,7 +29,7 @@ from fedzo.core.parallel import Calls
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.data.splits import load_split
-from fedzo.errors import NoAnswer, check_choice, check_count, is_number, require
+from fedzo.errors import NoAnswer, check_choice, check_count, described, is_number, require
 from fedzo.problems.function import OnFailure, as_number, check_takes
 from fedzo.variables.space import Float, Kind, Space, Value
 
@@ -340,7 +340,7 @@ def _train(
     except Exception as error:
         if not forgive:
             raise
-        return _Trained(np.nan, f"{type(error).__name__}: {error}")
+        return _Trained(np.nan, described(error))
 
 
 # ------------------------------------------------------------------------- the shipped example

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import isfinite
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.errors import LARGEST_COUNT, UsageError, is_number
+from fedzo.errors import LARGEST_COUNT, UsageError, is_number, shown
 
 HISTORY = "history.jsonl"
 Record = dict[str, Any]
@@ -34,7 +34,10 @@ def numeric_metrics(metrics: Mapping[str, Any], taken: Iterable[str] = ()) -> di
     >>> numeric_metrics({"accuracy": np.float32(0.5), "note": "good"})
     {'accuracy': 0.5}
     """
-    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real | np.number)}
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+        words = f"metrics returned {shown(metrics)}, not numbers by their names"
+        raise UsageError(words, code="not-metrics")
+    numbers = {k: _as_float(v) for k, v in metrics.items() if isinstance(v, Real | np.number)}
     if clash := sorted(RESERVED.union(taken) & numbers.keys()):
         names = ", ".join(clash)
         raise UsageError(
@@ -42,6 +45,13 @@ def numeric_metrics(metrics: Mapping[str, Any], taken: Iterable[str] = ()) -> di
             code="reserved-metric",
         )
     return numbers
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf if value > 0 else -math.inf
 
 
 def mean_loss(losses: NDArray[Any]) -> float:
@@ -79,8 +89,9 @@ def as_line(record: Mapping[str, Any]) -> str:
     >>> as_line({"round": 0, "spread": float("inf")}).strip()
     '{"round": 0, "spread": null}'
     """
-    finite = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in record.items()}
-    return json.dumps(finite, allow_nan=False) + "\n"
+    numbers = {k: v for k, v in record.items() if isinstance(v, float)}
+    gone = {k: None for k, v in numbers.items() if not math.isfinite(v)}
+    return json.dumps({**record, **gone}, allow_nan=False) + "\n"
 
 
 def read_history(path: Path, lenient: bool = False) -> Iterator[Record]:
@@ -152,6 +163,6 @@ def _is_count(value: Any) -> bool:
 
 def _is_value(value: Any) -> bool:
     """Return whether this is a number, or null for a number that was not finite."""
-    if value is None or (isinstance(value, float) and not isfinite(value)):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return True
     return is_number(value) and not isinstance(value, bool)

@@ -20,6 +20,7 @@ from fedzo.algorithms.search.constrained import FEASIBLE, Constrained, Constrain
 from fedzo.algorithms.server import Adam
 from fedzo.core.capabilities import Closable, HasStateDict, InPlace, LoadsBest, LogsTrainings
 from fedzo.core.engine import Engine, LocalEngine, drive
+from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective, check_objective, meter_of, name_of
 from fedzo.core.types import Array
 from fedzo.errors import (
@@ -293,7 +294,8 @@ def as_objective(
             return fun, given
     # A model that rounds change in place is the problem's own memory: not copied.
     in_place = fun.capability(InPlace) is not None
-    start = fun.initial() if in_place else checked_start(fun.initial())
+    found = call_user(fun.initial)
+    start = found if in_place else checked_start(found)
     if start.size != fun.dim:
         message = f"{name_of(fun)}: initial() has {start.size} numbers, dim is {fun.dim}"
         raise UsageError(message, code="invalid-objective")

@@ -22,6 +22,7 @@ from fedzo.errors import Halted, MissingExtra, check_counts, check_positive, req
 from fedzo.uplinks.base import RunSetting
 
 SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
+_WIDE = 1e3  # the width of a generation that has not converged, but diverged
 _FAR = 1e32  # beyond which the library asserts that nothing lies
 _EVEN = 10  # points of TPE before the first that follows from the others
 _FINALISTS = 20  # trials of TPE for each that is scored again, twice
@@ -31,6 +32,8 @@ _WORST = 1e300  # what stands for a point that has no value
 
 class Evolution:
     """A CMA-ES run of ``cmaes``, in units of ``scale``: generations, and the mean they lead to."""
+
+    width = 0.0  # of the last generation
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Evolution:
         """Return a generation as the library knows it, and its points."""
         asked = [self.strategy.ask() for _ in range(self.size)]
         check_near(np.array(asked))
+        self.width = float(np.ptp(asked, axis=0).max())
         return asked, np.array(asked)[:, : self.context.dim] * self.scale
 
     def finite(self, values: Array) -> list[float]:
@@ -241,12 +245,17 @@ class CMA(Search):
             else:
                 run = Evolution(context, x0, self.sigma, scale, population)
             # Under noise the mean is what a run has found, and the last queries compare it.
-            reserved = (3 * repeats + run.size) * context.devices if context.noise else -math.inf
-            while context.left >= reserved and (yield from run.generation()):
-                pass
+            reserved = (4 * repeats + run.size) * context.devices if context.noise else -math.inf
+            # Noise hides whether it has converged: without a budget it ends when nothing improves.
+            endless = context.noise and not math.isfinite(budget)
+            fun, still, patience = context.fun, 0, 100 + 10 * context.dim if endless else math.inf
+            while still < patience and context.left >= reserved and (yield from run.generation()):
+                fun, still = context.fun, 0 if context.fun < fun else still + 1
             if context.noise:
-                yield from context.compare([context.x, run.x, *run.luckiest], repeats)
+                yield from context.compare([x0, context.x, run.x, *run.luckiest], repeats)
             if not math.isfinite(budget):  # no number of queries says how often to begin again
+                if run.width > _WIDE:
+                    raise Halted(f"f has no minimum within {_WIDE:g} times the scale of x")
                 return "CMA-ES has converged"
             population = 2 * run.size
 
