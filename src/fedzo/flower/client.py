@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from fedzo._version import __version__
 from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
-from fedzo.core.fixed_point import to_grid
+from fedzo.core.fixed_point import grid_step, to_grid
 from fedzo.core.objective import Objective, check_objective, name_of
 from fedzo.core.tasks import LocalSteps, Task, Update
 from fedzo.core.types import Array
@@ -39,6 +39,7 @@ from fedzo.flower.policy import NodeConfig, Outcomes, Problems, RequestGuard
 from fedzo.flower.privacy import Private, Releases
 from fedzo.flower.protocol import SumRequest
 from fedzo.flower.replay import RunSpec
+from fedzo.flower.secure import names_in
 from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, checksum, out_of_sync
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS
@@ -244,7 +245,7 @@ class _Host:
             sizes=tuple(objective.size(i) for i in held),
             offers=tuple(k.__name__ for k in REPORTED if objective.capability(k) is not None),
             cost=0 if own_cost is None else own_cost.evaluation_cost,
-            key="" if node.secure is None else node.secure.member(node.ledger).key.hex(),
+            key="" if node.secure is None else node.member().key.hex(),
         )
         return protocol.hello(introduction)
 
@@ -278,14 +279,23 @@ class _Host:
         if not isinstance(objective, FunctionObjective):  # which has no batches
             node.limits.check_records(batch, "a batch")
         queries = policy.queries_of(task, objective)
+        totals: dict[int, Array] | None = None
+        if summed is not None and isinstance(task, LocalSteps) and node.privacy is not None:
+            totals = {} if node.privacy.shares_noise(task, objective) else None
+
+        def reply(objective: Objective, device: int) -> Update:
+            if totals is not None and objective.size(device) <= batch:  # not the same divisor
+                raise Rejected(ErrorCode.RECORDS, f"device {device} has no more than b1 records")
+            return task.reply(objective, device)
+
         found = guard.answer(
-            objective, devices, lambda device: queries, Releases(steps, batch), task.reply
+            objective, devices, lambda device: queries, Releases(steps, batch), reply, totals
         )
         if summed is not None:
             assert isinstance(task, LocalSteps)
             size = math.prod(task.algorithm.coefficients_shape)
             about = f"steps {task.round} {task.index}"
-            return self._masked(summed, guard, found, devices, size, about)
+            return self._masked(summed, guard, found, devices, size, about, totals)
         failures = {i: self.error(error) for i, error in found.failures.items()}
         updates = tuple(found.answers.values())
         if self.guarded:
@@ -326,10 +336,9 @@ class _Host:
         """Begin a secure sum, or send the shares that unmask one. The state is on disk first."""
         node, run = self._node(context), str(context.run_id)
         request = protocol.take_sum(message.content)
-        if node.secure is None or request is None:
-            raise Rejected(ErrorCode.NOT_SECURE)
-        member, number = node.secure.member(node.ledger), request.attempt
-        begun, shares = None, b""
+        if request is None:
+            raise Malformed("the message is not about a secure sum", "task")
+        member, number, begun, shares = node.member(), request.attempt, None, b""
         if request.members:
             begun, shares = member.begin(run, number, request.members)
         with node.ledger.attempt(run, number, begun) as states:
@@ -348,8 +357,7 @@ class _Host:
             if node.secure is not None:
                 raise Rejected(ErrorCode.SECURE_ONLY)
             return None
-        if node.secure is None:
-            raise Rejected(ErrorCode.NOT_SECURE)
+        node.member()
         if not 0 < request.bound < 1e300:
             raise Malformed("the bound is not a number > 0", "bound")
         with node.ledger.attempt(str(context.run_id), request.attempt) as states:
@@ -365,14 +373,15 @@ class _Host:
         devices: Sequence[int],
         size: int,
         about: str,
+        totals: Mapping[int, Array] | None = None,
     ) -> RecordDict:
         """Return the masked sum over this node's devices, and last the number of clipped ones.
 
         ``about`` names what is summed: in a run it is revealed for one set of nodes and devices.
+        ``totals`` are private differences, in place of coefficients: noise is added to their sum.
         """
         node, total, failures = guard.node, np.zeros(size + 1, np.int64), dict(found.failures)
-        assert node.secure is not None
-        queries, counted = 0, []
+        member, privacy, queries, counted = node.member(), node.privacy, 0, []
         for device, answer in found.answers.items():
             update = answer if isinstance(answer, Update) else None
             numbers = np.array([answer]) if update is None else np.asarray(update.coefficients)
@@ -380,19 +389,23 @@ class _Host:
                 failures[device] = NonFinite("the loss", 0, device)
                 continue
             own, clipped = to_grid(numbers, request.bound)
+            own = own if totals is None else totals[device]
             total[:-1] += own.ravel() * (1 if update is None else int(update.weight))
             total[-1] += clipped
             queries += 0 if update is None else update.queries
             counted.append(device)
         task = hashlib.sha256(about.encode()).digest()[:16]
         task += hashlib.sha256(repr(sorted(devices)).encode()).digest()[:16]
-        member = node.secure.member(node.ledger)
         with node.ledger.attempt(guard.run, request.attempt) as states:
+            step, count = 0.0, len(names_in(states[-1].members))
+            if totals is not None and privacy is not None:
+                step = grid_step(privacy.difference_clip)
+                total[:-1] += privacy.part_of_noise(count, size)
             attempt, masked = member.mask(states[-1], request.present, request.inbox, total, task)
             states.append(attempt)
         reasons = {i: self.error(error) for i, error in failures.items()}
         reply = protocol.SumReply(
-            b"", masked, tuple(counted), queries, tuple(reasons), tuple(reasons.values())
+            b"", masked, step, tuple(counted), queries, tuple(reasons), tuple(reasons.values())
         )
         return protocol.sum_reply(reply)
 

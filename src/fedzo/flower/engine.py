@@ -17,6 +17,7 @@ from fedzo.core.types import Array
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
+from fedzo.flower.privacy import Measured
 from fedzo.flower.registry import SILENT, Found, Requests, Write
 from fedzo.flower.replay import RunSpec
 from fedzo.flower.sums import SecureSums
@@ -311,6 +312,11 @@ class FlowerEngine:
             return
         warn_clipped(found.clipped, "updates", "clip", uplink.clip)
         own = found.mean.reshape(task.algorithm.coefficients_shape).astype(task.x.dtype)
+        if found.private:
+            device = Measured(task, found.mean / task.algorithm.batch_size)
+            made = np.asarray(task.reply(device, min(found.devices)).coefficients, np.float64)
+            length = max(float(np.linalg.norm(made)), uplink.bound(task))
+            own = (made * (uplink.bound(task) / length)).astype(task.x.dtype)
         update = Update(
             min(found.devices), np.empty(0), 1, found.queries, own, contributors=len(found.devices)
         )

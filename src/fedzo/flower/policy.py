@@ -31,6 +31,7 @@ from fedzo.core.files import read_toml
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, check_objective, is_plain, meter_of
 from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task, Update
+from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, Parameters, UsageError, check_counts, nearest, require, shown
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
@@ -251,10 +252,6 @@ class Secure(Parameters):
         allowed = f"at most {len(set(self.peers))}, the number of peers"
         require(self.min_peers <= len(set(self.peers)), "min_peers", self.min_peers, allowed)
 
-    def member(self, ledger: Ledger) -> Member:
-        """Return the node's side of secure sums."""
-        return ledger.member([bytes.fromhex(key) for key in self.peers], self.min_peers)
-
 
 def points_of(task: Task) -> Any:
     """Return the point or points that a task is about, with d numbers in the last axis."""
@@ -408,6 +405,15 @@ class NodeConfig:
             plain={k: tables[k] for k in _PLAIN if k in tables},
         )
 
+    def member(self) -> Member:
+        """Return the node's side of secure sums. All members agree on noise that they share."""
+        if self.secure is None:
+            raise Rejected(ErrorCode.NOT_SECURE)
+        private = self.privacy if self.privacy is not None and self.privacy.honest else None
+        context = private and f"{private.noise!r} {private.difference_clip!r} {private.honest!r}"
+        peers = [bytes.fromhex(key) for key in self.secure.peers]
+        return self.ledger.member(peers, self.secure.min_peers, (context or "").encode())
+
     def check_kind(self, task: Task) -> None:
         """Reject a task of a kind that this node does not do."""
         name = next(name for name, kind in TASKS.items() if isinstance(task, kind))
@@ -523,12 +529,14 @@ class RequestGuard:
         queries: Count,
         releases: Releases,
         ask: Ask,
+        totals: dict[int, Array] | None = None,
     ) -> Outcomes:
         """Call ``ask(objective, device)`` for each device; return the results and the errors.
 
         ``queries(device)`` is the largest number of values F_i(x, ξ) that it needs. ``releases``
         are those that differential privacy counts: steps and evaluated losses. Devices that are not
-        on this node are rejected, and so are devices with too few records.
+        on this node are rejected, and so are devices with too few records. If ``totals`` is given,
+        it receives the sums of private steps, which the node adds noise to.
         """
         limits, held = self.node.limits, set(held_devices(self.node.plain, objective.devices))
         costs = {device: queries(device) for device in devices if device in held}
@@ -543,7 +551,7 @@ class RequestGuard:
             private = Private(objective, self.node.privacy)
             charges = {device: private.charge(device, releases) for device in costs}
             private.paid = self.node.ledger.charge(charges, self.node.privacy)
-            objective = private
+            objective, private.totals = private, totals
         outcomes = Outcomes()
         with (
             self._charged(objective, costs, outcomes),

@@ -31,6 +31,13 @@ normal (Canonne, Kamath & Steinke 2020). Clipped values are rounded towards zero
 increases the effect of a record. Noise from floating-point numbers would reveal records by its low
 bits (Mironov 2012).
 
+In a secure sum (:mod:`fedzo.flower.secure`) the server sees no single node, so nodes can share the
+noise of a step. With ``honest`` each node adds its part to the sum of its devices, such that the
+honest nodes of the smallest sum that any node reveals add z C together. Sums of discrete normals
+are discrete normals up to a relative error far below 2^-1000 here (Kairouz, Liu & Steinke 2021).
+This needs rounds of one step, whose result is a function of the sum: devices that take further
+steps from their own result would depend on less noise.
+
 The number n of a device's records is public. A private node sends no metrics and no gradients, nor
 values at points that are not a difference. The time that a reply takes is not protected.
 """
@@ -54,6 +61,7 @@ from fedzo.core import capabilities as can
 from fedzo.core.fixed_point import SLACK, grid_step
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
+from fedzo.core.tasks import LocalSteps
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.wrappers import ObjectiveWrapper
@@ -66,6 +74,7 @@ from fedzo.errors import (
     require,
 )
 from fedzo.flower.errors import ErrorCode, Rejected, log
+from fedzo.flower.secure import threshold
 
 SAMPLINGS = ("poisson", "fixed")
 MOST_NOISE = 1e4  # its noise fits into 64 bits
@@ -115,6 +124,10 @@ class Privacy:
     sampling : str, optional
         ``poisson``: batches that only this node knows. ``fixed``: those of the run's seed. By
         default ``poisson`` if the problem can evaluate chosen records.
+    honest : float, optional
+        The share of nodes in a secure sum, in (2/3, 1], of which this node assumes that they add
+        their noise and do not collude. Then nodes share the noise of a step, if H = 1, devices
+        have equal weights and batches are ``poisson``. By default every node adds all of it.
 
     Examples
     --------
@@ -131,8 +144,11 @@ class Privacy:
     loss_clip: float
     delta: float = 1e-5
     sampling: str | None = None
+    honest: float | None = None
 
     def __post_init__(self) -> None:
+        if self.honest is not None:
+            require(2 / 3 < self.honest <= 1, "honest", self.honest, "a number in (2/3, 1]")
         check_positive(self, "epsilon", "noise", "difference_clip", "loss_clip", "delta")
         require(self.delta < 1, "delta", self.delta, "a number in (0, 1)")
         require(self.noise <= MOST_NOISE, "noise", self.noise, f"at most {MOST_NOISE:g}")
@@ -152,6 +168,32 @@ class Privacy:
         if (epsilon := self.epsilon_of(events)) > self.epsilon:
             text = f"epsilon would be {epsilon:.4g}, more than {self.epsilon:g}"
             raise Rejected(ErrorCode.PRIVACY, text)
+
+    def shares_noise(self, task: LocalSteps, objective: Objective) -> bool:
+        """Return whether the nodes of a secure sum share the noise of a task."""
+        steps, weighting = task.algorithm.local_steps, task.algorithm.weighting
+        one = self.honest is not None and steps == 1 and weighting == "uniform"
+        return one and self.sampling_of(objective) == "poisson"
+
+    def part_of_noise(self, members: int, count: int) -> Array:
+        """Return a node's part of the noise of a sum over this number of nodes, in grid steps.
+
+        At least t nodes are in a sum, and all but (1 - honest) n of them are honest.
+
+        >>> privacy = Privacy(epsilon=8, noise=1e-30, difference_clip=1, loss_clip=1, honest=0.8)
+        >>> [privacy.honest_nodes(members) for members in (3, 5, 10)]
+        [3, 3, 5]
+        >>> privacy.part_of_noise(10, 2)
+        array([0, 0])
+        """
+        whole = self.noise * self.difference_clip / grid_step(self.difference_clip)
+        part = whole / math.sqrt(self.honest_nodes(members))
+        return discrete_normals(part, count).astype(np.int64)
+
+    def honest_nodes(self, members: int) -> int:
+        """Return the number of nodes whose noise is in every sum over this number of nodes."""
+        lying = math.floor((1 - (self.honest or 0)) * members + 1e-9)
+        return max(1, threshold(members) - lying)
 
     def sampling_of(self, objective: Objective) -> str:
         """Return how batches of a problem are drawn; reject a problem that cannot be private.
@@ -303,6 +345,7 @@ class Private(ObjectiveWrapper):
         super().__init__(objective)
         self.privacy, self.sampling = privacy, privacy.sampling_of(objective)
         self.paid = paid or _Unlimited()
+        self.totals: dict[int, Array] | None = None  # sums of steps: noise is added by the node
         self._taken = objective.capability(can.TakesRecords)
         self._told = False
 
@@ -433,6 +476,9 @@ class Private(ObjectiveWrapper):
             # Rounded towards zero: no longer than the bound, and whole numbers sum up exactly.
             whole = np.trunc(column * (SLACK * bound / length) / step)
             total += whole.astype(np.int64).astype(object)
+        if self.totals is not None:
+            self.totals[batch.device] = total.astype(np.int64)
+            return np.zeros(count)
         effect = bound if self.sampling == "poisson" else 2 * bound
         noise = discrete_normals(self.privacy.noise * effect / step, count)
         return np.array([int(n) for n in total + noise], np.float64) * (step / (batch.divisor or 1))
@@ -464,6 +510,22 @@ class Private(ObjectiveWrapper):
         if failure is not None and not self._told:  # once per message
             self._told = True
             log.error("records count as zero: %s: %s", type(failure).__name__, failure)
+
+
+class Measured(Objective):
+    """A stand-in for a device: the step along these differences is that of the mean of devices."""
+
+    def __init__(self, task: LocalSteps, differences: Array) -> None:
+        self.dim, self.devices = task.x.size, 1 + max(task.devices, default=0)
+        self._forward, self._differences = task.algorithm.difference == "forward", differences
+
+    def batch(self, device: int, size: int, draws: Draws) -> None:
+        """Return nothing: the differences are known."""
+
+    def values(self, points: Array, batch: Any) -> Array:
+        """Return values with these differences, shape (k, 1)."""
+        own, zero = self._differences, np.zeros(len(points) - len(self._differences))
+        return np.concatenate((zero, own) if self._forward else (own, zero))[:, None]
 
 
 def discrete_normals(deviation: float, count: int) -> Array:

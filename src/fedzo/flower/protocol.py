@@ -551,6 +551,7 @@ class SumReply:
 
     shares: bytes = b""
     masked: bytes = b""
+    step: float = 0.0  # of the grid of private differences; 0: coefficients or losses
     devices: tuple[int, ...] = ()
     queries: int = 0
     failed: tuple[int, ...] = ()

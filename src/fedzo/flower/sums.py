@@ -23,6 +23,7 @@ class Summed(NamedTuple):
     devices: tuple[int, ...] = ()
     queries: int = 0
     clipped: int = 0
+    private: bool = False  # differences of losses, in place of coefficients
 
 
 class SecureSums:
@@ -83,15 +84,19 @@ class SecureSums:
             total = server.total(masked, {names[node]: own.shares for node, own in third.items()})
             clipped, empty = int(total[-1]), not counted
             mean = total[:-1] if empty else grid_mean(total[:-1], weight, bound)
-            if not 0 <= clipped <= len(counted) or np.linalg.norm(mean) > bound * (1 + 1e-6):
+            (step,) = {reply.step for reply in second.values()}
+            if step and not empty:  # noise has no bound
+                mean = total[:-1] * (step / len(counted))
+            long = not step and np.linalg.norm(mean) > bound * (1 + 1e-6)
+            if long or not (0 <= clipped <= len(counted) and 0 <= step < np.inf):
                 raise Malformed("it is longer than the numbers of all devices can be: a node lies")
-        except Malformed as error:
+        except (Malformed, ValueError) as error:  # or the nodes use different grids
             known = {absent.device for absent in self._nodes.dropped[before:]}
             lost = [device for device in asked if device not in known]
             self._nodes.leave_out(dict.fromkeys(lost, f"no secure sum: {error}"))
             return Summed(np.zeros(0))
         queries = sum(reply.queries for reply in second.values())
-        return Summed(mean, tuple(counted), queries, clipped)
+        return Summed(mean, tuple(counted), queries, clipped, step > 0)
 
     def _homes(self, devices: Iterable[int]) -> dict[int, list[int]]:
         """Return the nodes that take part, and drop the devices of all others."""
