@@ -1,6 +1,7 @@
 """Victims that tell little: labels only, scores rounded to few digits; and budgets cut short."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -175,3 +176,55 @@ def test_the_report_holds_what_a_tester_hands_in(tmp_path):
     right = logits(IMAGES[100:])[:, ::-1].argmax(axis=1) == labels[100:]
     assert told["transfer"]["inputs"] == right.sum()
     assert (tmp_path / "attack.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("kind", ["forest", "svc", "rounded"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_models_that_answer_little_are_fooled_more_often_than_by_the_best_of_random_signs(
+    kind, flat
+):
+    """At equal queries, on average over seeds; and never below the winner of the halving."""
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
+    from sklearn.datasets import load_digits
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.svm import SVC
+
+    digits, labels = load_digits(return_X_y=True)
+    digits = digits / 16
+    makers = {
+        "forest": RandomForestClassifier(20, random_state=1),
+        "svc": SVC(),
+        "rounded": MLPClassifier((20,), max_iter=60, random_state=1),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 60 steps are enough here
+        fitted = makers[kind].fit(digits[:900], labels[:900])
+    right = np.flatnonzero(fitted.predict(digits[900:]) == labels[900:])[:300] + 900
+    inputs, answers, budget, eps = digits[right], labels[right], 6_000, 0.2
+
+    def ask(batch):
+        rows = batch.reshape(len(batch), -1)
+        return fitted.predict_proba(rows).round(2) if kind == "rounded" else fitted.predict(rows)
+
+    def fooled(delta):
+        scores = ask((inputs + delta).clip(0, 1))
+        return np.mean((scores.argmax(axis=1) if scores.ndim == 2 else scores) != answers)
+
+    outputs, classes = ("probabilities", None) if kind == "rounded" else ("labels", 10)
+    rates, by_luck = [], []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        tried = [fooled(eps * rng.choice([-1, 1], 64)) for _ in range(budget // 300)]
+        model = FunctionModel(ask, outputs, classes=classes, max_queries=budget)
+        shaped = inputs if flat else inputs.reshape(-1, 8, 8)
+        parts = np.array_split(rng.permutation(300), 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fedzo.errors.FedzoWarning)  # rows that are images
+            attack = fedzo.UniversalAttack(model, eps=eps, seed=seed)
+            attack.fit([shaped[part] for part in parts], [answers[part] for part in parts])
+        winner = attack.result.history[1]["attack_success"]
+        rates.append(fooled(attack.noise.reshape(-1)))
+        by_luck.append(max(tried))
+        assert rates[-1] >= winner - 1e-9
+    assert np.mean(rates) > np.mean(by_luck), (rates, by_luck)

@@ -50,10 +50,9 @@ WAVES = FourierSign(learning_rate=0.05, last_learning_rate=0.01, beta=0.9, ampli
 _DIVISIONS = {8: 8, 6: 8, 4: 4, 3: 3, 2: 2, 1: 1}  # of waves: and the fewest samples per wave
 _SIDE = 16  # pixels: smaller images have patterns only
 _SMALL = 1024  # numbers: smaller inputs, without waves, are changed part by part, without steps
-# The share of the queries for the halving, and the number and samples of the changes: from scores,
-# and from labels, which show less.
-_BY_SCORES, _BY_LABELS = (0.3, 7, 30), (0.6, 3, 120)
-_PATTERNS = 120  # at most, without waves
+# Without waves: the share of the queries for the halving, its patterns at most, and the number and
+# samples of the changes. From scores, and from labels, which show less.
+_BY_SCORES, _BY_LABELS = (0.05, 20, 7, 30), (0.35, 120, 7, 40)
 _SAMPLES = (10, 40)  # at most, in the first stage of the halving: with waves, and without
 _NUMBERS = 1 << 24  # in all starts together: larger images have fewer waves
 _HINTED = 256  # inputs, to see whether they are images
@@ -372,9 +371,10 @@ def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
         if first >= fewest and fits:
             return replace(server, samples=first)
     small = math.prod(shape) <= _SMALL
-    count = int(min(_PATTERNS, left / 50, _NUMBERS // problem.dim))
+    by_labels = problem.model.outputs == "labels"
+    share, most, changes, compared = _BY_LABELS if by_labels else _BY_SCORES
+    count = int(min(most, left / 50, _NUMBERS // problem.dim))
     server = replace(WAVES if small else SIGNS, shape=shape, patterns=max(count, 0))
-    share, changes, compared = _BY_LABELS if problem.model.outputs == "labels" else _BY_SCORES
     first = samples(server, patterns, share)
     if count < 2 or not first or server.first_step >= rounds:
         return replace(SIGNS, shape=shape)

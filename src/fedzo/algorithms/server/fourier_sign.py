@@ -151,19 +151,25 @@ class FourierSign(SignMomentum):
             changed(image, tuple(self.shape), min(at, 1.0), self.amplitude, one)
             for one in (draws._replace(step=2 * number) for number in range(self.changes))
         ]
+        if t == self.first_step:  # of all starts together, as in a linear model
+            slopes = self._waves.images(state[0][None])[0]
+            copies[0] = np.where(slopes, self.amplitude * np.sign(slopes), copies[0])
         points = self._waves.coefficients(np.stack(copies).astype(x.dtype))
         return CandidatePoints(np.concatenate([x[None], points]), self.compared)
 
     def choose(self, state: ServerState, x: Array, points: Array, values: Array) -> Moved:
         """Return the best point as x, and the state, from the mean value at each candidate."""
-        halving = Halving(*state[-2:])
-        if halving.winner is None:
-            left, halving = halving.left, halving.after(values)
-            if halving.winner is not None:
-                x = points[list(left).index(halving.winner)].astype(x.dtype)
-        elif np.isfinite(values).any():
-            x = points[int(np.nanargmin(np.where(np.isfinite(values), values, np.nan)))]
-        return x, (*state[:-2], *halving)
+        halving, finite = Halving(*state[-2:]), np.isfinite(values)
+        if not finite.any():
+            return x, state
+        if halving.winner is not None:
+            return points[int(np.where(finite, values, np.inf).argmin())], state
+        effects = np.where(finite, values[finite].mean() - values, 0) * halving.growth
+        m = state[0] + effects @ points if self.changes else state[0]
+        left, halving = halving.left, halving.after(values)
+        if halving.winner is not None:
+            x = points[list(left).index(halving.winner)].astype(x.dtype)
+        return x, (m.astype(np.float32), *state[1:-2], *halving)
 
     def _start(self, number: int, seed: int) -> Array:
         """Return one of the points to choose from: zero, a wave or a pattern."""
