@@ -1,12 +1,15 @@
-"""What the server does with a round's updates, and a round of an attack beside its model alone."""
+"""The kernels of a device's step, a round, what the server does with it, and a round of an attack."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from fedzo.algorithms import FedZO
 from fedzo.cli.measure import PAPER, medians, one_round
+from fedzo.core.directions import DirectionBuffer
 from fedzo.core.engine import LocalEngine
+from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Replies
 from fedzo.problems import Softmax
 from fedzo.problems.attack import attack
@@ -52,3 +55,69 @@ def attack_round(repeats: int) -> None:
     print(f"  round                           {times['round'] * 1e3:8.1f} ms")
     print(f"  the model alone, as many images {times['model'] * 1e3:8.1f} ms")
     print(f"  model alone / round             {100 * times['model'] / times['round']:8.0f} %")
+
+
+def kernels_and_round(problem: Softmax, quick: bool) -> None:
+    """Print the times of the kernels, and of a round against them."""
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        kernels = _kernels(problem, 5 if quick else 60)
+    _round(problem, kernels, 5 if quick else 40)
+
+
+def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
+    """Time the parts of a device's step, on one thread."""
+    count, dim = PAPER.directions, problem.dim
+    buffer = DirectionBuffer("sphere", count, dim, np.float32)
+    draws = Draws(0, Stream.DIRECTIONS)
+    numpy_rows, generator = np.empty((count, dim), np.float32), np.random.default_rng(0)
+    batch = problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES))
+    width = problem.features + 1
+    tall, wide = buffer.rows.reshape(-1, width), batch.inputs.T
+    logits = np.empty((len(tall), PAPER.batch_size), np.float32)
+    left, right = np.ones((2, 1024, 1024), np.float32)
+    x, delta, weights = problem.initial(), problem.initial(), np.zeros(count)
+    buffer.draw(draws)
+    times = medians(
+        {
+            "directions": lambda: buffer.draw(draws),
+            "numpy": lambda: generator.standard_normal(out=numpy_rows, dtype=np.float32),
+            "batch": lambda: problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES)),
+            "whole step": lambda: PAPER.estimator.step(
+                problem, x, PAPER.batch_size, buffer, draws, 1e-3, delta, x
+            ),
+            "product": lambda: np.matmul(tall, wide, out=logits),
+            "update": lambda: buffer.advance(weights, delta, x),
+            "large product": lambda: left @ right,
+        },
+        repeats,
+        burst=5,
+    )
+    numbers = count * dim
+    print(f"one device step, one thread (b1={PAPER.batch_size}, b2={count}, d={dim})")
+    names = {"directions": "directions with norms", "numpy": "NumPy's standard_normal float32"}
+    for key, name in names.items():
+        each = times[key] / numbers * 1e9
+        print(f"  {name:<31} {times[key] * 1e6:8.1f} us  {each:.2f} ns each")
+    print(f"  directions against NumPy        {times['numpy'] / times['directions']:8.1f} x")
+    for name in ("batch", "product", "update", "whole step"):
+        print(f"  {name:<31} {times[name] * 1e6:8.1f} us")
+    rate = 2 * 1024**3 / times["large product"]
+    print(f"  BLAS, 1024 x 1024 float32       {rate / 1e9:8.1f} GFlop/s")
+    return {"seconds_a_normal": times["directions"] / numbers, "flops": rate}
+
+
+def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> None:
+    """Time a round of the paper's setting against a lower bound."""
+    engine, action = one_round(problem, PAPER, None)
+    with engine:
+        seconds = medians({"round": action}, repeats)["round"]
+    steps = PAPER.local_steps * (PAPER.participants or 0)
+    numbers = PAPER.directions * problem.dim
+    flops = 2 * PAPER.batch_size * numbers
+    each = numbers * kernels["seconds_a_normal"] + flops / kernels["flops"]
+    floor = steps * each / engine.workers
+    sizes = f"N={problem.devices}, M={PAPER.participants}, H={PAPER.local_steps}"
+    print(f"\none round ({problem.data.name}, {sizes}, {engine.workers} workers)")
+    print(f"  round                           {seconds * 1e3:8.2f} ms")
+    print(f"  floor: normals + product        {floor * 1e3:8.2f} ms")
+    print(f"  floor / round                   {100 * floor / seconds:8.0f} %")

@@ -1,4 +1,4 @@
-"""`make bench`: fedzo against PyTorch as its users write it, `fedzo bench`, how a round grows.
+"""`make bench`: fedzo against PyTorch as its users write it, the kernels, how a round grows.
 
 All versions do one round of the paper's softmax setting (N=50, M=20, H=5, b1=25, b2=20) on
 the same data, in turns, in this process, and the medians are compared.
@@ -15,7 +15,7 @@ import parts
 import scaling
 import torch_batched
 import torch_textbook
-from fedzo.cli.measure import PAPER, medians, one_round, paper_problem, run_benchmarks
+from fedzo.cli.measure import PAPER, medians, one_round, paper_problem
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
         )
     print(f"  {'fedzo':<31} {times['fedzo'] * 1e3:8.1f} ms\n")
     quick = "--quick" in sys.argv
-    run_benchmarks(quick)
+    parts.kernels_and_round(problem, quick)
     parts.uplinks(problem, times["fedzo"], 3 if quick else 20)
     parts.attack_round(1 if quick else 5)
     scaling.main(quick)

@@ -1,6 +1,6 @@
 """``fedzo bench``: measure this machine.
 
-Prints the times of the kernels, of a round, of uplinks and of an attack.
+Prints the time of a round of the paper's softmax experiment, and its queries per second.
 
 Examples::
 
@@ -21,7 +21,7 @@ def add_command(commands: Any) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Print times, ratios and memory."""
+    """Print the measurements."""
     from fedzo.cli.measure import run_benchmarks
 
     run_benchmarks(quick=arguments.quick)

@@ -199,6 +199,14 @@ class Adam(ServerOptimizer):
     eps : float
         ε, the size of an update that counts as zero.
 
+    Notes
+    -----
+    This departs from FedAdam of Reddi et al. in three ways. FedAdam does not correct the bias of m
+    and v; here both are corrected, as Kingma and Ba do. FedAdam starts with :math:`v \ge \tau^2`;
+    here v starts at zero. FedAdam's :math:`\tau` is a tuned number such as 1e-3, which limits the
+    steps of small updates; here ε = 1e-12 only avoids a division by zero, because updates of few
+    losses may have any size.
+
     References
     ----------
     S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021. D. P. Kingma and J. Ba,
@@ -257,6 +265,12 @@ class Yogi(Adam):
 
     .. math:: v^t = v^{t-1} - (1 - \beta_2)\, (\Delta^t)^2\, \mathrm{sign}(v^{t-1} - (\Delta^t)^2)
 
+    Notes
+    -----
+    This departs from FedYogi of Reddi et al. as :class:`Adam` does from FedAdam: corrected m and v,
+    v = 0 at the start, and a tiny ε. Dividing v by :math:`1 - \beta_2^{t+1}` is exact while v rises
+    from zero. Once v falls, it is a convention, and soon close to 1.
+
     References
     ----------
     S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
@@ -277,6 +291,12 @@ class Adagrad(Adam):
     r"""Adagrad at the server: as :class:`Adam`, but v is the sum, so steps get shorter.
 
     .. math:: v^t = v^{t-1} + (\Delta^t)^2
+
+    Notes
+    -----
+    This departs from FedAdagrad of Reddi et al. as follows. m is corrected for its bias, and β_1 is
+    0.9 by default; their experiments with FedAdagrad have β_1 = 0. v starts at zero, not at
+    :math:`\tau^2`, so the first step has the length η_s in each number.
 
     References
     ----------
