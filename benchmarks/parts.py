@@ -1,4 +1,4 @@
-"""The kernels of a device's step, a round, what the server does with it, and a round of an attack."""
+"""Kernels of a device's step, a round, what the server does with it, and a round of an attack."""
 
 from collections.abc import Callable, Mapping
 

@@ -52,6 +52,8 @@ class Schedule(Parameters):
 class Constant(Schedule):
     """No decay: for a warm-up alone.
 
+    Examples
+    --------
     >>> [round(Constant(warmup=2).factor(t), 2) for t in range(4)]
     [0.33, 0.67, 1.0, 1.0]
     """
@@ -115,6 +117,8 @@ class Cosine(_Ends):
 class Linear(_Ends):
     """A straight line from 1 to ``last``; the parameters are those of :class:`Cosine`.
 
+    Examples
+    --------
     >>> [round(Linear(rounds=5, last=0.2, warmup=1).factor(t), 2) for t in range(7)]
     [0.5, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2]
     """
