@@ -18,6 +18,8 @@ from functools import lru_cache, wraps
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+F = typing.TypeVar("F", bound=Callable[..., Any])
+
 TABLES = ("problem", "algorithm", "server", "uplink", "run", "flower")  # of a configuration
 LARGEST_COUNT = 2**62  # beyond it, sums of counts no longer fit a machine's integers
 
@@ -396,7 +398,7 @@ def check_choice(key: str, value: Any, known: Collection[str]) -> None:
     Traceback (most recent call last):
     fedzo.errors.InvalidValue: norm = 'int': must be one of 'inf', 'l2' (did you mean 'inf'?)
     """
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise InvalidValue(key, value, one_of(known) + nearest(str(value), known))
 
 
@@ -463,7 +465,7 @@ class Parameters:
                 object.__setattr__(self, field.name, value)
 
 
-def normalises(function: Callable[..., Any]) -> Callable[..., Any]:
+def normalises(function: F) -> F:
     """Decorate a function, to normalise its arguments by their types.
 
     >>> @normalises
@@ -476,17 +478,20 @@ def normalises(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         hints = type_hints(function)
+        for hint in list(hints.values()):  # the keywords of **options
+            if typing.get_origin(hint) is typing.Unpack:
+                hints = {**type_hints(typing.get_args(hint)[0]), **hints}
         named = {**dict(zip(parameters, arguments, strict=False)), **keywords}
         given = {
             key: value
-            if key not in parameters or value is parameters[key].default
+            if key in parameters and value is parameters[key].default
             else normalised(key, value, hints.get(key, Any))
             for key, value in named.items()
         }
         first = [given.pop(key) for key in list(parameters)[: len(arguments)]]
         return function(*first, *arguments[len(first) :], **given)
 
-    return call
+    return typing.cast(F, call)
 
 
 def normalised(key: str, value: Any, hint: Any) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 import fedzo
 from fedzo.errors import FedzoError, InvalidValue, type_hints
+from fedzo.models import FunctionModel
 from fedzo.problems import Quadratic
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.registry import ALGORITHMS, SERVER_OPTIMIZERS, UPLINKS
@@ -157,3 +158,44 @@ def test_numbers_that_need_another_setting():
     assert repr(fixed) == repr(fedzo.FedZO(directions=2, fixed_directions=4))
     rician = fedzo.AirComp(channel=np.str_("rician"), rician_factor=np.float32(2))
     assert repr(rician) == repr(fedzo.AirComp(channel="rician", rician_factor=2.0))
+
+
+ODD = [
+    *(None, True, "3", "", b"3", -1, 0, 3.7, 1e400, np.nan, np.uint64(3), np.array(3)),
+    *(np.array([1, 2]), np.ma.masked, [], [1, [2]], {}, {"a": 1}, 3j, decimal.Decimal(3)),
+    *(10**400, 2**64, "a\nb", "\0", range(3), ..., int, np.datetime64("2026-01-01")),
+]
+
+
+def tuned(**keywords):
+    space = {"a": fedzo.Float(0.0, 1.0)}
+    given = {"space": space, "devices": 2, "max_queries": 12, "method": "cma", **keywords}
+    return fedzo.tune(lambda params, device, rng: params["a"] ** 2, given.pop("space"), **given)
+
+
+def attacked(**keywords):
+    weights = np.random.default_rng(0).normal(size=(4, 3))
+    model = FunctionModel(lambda batch: batch.reshape(-1, 4) @ weights, input_shape=(4,))
+    attack = fedzo.UniversalAttack(model, **{"rounds": 1, "eps": 0.1, **keywords})
+    return attack.fit([np.full((3, 4), 0.5)], 1)
+
+
+TUNING = ["space", "devices", "max_queries", "start", "worst", "on_failure", "evaluation_seeds"]
+TUNING += ["method", "algorithm", "parallel", "callback", "resume", "seed", "workers", "run_dir"]
+ATTACK = ["c", "eps", "norm", "margin", "algorithm", "callback", "resume", "rounds", "seed"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("call", "key"), [(tuned, key) for key in TUNING] + [(attacked, key) for key in ATTACK]
+)
+def test_any_argument_is_normalised_or_refused_by_one_line(call, key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = []
+    for value in ODD:
+        try:
+            call(**{key: value})
+        except FedzoError as error:
+            lines.append(str(error))
+    assert len(lines) > len(ODD) / 5
+    assert not any("\n" in line for line in lines)

@@ -18,7 +18,7 @@ from fedzo.algorithms import Algorithm, FedZO
 from fedzo.algorithms.server import FourierSign, halving
 from fedzo.core.types import Array
 from fedzo.core.waves import Waves, plane_wave_count
-from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, require
+from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, normalises, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
 from fedzo.problems.attack import Attack
@@ -130,6 +130,7 @@ class UniversalAttack:
     (True, True)
     """
 
+    @normalises
     def __init__(  # type: ignore[misc]  # target: a label here, where a run's is a loss
         self,
         model: Any,

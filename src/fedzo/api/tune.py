@@ -14,7 +14,7 @@ from fedzo.algorithms.adaptive_rate import SHARE
 from fedzo.algorithms.search.base import Search
 from fedzo.core.files import read_toml
 from fedzo.core.objective import name_of
-from fedzo.errors import InvalidValue, UsageError, check_count, nearest, one_of, require
+from fedzo.errors import InvalidValue, UsageError, check_count, nearest, normalises, one_of, require
 from fedzo.plots.tuning import draw_trials
 from fedzo.problems.function import OnFailure
 from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Tuning
@@ -75,6 +75,7 @@ class Tuned:
         draw_trials(params, scores, path)
 
 
+@normalises
 def tune(
     train_and_score: TrainAndScore,
     space: Space | Mapping[str, Kind],
@@ -135,6 +136,7 @@ def tune(
     (3, True, True)
     """
     check_count("max_queries", max_queries)
+    check_count("devices", devices)
     require("rounds" not in options, "rounds", options.get("rounds"), "omitted: see max_queries")
     space = space if isinstance(space, Space) else Space(space)
     if algorithm is None:

@@ -209,7 +209,7 @@ class RunFolder:
             return
         try:
             foreign = next(self.path.iterdir(), None)
-        except OSError:  # not there yet, or held() reports the cause
+        except (OSError, ValueError):  # not there yet, or held() reports the cause
             return
         if foreign is not None:
             raise UsageError(
