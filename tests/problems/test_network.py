@@ -467,8 +467,3 @@ def test_in_place_works_with_what_needs_vectors(tmp_path):
 def test_in_place_refusals():
     with rejects("in_place"):
         TorchProblem(network(torch.bfloat16), loss, samples(), in_place=True)
-    module = network()
-    module.register_parameter("unused", torch.nn.Parameter(torch.ones(2).double()))
-    problem = TorchProblem(module, loss, samples(), in_place=True)
-    with fails("unused-parameter"):
-        local(fedzo.FedZO(), problem, 0, problem.initial(), AT)

@@ -1,12 +1,14 @@
 """Modules with parameters that cannot be trained, or are trained in a particular way."""
 
+import contextlib
 import copy
+import io
 
 import numpy as np
 import pytest
 
 import fedzo
-from raising import rejects
+from raising import fails, rejects
 
 torch = pytest.importorskip("torch")
 DATA = [
@@ -163,3 +165,148 @@ def test_batches_are_moved_to_the_device_of_the_module():
     for wrong in ("cudaa", "cuda:99", 7):
         with rejects("device"):
             fedzo.TorchProblem(network(), loss, DATA, device=wrong)
+
+
+class Experts(torch.nn.Module):
+    """Each batch is sent to one expert, by the sign of its first number."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+        self.out = torch.nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        chosen = self.experts[int(inputs[0, 0] > 0)]
+        return self.out(torch.nn.functional.linear(inputs, chosen.weight, chosen.bias).tanh())
+
+
+def compiled(kind):
+    module = network()
+    module = Experts() if kind == "experts" else module.double()
+    match kind:
+        case "script":
+            return torch.jit.script(module)
+        case "trace":
+            return torch.jit.trace(module, torch.zeros(2, 4).double())
+        case "compile":
+            return torch.compile(module, backend="eager")
+        case "method":
+            module.compile(backend="eager")
+        case "inner":
+            module[0] = torch.jit.script(module[0])
+    return module.double()
+
+
+def in_double(module, batch):
+    return loss(module, (batch[0].double(), batch[1]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["script", "trace", "inner", "experts"])
+def test_in_place_is_the_same_run_for_code_that_cannot_be_observed(kind):
+    """Compared with plain memory, and every parameter moves."""
+    runs = []
+    for in_place in (False, True):
+        module = compiled(kind)
+        before = [one.detach().clone() for one in module.parameters()]
+        problem = fedzo.TorchProblem(module, in_double, DATA, in_place=in_place)
+        result = fedzo.minimize(problem, algorithm=FEDZO, rounds=6, seed=1)
+        runs.append(np.array(result.x))
+        after = [one.detach().clone() for one in module.parameters()]
+        assert not any(torch.equal(*pair) for pair in zip(before, after, strict=True))
+        assert problem.losses(result.x, np.arange(2)).mean() == pytest.approx(result.fun)
+    np.testing.assert_allclose(*runs, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["compile", "method"])
+def test_torch_compile_is_trained_in_plain_memory_only(kind):
+    module, plain = compiled(kind), network().double()
+    with rejects("in_place"):
+        fedzo.TorchProblem(module, in_double, DATA, in_place=True)
+    runs = [
+        fedzo.minimize(
+            fedzo.TorchProblem(one, in_double, DATA), algorithm=FEDZO, rounds=3, seed=1
+        ).x
+        for one in (module, plain)
+    ]
+    np.testing.assert_allclose(*runs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("where", ["module", "layer", "there and back"])
+@pytest.mark.parametrize("algorithm", [FEDZO, fedzo.FedAvg(batch_size=2)])
+def test_a_loss_that_switches_to_training_mode_is_rejected(where, algorithm):
+    module = torch.nn.Sequential(network(), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+
+    def trains(module, batch):
+        (module[1] if where == "layer" else module).train()
+        losses = loss(module, batch)
+        if where == "there and back":
+            module.eval()
+        return losses
+
+    problem = fedzo.TorchProblem(module, trains, DATA)
+    before = copy.deepcopy(module.state_dict())
+    with fails("training-mode"):
+        fedzo.minimize(problem, algorithm=algorithm, rounds=1)
+    assert not any(layer.training for layer in module.modules())
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, MemoryError])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("call", [1, 2, 25, 40])
+def test_after_any_error_the_module_is_a_model_of_the_run_without_hooks(call, in_place, error):
+    """Bit for bit one that was reached, also where an interrupt is a result."""
+    module, calls, reached = network(), [], []
+
+    def breaks(module, batch):
+        calls.append(1)
+        if len(calls) == call:
+            raise error("now")
+        return loss(module, batch)
+
+    def numbers():
+        return torch.cat([one.detach().reshape(-1) for one in module.parameters()]).numpy()
+
+    reached.append(numbers().copy())
+    file = io.BytesIO()
+    torch.save(module, file)
+    problem = fedzo.TorchProblem(module, breaks, DATA, in_place=in_place)
+    with contextlib.suppress(BaseException):
+        fedzo.minimize(
+            problem,
+            algorithm=FEDZO,
+            rounds=4,
+            evaluate_every=1,
+            callback=lambda progress: reached.append(progress.x.copy()),
+        )
+    assert len(calls) >= call
+    assert any(np.array_equal(numbers(), x) for x in reached)
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
+    again = io.BytesIO()
+    torch.save(module, again)
+    assert abs(again.tell() - file.tell()) < 200
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_run_is_resumed_with_the_module_that_it_trained(in_place, tmp_path):
+    def run(problem, rounds, **where):
+        settings = {"algorithm": FEDZO, "rounds": rounds, "seed": 1, "evaluate_every": 2}
+        return fedzo.minimize(problem, **settings, **where)
+
+    def problem(module):
+        return fedzo.TorchProblem(module, loss, DATA, in_place=in_place)
+
+    whole = run(problem(network()), 8)
+    module = network()
+    same, folder = problem(module), {"run_dir": tmp_path / "run"}
+    run(same, 3, **folder)
+    again = run(same, 6, resume=True, **folder)  # the same problem
+    again = run(problem(module), 8, resume=True, **folder)  # another of the same module
+    np.testing.assert_array_equal(again.last, whole.last)
+    strip = [{k: v for k, v in one.items() if k != "seconds"} for one in again.history]
+    assert strip == [{k: v for k, v in one.items() if k != "seconds"} for one in whole.history]
+    with fails("other-configuration"):  # a start that was given is not replaced
+        run(same, 9, resume=True, x0=np.ones(same.dim, np.float32), **folder)

@@ -139,13 +139,14 @@ class TorchProblem(Objective):
         self._placed: Array | None = None  # the parameters in the module, if known
         self._whole: Array | None = None  # the last model that the run has come to
         self._base = np.empty(0, self.dtype)
+        self._evaluate: Callable[..., Any] = self._first_time
         self._threads = ThreadChoice()
-        self.in_place, lenient = bool(in_place), in_place is None
-        if lenient and self.dim >= LARGE and not batched_memory:
+        self.in_place = bool(in_place)
+        if in_place is None and self.dim >= LARGE and not batched_memory:
             self.in_place = can_be_in_place(module, self.pieces, self.dtype)
         self._own_memory = None
         if self.in_place:
-            self._own_memory = InPlaceModule(module, self.pieces, self.dtype, lenient)
+            self._own_memory = InPlaceModule(module, self.pieces, self.dtype)
         for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
             require(size >= 0, key, size, "a number of bytes")
         allowed = "0 with in_place, which holds no second point"
@@ -344,9 +345,35 @@ class TorchProblem(Objective):
         return values
 
     def _checked(self, content: Any) -> Tensor:
-        losses = call_user(self.loss, self.module, content)
+        losses = self._evaluate(self.loss, self.module, content)
         if not isinstance(losses, _torch().Tensor) or losses.ndim != 1:
             _complain(losses)
+        return losses
+
+    def _first_time(self, loss: Loss, module: Module, content: Any) -> Tensor:
+        """Return the loss; raise if it lets a layer run in training mode."""
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        wrong = "loss runs the module in training mode, where dropout and batch norm vary"
+        found = []
+
+        def check(layer: Module, _: Any) -> None:
+            if layer.training:
+                found.append(layer)
+                raise RuntimeError(wrong)  # before the layer changes anything
+
+        hook = register_module_forward_pre_hook(check)
+        try:
+            losses = call_user(loss, module, content)
+        except Exception:
+            if not found:
+                raise
+        finally:
+            hook.remove()
+            module.eval()
+        if found:
+            raise UsageError(f"{wrong}; remove train() from it", code="training-mode")
+        self._evaluate = call_user
         return losses
 
     def _mean_loss(self, device: int) -> float:

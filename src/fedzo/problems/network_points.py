@@ -32,24 +32,28 @@ def can_be_in_place(module: Module, pieces: Sequence[Piece], dtype: DTypeLike) -
 
     own = torch.from_numpy(np.empty(0, dtype)).dtype
     fits = all(piece.tensor.device.type == "cpu" and piece.tensor.dtype == own for piece in pieces)
-    compiled = any(
-        isinstance(layer, torch.jit.ScriptModule)
-        or type(layer).__name__ == "OptimizedModule"  # of torch.compile; to import it takes seconds
+    scripted = any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules())
+    return fits and not scripted and not _compiled(module)
+
+
+def _compiled(module: Module) -> bool:
+    """Return whether torch.compile hides what a layer of the module reads."""
+    return any(
+        type(layer).__name__ == "OptimizedModule"  # to import it takes seconds
         or vars(layer).get("_compiled_call_impl") is not None
         for layer in module.modules()
     )
-    return fits and not compiled
 
 
 class InPlaceModule:
     """A module whose parameters lie in ``memory``, and that runs at points beside them."""
 
-    def __init__(
-        self, module: Module, pieces: Sequence[Piece], dtype: DTypeLike, lenient: bool = False
-    ) -> None:
+    def __init__(self, module: Module, pieces: Sequence[Piece], dtype: DTypeLike) -> None:
         import torch
 
-        self.module, self.pieces, self.lenient = module, pieces, lenient
+        self.module, self.pieces = module, pieces
+        allowed = "False: the layers of a module that torch.compile has compiled are not observed"
+        require(not _compiled(module), "in_place", True, allowed)
         self.memory = np.empty(pieces[-1].stop, dtype)
         for name, tensor, start, stop in pieces:
             own = torch.from_numpy(self.memory[start:stop]).view(tensor.shape)
@@ -92,12 +96,10 @@ class InPlaceModule:
 
         readers = _readers(self.module, self.pieces, lambda: losses(batch))
         read = {number for numbers in readers.values() for number in numbers}
-        for number, piece in enumerate(self.pieces):
-            if number not in read and not self.lenient:
-                message = f"trainable: the loss does not depend on {piece.name}"
-                raise UsageError(message, code="unused-parameter")
-            if number not in read:  # other batches may: it is perturbed around the whole run
-                readers.setdefault(None, []).append(number)
+        # An expert that this batch does not use, or what compiled code reads, is not observed: it
+        # is perturbed around the whole run.
+        hidden = [number for number in range(len(self.pieces)) if number not in read]
+        readers[None] = [*readers.get(None, []), *hidden]
         self._readers = readers
         largest = max(map(self._size, readers.values()))
         self._spare = torch.empty(largest, dtype=self.pieces[0].tensor.dtype)

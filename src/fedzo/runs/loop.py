@@ -23,11 +23,12 @@ from fedzo.core.capabilities import (
     HasBestMetric,
     HasUserView,
     InPlace,
+    LoadsBest,
     Remembers,
     WritesFiles,
 )
 from fedzo.core.engine import Engine, drive
-from fedzo.core.files import Config, as_toml, write_atomic
+from fedzo.core.files import Config, as_toml, write_atomic, writing
 from fedzo.core.importing import call_user
 from fedzo.core.machine import deferred_signals
 from fedzo.core.objective import Objective
@@ -185,6 +186,7 @@ class Loop:
         self.user_view, self.in_place = problem.capability(HasUserView), problem.capability(InPlace)
         self.remembers = problem.capability(Remembers)
         self.writes_files = problem.capability(WritesFiles)
+        self.loads_best = problem.capability(LoadsBest) is not None
         chosen = problem.capability(HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
@@ -245,6 +247,9 @@ class Loop:
             if self.job.resume:
                 self._resume(folder)
             folder.begin(self.tables, meter, new=not self.job.resume)
+            if self.loads_best and not folder.start.exists():
+                with writing(folder.start) as file:
+                    np.save(file, self.x0)
             if not self.job.has_checkpoint():
                 self.save()  # so that the outcome of the probes survives a kill
         if meter is not None:

@@ -170,6 +170,8 @@ def minimize(
         resume=resume,
         watchers=as_watchers(callback),
     )
+    if x0 is None and resume:
+        start = _start_of_run(job, objective, start)
     result = perform(job, objective, start)
     if limits is not None:
         result.maxcv = limits.violation(result.x)
@@ -177,6 +179,23 @@ def minimize(
             result.success = False
             result.message += f", but a constraint is violated by {result.maxcv:.3g}"
     return result
+
+
+def _start_of_run(job: Job, objective: Objective, start: Array) -> Array:
+    """Return the start of the run that is resumed, if its module has been trained since."""
+    folder = job.folder
+    if folder is None or objective.capability(LoadsBest) is None or not folder.start.exists():
+        return start
+    try:
+        saved: Array = np.load(folder.start)
+    except (OSError, ValueError, EOFError):
+        return start  # the checkpoint does not fit, then
+    if saved.shape != start.shape or saved.dtype != start.dtype:
+        return start
+    if objective.capability(InPlace) is None:
+        return saved
+    start[:] = saved
+    return start
 
 
 def _constrained(

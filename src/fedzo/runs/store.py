@@ -160,6 +160,7 @@ class RunFolder:
         self.checkpoint = self.path / "checkpoint.npz"
         self.model = self.path / "model.npy"
         self.best = self.path / "best.npy"
+        self.start = self.path / "start.npy"  # of a problem whose module ends trained
         self.curves = self.path / "curves.png"
         self.values = self.path / "values.log"
         self.mark = self.path / ".fedzo"  # a run may write here; holds how the last one ended
@@ -189,8 +190,8 @@ class RunFolder:
     @property
     def own(self) -> tuple[Path, ...]:
         """The files that every run may write."""
-        return (self.config, self.history, self.checkpoint, self.model, self.best, self.curves,
-                self.values)  # fmt: skip
+        return (self.config, self.history, self.checkpoint, self.model, self.best, self.start,
+                self.curves, self.values)  # fmt: skip
 
     def check_new(self) -> None:
         """Raise if the folder holds a run, or a part of one."""
