@@ -54,18 +54,20 @@ class Adaptive(Search):
     1. The noise of the values is measured by repeats at x0, and rounding or jitter by differences
        along a short line. With few queries, or where values are rounded or jitter, a descent by
        quadratic models (:mod:`~fedzo.algorithms.search.model`) comes first.
-    2. Without noise the descent gets an eighth of the queries. Then f is evaluated along two lines.
+    2. Without noise the descent gets an eighth of the queries. How far from its end f is as high as
+       at the start is the length of f, in place of that of x0. Then f is evaluated along two lines.
        f is rugged if it turns more often than a polynomial of degree four can. If it is not, the
        descent continues to its end, and others start elsewhere. If it is, and f is a sum of
        functions of single coordinates, each coordinate is searched along a line.
-    3. CMA-ES gets the rest, from the best point and as wide as the descent has moved. The last
+    3. CMA-ES gets the rest, from the best point and as wide as the length of f. The last
        queries are for a second descent from the best point.
-    4. Under noise all descents and CMA-ES race from the start, and the winner gets the rest. Its
+    4. Under noise all descents and CMA-ES race from the start, and the winner gets the rest. With
+       few queries they follow one another; beyond 200 numbers the averaged descent is first. The
        result replaces the start if repeated evaluations show that it is better beyond the noise.
 
-    All lengths are relative to the start or the problem's scale, and all values to the noise or the
-    decrease of f, so other units of x and f give the same run. The model is the best evaluated
-    point: it never gets worse.
+    All lengths are relative to the start, to 1 if that is more, or to the problem's scale, and all
+    values to the noise or the decrease of f. So other units of f, and larger ones of x, give the
+    same run. The model is the best evaluated point: it never gets worse.
 
     Parameters
     ----------
@@ -220,7 +222,7 @@ class Adaptive(Search):
         What is found is compared with the start by repeats, at last and before the next method
         goes on from there.
         """
-        x0, repeats, curved = context.x, repeats_for(context, budget), None
+        x0, repeats, curved, race = context.x, repeats_for(context, budget), None, True
         if guessed or context.dim > FEW_NUMBERS or 8 * context.devices <= LOOKS * budget:
             curved = yield from curvature(context, scale)
         if curved is not None and (guessed or curved.length >= 100):  # f does not change over less
@@ -241,7 +243,9 @@ class Adaptive(Search):
                 methods = methods[1:2]
             elif 4 * step > RACE * budget:  # there is no time for a race
                 few = context.dim * context.devices < step / 4 or context.left < 1.5 * step
-                methods = methods[:1] if few else methods[1:2]
+                race = False
+                if context.dim > LARGEST:
+                    methods = methods[:1] if few else methods[1:2]
 
         def spend(run: Method, limit: float) -> Asking[None]:
             candidates = 2 + len(methods) * (limit < math.inf) + (context.x is not x0)
@@ -251,7 +255,7 @@ class Adaptive(Search):
             context.reserved = 0.0
 
         first = methods[0]()
-        if len(methods) > 1:
+        if race and len(methods) > 1:
             runs = [method() for method in methods]
             for run in runs:
                 yield from spend(run, RACE * budget)
@@ -328,11 +332,6 @@ def turns(values: Array, visible: float) -> int:
             rises.append(bool(value > last))
             last = value
     return sum(a != b for a, b in pairwise(rises))
-
-
-def distance(x: Array, y: Array, scale: Array) -> float:
-    """Return the root mean square of x - y, in units of the scale."""
-    return math.sqrt(float(np.mean(((x - y) / scale) ** 2)))
 
 
 def reach(

@@ -9,9 +9,10 @@ Nesterov's momentum: Kingma & Ba 2015, Dozat 2016),
           v^t = \beta_2 v^{t-1} + (1 - \beta_2) (g^t)^2, \qquad
           x^{t+1} = x^t - r_t \frac{\beta_1 \hat m^{t} + (1 - \beta_1) \hat g^t}{\sqrt{\hat v^t}}
 
-and r_t is the best of three lengths. To evaluate f at three points takes 3 N values of the
-federation, few compared with the d of a gradient. If f has not fallen beyond the noise for some
-rounds, r_t is halved.
+and r_t is the best of three lengths, under noise the longest that brings half of the best over some
+rounds. To evaluate f at three points takes 3 N values of the federation, few compared with the d of
+a gradient. If f has not fallen beyond the noise for some rounds, r_t is halved. Where the queries
+are enough for few gradients only, a round measures and moves one block of the coordinates.
 """
 
 import math
