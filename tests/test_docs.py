@@ -16,7 +16,8 @@ PAGES = [page for page in PAGES if page.parent.name != "gallery"]  # made by the
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 # Pages that take long to follow: they train, or run many commands.
 TRAIN = ("README", "algorithm", "baselines", "configuration", "networks", "problem", "research",
-         "robustness", "tuning", "tutorial", "tutorial-2", "wireless")  # fmt: skip
+         "robustness", "robustness-models", "tuning", "tutorial", "tutorial-2",
+         "wireless")  # fmt: skip
 FOLLOWED = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in TRAIN else ())
     for page in PAGES
