@@ -58,7 +58,7 @@ class Sum:
 
 
 def refused(error):
-    return error.value.code is ErrorCode.SECURE
+    return error.value.code in (ErrorCode.SECURE, ErrorCode.PEERS)
 
 
 @pytest.mark.parametrize("nodes", range(3, 31))

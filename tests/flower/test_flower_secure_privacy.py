@@ -160,7 +160,7 @@ def test_nodes_that_share_noise_agree_on_it(change):
     grid.contexts[2].node_config.update({f"privacy.{k}": v for k, v in change.items()})
     engine = FlowerEngine(grid, 5, SECURE, QUICK)
     assert list(engine.ask(task_of(engine, algorithm()))) == []
-    assert "rejects this secure sum" in engine.dropped[0].reason
+    assert "rejects this request of a secure sum" in engine.dropped[0].reason
 
 
 def test_device_with_few_records_takes_no_part_in_shared_noise():

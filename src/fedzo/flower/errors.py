@@ -68,7 +68,12 @@ class ErrorCode(StrEnum):
     PRIVACY = "privacy", "the node's privacy budget is spent"
     NO_RECORDS = "no-records", "the node has [privacy], but this problem does not name its records"
     NOT_PINNED = "not-pinned", "the node lists apps, but was not started by fedzo node start"
-    SECURE = "secure", "the node rejects this secure sum: its members, or a repeated request"
+    SECURE = "secure", "the node rejects this request of a secure sum: it is repeated or false"
+    PEERS = (
+        "peers",
+        "the secure sum has nodes that this one does not list, or fewer than its min_peers: more "
+        "participants are on more nodes",
+    )
     SECURE_ONLY = (
         "secure-only",
         'the node takes part in secure sums only: set uplink.name = "seeds", uplink.secure = true',

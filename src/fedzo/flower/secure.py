@@ -212,9 +212,11 @@ class Member:
         names = names_in(members)
         unknown = set(names) - {key[:NAME] for key in (self.key, *self.peers)}
         if self.name not in names or unknown:
-            raise _refuse(f"the sum has {len(unknown)} nodes that are not in [secure] peers")
+            text = f"the sum has {len(unknown)} nodes that are not in [secure] peers"
+            raise Rejected(ErrorCode.PEERS, text)
         if len(names) <= self.min_peers:
-            raise _refuse(f"{len(names) - 1} peers in a sum, fewer than min_peers")
+            text = f"{len(names) - 1} peers in a sum, fewer than min_peers"
+            raise Rejected(ErrorCode.PEERS, text)
         return names
 
     def _enough(self, attempt: Attempt, bits: bytes) -> list[bytes]:

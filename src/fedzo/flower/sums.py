@@ -100,16 +100,11 @@ class SecureSums:
 
     def _homes(self, devices: Iterable[int]) -> dict[int, list[int]]:
         """Return the nodes that take part, and drop the devices of all others."""
-        wanted, registry = list(devices), self._nodes.registry
-        homes = self._nodes.ready(wanted)
-        for node, own in list(homes.items()):
-            if not registry.key(node):
-                self._nodes.leave_out(dict.fromkeys(own, "the node has no [secure]"))
-                del homes[node]
-        asked = {device for own in homes.values() for device in own}
-        known = {absent.device for absent in self._nodes.dropped}
-        away = [device for device in wanted if device not in asked | known]
-        self._nodes.leave_out(dict.fromkeys(away, "not on a node that takes part in secure sums"))
+        key, wanted = self._nodes.registry.key, list(devices)
+        homes = {node: own for node, own in self._nodes.ready(wanted).items() if key(node)}
+        away = set(wanted) - {device for own in homes.values() for device in own}
+        why = "not on a node that is connected and has [secure]"
+        self._nodes.leave_out(dict.fromkeys(sorted(away), why))
         return homes
 
     def _exchange(

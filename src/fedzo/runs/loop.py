@@ -810,6 +810,10 @@ def check_parts(algorithm: Algorithm, setting: RunSetting, x0: Array) -> None:
     if isinstance(algorithm, FedZO) and algorithm.automatic:
         from fedzo.runs.auto import stand_in
 
+        if setting.uplink.secure:
+            text = "uplink.secure: 'auto' needs values, which are not summed; set numbers instead"
+            raise UsageError(text, code="no-values")
+
         algorithm = Candidates(fedzo=cast(FedZO, stand_in(algorithm)))
     compose(algorithm, setting.uplink).init(x0, setting)
 
