@@ -178,6 +178,19 @@ def test_dropouts_of_an_evaluation():
     assert len(set(found.losses[~np.isnan(found.losses)])) == 1  # nothing of a single device
 
 
+def test_model_that_did_not_move_is_evaluated_once():
+    """Nodes that are back would make it a sum over others, which the nodes reject."""
+    grid = Dropping(EVALUATE, lost={2, 5, 9})
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    first = engine.ask(Losses(engine.initial()))
+    grid.kind = None
+    engine.dropped.clear()
+    again = engine.ask(Losses(engine.initial()))
+    assert again.mean == first.mean
+    assert np.isfinite(again.losses).all()
+    assert np.isfinite(engine.ask(Losses(engine.initial() + 1)).mean)
+
+
 def test_failing_device_costs_its_own_update(monkeypatch):
     def sick(x, device):
         if device == 4:

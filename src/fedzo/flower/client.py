@@ -294,7 +294,7 @@ class _Host:
         if summed is not None:
             assert isinstance(task, LocalSteps)
             size = math.prod(task.algorithm.coefficients_shape)
-            about = f"steps {task.round} {task.index}"
+            about = f"steps {task.seed} {task.round} {task.index}"
             return self._masked(summed, guard, found, devices, size, about, totals)
         failures = {i: self.error(error) for i, error in found.failures.items()}
         updates = tuple(found.answers.values())

@@ -100,6 +100,7 @@ class FlowerEngine:
         self._metrics: Mapping[str, float] = {}
         self._nodes = Requests(grid, self.settings, problem or {}, warn)
         self._sums = SecureSums(self._nodes) if uplink.secure and masked else None
+        self._evaluated: tuple[Array, float] | None = None  # the last model and its mean loss
         if self._sums is not None and self.settings.max_norm is not None:
             text = "flower.max_norm needs single updates, which a secure sum hides: set uplink.clip"
             raise UsageError(text, code="secure-max-norm")
@@ -225,6 +226,9 @@ class FlowerEngine:
     def _mean_loss(self, sums: SecureSums, x: Array) -> Evaluation:
         """Return the mean of f_i(x) over all devices that replied, as all that is known of them."""
         bound, losses = self.uplink.loss_clip, np.full(self.devices, np.nan)
+        if self._evaluated is not None and np.array_equal(self._evaluated[0], x):
+            mean = self._evaluated[1]  # nodes reveal it for one set of nodes, and some may be back
+            return Evaluation(np.full(self.devices, mean), self.metrics(), mean)
         if self._nodes.downlink is not None:
             self._nodes.downlink.set_target(x)
         before = len(self._nodes.sent), len(self._nodes.received)
@@ -239,6 +243,7 @@ class FlowerEngine:
             return Evaluation(losses, {})
         warn_clipped(found.clipped, "losses", "loss_clip", bound)
         losses[list(found.devices)] = found.mean
+        self._evaluated = x.copy(), float(found.mean[0])
         return Evaluation(losses, self.metrics(), float(found.mean[0]))
 
     def metrics(self) -> Mapping[str, float]:
