@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # the usual mean and std of colours
 _PROBES = 20  # images that find the input range
 _DEVICES = 5
 _FEWEST = 10  # images that the model gets right
@@ -43,6 +44,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--max-queries", type=int, default=10_000, metavar="N")
     parser.add_argument("--shape", metavar="3x224x224", help="of an input, if the model has none")
     parser.add_argument("--range", nargs=2, type=float, metavar=("LOW", "HIGH"), dest="span")
+    for key in ("--mean", "--std"):
+        words = "of each channel, if inputs are normalised after --range"
+        parser.add_argument(key, nargs="+", type=float, metavar="X", help=words)
     parser.add_argument("--outputs", help="logits, probabilities, log-probabilities or labels")
     parser.add_argument("--classes", type=int, metavar="N", help="for outputs that are labels")
     parser.add_argument("--name", help="the model's name at an address")
@@ -125,10 +129,9 @@ def _model(arguments: argparse.Namespace) -> "Model":
 
     spec = arguments.model
     options: dict[str, Any] = {"max_queries": arguments.max_queries}
-    if arguments.outputs is not None:
-        options["outputs"] = arguments.outputs
-    if arguments.classes is not None:
-        options["classes"] = arguments.classes
+    for key in ("outputs", "classes", "mean", "std"):
+        if getattr(arguments, key) is not None:
+            options[key] = getattr(arguments, key)
     if spec.startswith(("http://", "https://")):
         if arguments.request is not None:
             try:
@@ -214,20 +217,25 @@ def _find_range(
 
     some = np.unique(np.arange(_PROBES) * len(units) // _PROBES)
     labels = None if names is None else _columns(names)
-    spans = _RANGES if arguments.span is None else (tuple(arguments.span),)
     if labels is None and arguments.span is None:
         words = "without a sub-folder per class the input range is unknown: give --range LOW HIGH"
         raise UsageError(f"--images {arguments.images}: {words}, such as 0 1", code="no-range")
-    best = -1.0
-    for span in spans:
+    spans = _RANGES if arguments.span is None else (tuple(arguments.span),)
+    tried: list[Any] = [(span, model.moments) for span in spans]
+    if arguments.span is None and model.moments is None and 3 in (units.shape[1], units.shape[-1]):
+        tried.append((_RANGES[0], tuple(map(np.array, _IMAGENET))))
+    rates = []
+    for span, model.moments in tried:
         scores = model(_batch(model, _scaled(units[some], span)))
-        rate = 0.0 if labels is None else float(np.mean(scores.argmax(axis=1) == labels[some]))
-        if rate > best:
-            best, model.input_range = rate, span
+        rates.append(0 if labels is None else np.mean(scores.argmax(axis=1) == labels[some]))
+        if arguments.outputs is None and model.outputs == "logits":
             sums = np.abs(scores.sum(axis=1) - 1).max()
-            if arguments.outputs is None and model.outputs == "logits":
-                likely = scores.min() >= 0 and sums < 1e-3
-                model.outputs = "probabilities" if likely else "logits"
+            likely = scores.min() >= 0 and sums < 1e-3
+            model.outputs = "probabilities" if likely else "logits"
+    model.input_range, model.moments = tried[int(np.argmax(rates))]
+    if arguments.span is None:
+        way = "" if model.moments is None else ", normalised by ImageNet's mean and std"
+        say(f"inputs in {model.input_range}{way}: {max(rates):.0%} of {len(some)} images right")
     return labels
 
 

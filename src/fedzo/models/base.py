@@ -34,6 +34,8 @@ class Common(TypedDict, total=False):
     max_queries: int | None
     max_batch: int | None
     classes: int | None
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
 
 
 class Model(ABC):
@@ -62,6 +64,9 @@ class Model(ABC):
         The largest batch that the model receives at once; larger ones are split.
     classes
         The number of classes. Required if the outputs are labels, found out otherwise.
+    mean, std
+        Normalise inputs by (z - mean) / std before the model, with one number per channel, the
+        first or last axis of an input. The query inputs stay in ``input_range``.
 
     Attributes
     ----------
@@ -100,6 +105,8 @@ class Model(ABC):
         max_queries: int | None = None,
         max_batch: int | None = None,
         classes: int | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
     ) -> None:
         check_choice("outputs", outputs, OUTPUTS)
         if max_batch is not None:
@@ -109,6 +116,9 @@ class Model(ABC):
         self.name, self.outputs, self.max_batch = name, outputs, max_batch
         self.input_range = _range(input_range)
         self.input_shape = None if input_shape is None else shape_of(input_shape)
+        both = (mean is None) == (std is None)
+        require(both, "std", std, "given if and only if mean is given")
+        self.moments = None if mean is None or std is None else moments_of(mean, std)
         self.meter = Meter(max_queries)
         self.classes = classes
         self.in_flight = 1
@@ -264,7 +274,19 @@ class Model(ABC):
         batch, size = part, self._fixed_batch
         if size is not None and len(part) < size:  # pad with the last input
             batch = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
+        if self.moments is not None:
+            batch = self._normalised(batch, *self.moments)
         return self._checked(self._scores(batch), len(batch))[: len(part)]
+
+    def _normalised(self, batch: Array, mean: Array, std: Array) -> Array:
+        """Return (z - mean) / std, with the channels along the first or last axis of an input."""
+        shape = batch.shape[1:]
+        last = shape[0] not in (1, 3) and len(mean) == shape[-1]
+        if len(mean) != shape[0] and not last:
+            problem = f"mean has {len(mean)} numbers, but inputs are of shape {shape}"
+            raise self._error(problem, "channels")
+        along = [-1, *[1] * (len(shape) - 1)] if len(mean) == shape[0] else [-1]
+        return np.asarray((batch - mean.reshape(along)) / std.reshape(along))
 
     def _checked(self, answer: ArrayLike, rows: int) -> Array:
         try:
@@ -461,3 +483,16 @@ def _range(bounds: Any) -> tuple[float, float]:
         low = high = math.nan
     require(-math.inf < low < high < math.inf, "input_range", bounds, allowed)
     return low, high
+
+
+def moments_of(mean: Sequence[float], std: Sequence[float]) -> tuple[Array, Array]:
+    """Return mean and std per channel, checked."""
+    parts = []
+    for key, given in (("mean", mean), ("std", std)):
+        part = [given] if isinstance(given, int | float) else list(given)
+        fits = len(part) > 0 and all(isinstance(p, int | float) and math.isfinite(p) for p in part)
+        require(fits, key, given, "finite numbers, one per channel")
+        parts.append(np.array(part, np.float32))
+    require(len(parts[0]) == len(parts[1]), "std", std, f"{len(parts[0])} numbers, as mean has")
+    require(parts[1].min() > 0, "std", std, "numbers above 0")
+    return parts[0], parts[1]

@@ -78,7 +78,7 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
         ...
     fedzo.errors.UsageError: max_querys = 5: unknown option (did you mean 'max_queries'?);
     FunctionModel takes outputs, in_flight, retries, backoff, input_range, input_shape, max_queries,
-    max_batch, classes
+    max_batch, classes, mean, std
     """
     from fedzo import models
 

@@ -1,13 +1,11 @@
 """A PyTorch module, on any device."""
 
-import math
-from collections.abc import Sequence
 from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, MissingExtra, UsageError, first_line, require
+from fedzo.errors import InvalidValue, MissingExtra, UsageError, first_line
 from fedzo.models.base import Common, Model
 
 
@@ -29,12 +27,9 @@ class TorchModel(Model):
         The kind of scores: "logits", "probabilities", "log-probabilities" or "labels".
     device
         The device to move the module to, such as "cpu" or "cuda:1"; None: do not move it.
-    mean, std
-        Normalise inputs by (z - mean) / std before the module, with one number per channel, the
-        first axis of an input. None: inputs are not normalised.
     **common
-        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch`` and ``classes`` of
-        :class:`~fedzo.models.Model`.
+        ``input_range``, ``input_shape``, ``max_queries``, ``max_batch``, ``classes``, ``mean`` and
+        ``std`` of :class:`~fedzo.models.Model`.
 
     Examples
     --------
@@ -52,8 +47,6 @@ class TorchModel(Model):
         outputs: str = "logits",
         *,
         device: str | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
         **common: Unpack[Common],
     ) -> None:
         try:
@@ -71,9 +64,6 @@ class TorchModel(Model):
             except (RuntimeError, AssertionError) as error:
                 allowed = f"a device of this machine: {first_line(error)}"
                 raise InvalidValue("device", device, allowed) from None
-        both = (mean is None) == (std is None)
-        require(both, "std", std, "given if and only if mean is given")
-        self._moments = None if mean is None or std is None else _moments(mean, std)
         tensors = [*module.parameters(), *module.buffers()]
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         self._dtype = floats[0] if floats else torch.get_default_dtype()
@@ -87,9 +77,6 @@ class TorchModel(Model):
         with torch.inference_mode():
             # A copy, since the module may work in place.
             tensor = torch.tensor(batch, dtype=self._dtype, device=self._device)
-            if self._moments is not None:
-                mean, std = self._per_channel(tensor, *self._moments)
-                tensor = (tensor - mean) / std
             try:
                 scores = self.module(tensor)
             except RuntimeError as error:  # the batch does not fit the module's layers
@@ -99,24 +86,3 @@ class TorchModel(Model):
             if scores.dtype == torch.bfloat16:  # not a type of NumPy
                 scores = scores.float()
             return scores.cpu().numpy()  # type: ignore[no-any-return]
-
-    def _per_channel(self, batch: Any, *moments: list[float]) -> list[Any]:
-        """Return mean and std as tensors that broadcast over a batch."""
-        shape = tuple(batch.shape[1:])
-        if shape[0] != len(moments[0]):
-            problem = f"mean has {len(moments[0])} numbers, but inputs are of shape {shape}"
-            raise self._error(problem, "channels")
-        return [batch.new_tensor(part).reshape(-1, *[1] * (len(shape) - 1)) for part in moments]
-
-
-def _moments(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return mean and std per channel, checked."""
-    parts = []
-    for key, given in (("mean", mean), ("std", std)):
-        part = [given] if isinstance(given, int | float) else list(given)
-        fits = len(part) > 0 and all(isinstance(p, int | float) and math.isfinite(p) for p in part)
-        require(fits, key, given, "finite numbers, one per channel")
-        parts.append([float(p) for p in part])
-    require(len(parts[0]) == len(parts[1]), "std", std, f"{len(parts[0])} numbers, as mean has")
-    require(min(parts[1]) > 0, "std", std, "numbers above 0")
-    return parts[0], parts[1]

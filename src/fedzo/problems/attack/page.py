@@ -17,7 +17,8 @@ from fedzo.variables.perturbation import LEVELS, Perturbation
 
 _Z = 1.959963984540054  # of a 95 % interval
 _STYLE = """
-body { max-width: 920px; } table { border-collapse: collapse; margin: .6rem 0; width: 100%; }
+body { max-width: 920px; } h1 { overflow-wrap: anywhere; }
+table { border-collapse: collapse; margin: .6rem 0; width: 100%; }
 td, th { border-bottom: 1px solid var(--line); padding: .25rem .6rem .25rem 0; text-align: left;
   vertical-align: top; overflow-wrap: anywhere; }
 td:first-child { overflow-wrap: break-word; min-width: 6rem; }
@@ -198,10 +199,13 @@ def _pictures(
     largest = float(np.abs(after - before).max()) or 1.0
     names = report["confusion"]["classes"]
     rows = []
-    for i in range(min(4, len(before))):
+    answers = clean[2], adversarial[2]
+    known = answers[0] is not None and answers[1] is not None
+    order = np.argsort(answers[0] == answers[1], kind="stable") if known else np.arange(len(before))
+    for i in order[:4]:  # those with another answer first
         captions = [
-            "predictions not asked" if p is None else escape(str(names[int(p[i])]))
-            for p in (clean[2], adversarial[2])
+            "predictions not asked" if p is None else f"answer: {escape(str(names[int(p[i])]))}"
+            for p in answers
         ]
         change = 0.5 + (after[i] - before[i]) / (2 * largest)
         middle = f"change, scaled by {0.5 / largest:.3g}"

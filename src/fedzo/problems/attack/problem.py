@@ -41,6 +41,7 @@ from fedzo.core.directions import DirectionBuffer
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
+from fedzo.core.waves import is_image
 from fedzo.data import load
 from fedzo.data import partition as split_samples
 from fedzo.errors import BudgetSpent, UsageError, require
@@ -49,7 +50,7 @@ from fedzo.models.base import rounding_step
 from fedzo.problems.attack.detector import Detector
 from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import columns_named, gets_right, joined, other_of, victim_of
-from fedzo.problems.attack.report import budgets, write_run_files
+from fedzo.problems.attack.report import PROCESSED, PROCESSES, budgets, write_run_files
 from fedzo.variables.perturbation import distortion_of
 
 _CANDIDATES = 4  # inputs drawn for each one that is used, within a budget
@@ -58,6 +59,7 @@ _CANDIDATES = 4  # inputs drawn for each one that is used, within a budget
 _MIN_MOVE = 0.02
 _NUMBERS = 1 << 23  # in the inputs of one call of values(), of one device
 _INPUTS = 32  # evaluated to see whether scores are rounded
+_PROCESSING = 0.1  # the largest share of the queries for processed images
 _TRIES = 8  # inputs and directions, to see whether differences stand out
 
 
@@ -238,12 +240,18 @@ class Attack(Evaluator, Objective):
     def reserve_for_report(self) -> None:
         """Reserve queries for the report, too: for each ε but that of the attack itself.
 
-        A detector of similar queries begins to watch.
+        Images after JPEG and resizing are included if they take few of the queries. A
+        detector of similar queries begins to watch.
         """
         self.victim.detector = Detector(self.model.queries)
         nothing = self.perturbation(self.initial())
         others = [eps for eps in budgets(nothing) if eps != nothing.eps]
-        self.victim.reserved = self.evaluation_cost + len(others) * len(self.reported.labels)
+        count = len(self.reported.labels)
+        processed = 2 * len(PROCESSES) * min(count, PROCESSED) if is_image(self.shape) else 0
+        left = self.model.meter.left
+        if left is not None and processed > _PROCESSING * left:
+            processed = 0
+        self.victim.reserved = self.evaluation_cost + len(others) * count + processed
 
     def suggest_smoothing(self, draws: Draws) -> float | None:
         """Return μ for an attack within a budget: 1, or more if the scores are rounded.

@@ -31,7 +31,7 @@ from fedzo.variables.perturbation import (
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of ε, at which success is measured
 LEVELS_TRIED = (2, 4, 8, 16)  # grey levels, if there is no ε
 PROCESSES = ("JPEG, quality 75", "resized to 75 % and back")
-_PROCESSED = 100  # inputs on which these are tried, if queries are left
+PROCESSED = 100  # inputs on which these are tried, if queries are left
 _SHOWN = 12  # inputs in the picture
 
 
@@ -172,7 +172,7 @@ def _survival(attack: Evaluator, inputs: ReportedInputs) -> dict[str, Any]:
     """Return the success after each processing of images, if there are queries left for it."""
     found: dict[str, Any] = {}
     low, high = attack.model.input_range
-    some = slice(_PROCESSED)
+    some = slice(PROCESSED)
     labels = inputs.labels[some]
     for name in PROCESSES:
         rates: list[float | None] = []
