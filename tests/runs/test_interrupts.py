@@ -363,6 +363,34 @@ def test_the_report_of_an_attack_is_the_same_after_a_resume(stop, tmp_path):
     assert all(entry["success"] is not None for entry in report["success_by_eps"])
 
 
+@pytest.mark.filterwarnings("ignore::fedzo.errors.FedzoWarning")
+def test_an_attack_is_the_same_wherever_the_model_was_interrupted(tmp_path):
+    weights = np.random.default_rng(0).normal(size=(16, 3))
+    parts = list(np.random.default_rng(1).uniform(0.2, 0.8, (3, 8, 16)))
+
+    def fit(folder, stop=None):
+        calls = []
+
+        def scores(batch):
+            calls.append(len(batch))
+            if len(calls) == stop:
+                raise KeyboardInterrupt
+            return batch.reshape(-1, 16) @ weights
+
+        model = FunctionModel(scores, input_shape=(16,), max_queries=900)
+        attack = fedzo.UniversalAttack(
+            model, eps=0.1, run_dir=folder, resume=begun(folder), workers=1
+        )
+        with suppress(KeyboardInterrupt):
+            attack.fit(parts, 1, held_out=(parts[0] + 0.01, 1))
+        return contents(folder)
+
+    whole = fit(tmp_path / "whole")
+    for stop in (1, 2, 3):
+        fit(tmp_path / str(stop), stop)
+        assert fit(tmp_path / str(stop)) == whole, stop
+
+
 def test_a_failure_is_repeated_and_a_raised_one_is_not(tmp_path):
     """The dropped devices are the same after a resume; an error that ended the run is not."""
     calls = []

@@ -701,7 +701,8 @@ class Loop:
         if self.job.folder is not None:
             self.job.folder.save_models(last, best.x)
             write_atomic(self.job.folder.mark, status.name.lower().replace("_", "-").encode())
-            if self.writes_files is not None:
+            nothing = status == Status.INTERRUPTED and not self.history  # and no queries for files
+            if self.writes_files is not None and not nothing:
                 self._begin(Phase.REPORT)
                 call_user(self.writes_files.write_files, self.job.folder.path, best, direct=False)
         return Result(

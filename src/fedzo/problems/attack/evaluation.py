@@ -161,6 +161,7 @@ class Evaluator:
         self.dim, self.devices = self.own.rows.shape[1], len(parts)
         self.victim = Victim(model, self.shape, self.dim)
         self._last: dict[int, tuple[str, Outcome]] = {}  # by device
+        self._saved: dict[int, tuple[str, Outcome]] = {}  # of a whole evaluation
         self._predictions: dict[str, Array] = {}  # of all inputs, by perturbation
 
     def _labelled_pair(self, held_out: tuple[ArrayLike, ArrayLike]) -> Inputs | None:
@@ -273,11 +274,14 @@ class Evaluator:
         """Cache the predictions of all inputs, those held out last."""
         predictions = [outcome.predictions for outcome in outcomes]
         self._predictions[_digest(x)] = np.concatenate(predictions).astype(np.int32)
-        self.victim.evaluated = True
+        self.victim.evaluated, self._saved = True, dict(self._last)
 
     def memory(self) -> Mapping[str, Array]:
-        """Return the predictions, the number of classes and the detector, for a checkpoint."""
+        """Return the last outcomes, predictions, classes and the detector, for a checkpoint."""
         known = {f"{_PREDICTIONS}{key}": found for key, found in self._predictions.items()}
+        for device, (key, outcome) in self._saved.items():
+            for name, found in {"key": key, **outcome._asdict()}.items():
+                known[f"last_{device}_{name}"] = np.asarray(found)
         if self.model.classes is not None:
             known["classes"] = np.array(self.model.classes)
         detector = self.victim.detector
@@ -291,6 +295,10 @@ class Evaluator:
             if key.startswith(_PREDICTIONS)
         }
         self.victim.evaluated = bool(self._predictions)
+        for name in (name for name in memory if name.startswith("last_") and name.endswith("_key")):
+            found = (memory[name.removesuffix("key") + field] for field in Outcome._fields)
+            self._last[int(name.split("_")[1])] = str(memory[name]), Outcome(*found)
+        self._saved = dict(self._last)
         if "prints" in memory:
             self.victim.detector = Detector.recalled(memory)
         if "classes" in memory:
