@@ -78,7 +78,9 @@ def held_devices(node_config: Mapping[str, Any], devices: int) -> list[int]:
             "num-partitions=3",
             code="no-devices",
         )
-    return [int(i) for i in np.array_split(np.arange(devices), parts)[part]]
+    size, larger = divmod(devices, parts)  # as np.array_split does, in constant time
+    first = part * size + min(part, larger)
+    return list(range(first, first + size + (part < larger)))
 
 
 def parse_devices(text: str, most: int = MOST_DEVICES) -> list[int]:
@@ -386,7 +388,7 @@ class NodeConfig:
             else:
                 tables[key] = value
         _check_keys(tables)
-        limits, _ = make("limits", Limits, tables.get("limits", {}))
+        limits = make("limits", Limits, tables["limits"])[0] if "limits" in tables else Limits()
         private = make("privacy", Privacy, tables["privacy"])[0] if "privacy" in tables else None
         secure = make("secure", Secure, tables["secure"])[0] if "secure" in tables else None
         # The same after a restart, and different for nodes that share a folder.
@@ -646,6 +648,9 @@ class Outcomes:
                         failures[device] = error
 
         count = 1 if objective.capability(OwnThreads) is not None else min(cores(), len(devices))
+        if seconds is None and count == 1:  # a simulated node: no thread is needed to end it
+            count = 0
+            work()
         threads = [threading.Thread(target=work, name="fedzo", daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()

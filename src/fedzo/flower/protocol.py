@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -391,11 +391,16 @@ def _matrix(name: str, arrays: dict[str, Any]) -> Array:
 def _algorithm(text: str, known: Mapping[str, Any]) -> Algorithm:
     """Return the algorithm that a text describes, if this node allows it."""
     try:
-        made, _, _ = make_parts({"algorithm": {"name": None, **schema.read_json(text)}}, known)
+        made = _algorithm_of(text, tuple(known.items()))
     except (ValueError, AttributeError, KeyError, TypeError, FedzoError) as error:
         text = f"this node allows no such algorithm: {error}"
         raise Rejected(ErrorCode.UNKNOWN_ALGORITHM, text) from error
     return made
+
+
+@lru_cache(maxsize=64)  # it is the same in each round, and in each node of a simulation
+def _algorithm_of(text: str, known: tuple[tuple[str, Any], ...]) -> Algorithm:
+    return make_parts({"algorithm": {"name": None, **schema.read_json(text)}}, dict(known))[0]
 
 
 def _unsigned(name: str, value: int, bits: int) -> int:

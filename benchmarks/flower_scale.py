@@ -1,0 +1,145 @@
+"""A round of FedZO and one of Flower's FedAvg, side by side, for growing federations.
+
+    python benchmarks/flower_scale.py nodes 100 300 1000     # one device on each simulated node
+    python benchmarks/flower_scale.py packed 1000 10000 100000   # devices, packed on 100 nodes
+
+Both strategies train and evaluate on all nodes in each round, with d = 100. FedAvg's client only
+scales x, so its round is all messages. A run is a process of its own; the first round starts Ray's
+workers and is left out. CPU is that of the driver's thread; memory is that of the driver.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from functools import partial
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+import fedzo
+from fedzo.config.experiment import Experiment
+from fedzo.core.files import as_toml
+from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app, simulation
+from fedzo.problems import Quadratic
+from fedzo.runs.options import FlowerSettings
+
+ROUNDS = 5
+DIM = 100
+
+
+def fedavg_client() -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        x = message.content["arrays"]["x"].numpy()
+        arrays = ArrayRecord({"x": Array(x * 0.9)})
+        content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        x = message.content["arrays"]["x"].numpy()
+        numbers = {"num-examples": 1, "loss": float(x @ x)}
+        return Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=message)
+
+    return app
+
+
+def fedzo_strategy() -> FedzoStrategy:
+    waits = FlowerSettings(grace=600, patience=600, clip=False)
+    steps = fedzo.FedZO(local_steps=1, directions=2, learning_rate=0.01)
+    return FedzoStrategy(steps, settings=waits)
+
+
+def simulated(nodes: int, name: str) -> None:
+    """Print the median round of one strategy, as JSON."""
+    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.supercore.telemetry import EventType
+
+    tables = as_toml(
+        Experiment.load("quadratic", {"problem": {"devices": nodes, "dim": DIM}}).tables
+    )
+    problem = partial(simulation._problem, json.dumps(tables))
+    client = fedavg_client() if name == "FedAvg" else make_client_app(problem, guarded=False)
+    marks: list[tuple[float, float]] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        while len(list(grid.get_node_ids())) < nodes:
+            time.sleep(0.2)
+        every: Strategy | FedzoStrategy = fedzo_strategy()
+        if name == "FedAvg":
+            every = FedAvg(fraction_train=1.0, fraction_evaluate=1.0)
+
+        def note(server_round: int, arrays: ArrayRecord) -> None:
+            marks.append((time.perf_counter(), time.thread_time()))
+
+        start = ArrayRecord({"x": Array(np.ones(DIM))})
+        every.start(grid, start, num_rounds=ROUNDS, evaluate_fn=note)
+
+    with simulation._quiet():
+        _run_simulation(
+            server_app=app,
+            client_app=client,
+            num_supernodes=nodes,
+            backend_config=simulation._RAY,
+            exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+        )
+    wall, cpu = np.diff(np.array(marks), axis=0)[1:].T
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps([statistics.median(wall), statistics.median(cpu), memory]))
+
+
+def compare(counts: list[int]) -> None:
+    print("seconds of a round, CPU of the driver's thread per round, memory of the driver")
+    for nodes in counts:
+        rounds = {}
+        for name in ("FedAvg", "FedZO"):
+            words = [sys.executable, __file__, "one", str(nodes), name]
+            told = subprocess.run(words, text=True, capture_output=True, check=True).stdout
+            rounds[name], cpu, memory = json.loads(told.splitlines()[-1])
+            print(
+                f"  {nodes:5d} nodes, {name:6s} {rounds[name]:7.2f} s {cpu:7.2f} s {memory:7.0f} MB"
+            )
+        print(f"  {nodes:5d} nodes, ratio  {rounds['FedZO'] / rounds['FedAvg']:7.2f}", flush=True)
+
+
+def packed(counts: list[int], nodes: int = 100) -> None:
+    print(
+        f"CPU time of a round (steps and evaluation), devices packed on {nodes} nodes, in process"
+    )
+    before = None
+    for devices in counts:
+        problem = Quadratic(dim=DIM, devices=devices)
+        grid = InProcessGrid(make_client_app(lambda _, own=problem: own, guarded=False), nodes)
+        times: list[float] = []
+        fedzo_strategy().start(
+            grid, num_rounds=3, evaluate_fn=lambda *_, t=times: t.append(time.process_time())
+        )
+        seconds = statistics.median(np.diff(times))
+        slope = (
+            ""
+            if before is None
+            else f"slope {np.log(seconds / before[1]) / np.log(devices / before[0]):.2f}"
+        )
+        print(
+            f"  {devices:7,} devices {seconds:8.2f} s, {seconds / devices * 1e6:6.0f} us per device {slope}",
+            flush=True,
+        )
+        before = devices, seconds
+
+
+if __name__ == "__main__":
+    part, *numbers = sys.argv[1:] or ["nodes", "100", "300", "1000"]
+    if part == "one":
+        simulated(int(numbers[0]), numbers[1])
+    else:
+        {"nodes": compare, "packed": packed}[part]([int(one) for one in numbers])
