@@ -2,6 +2,7 @@
 
     python benchmarks/flower_scale.py nodes 100 300 1000     # one device on each simulated node
     python benchmarks/flower_scale.py packed 1000 10000 100000   # devices, packed on 100 nodes
+    python benchmarks/flower_scale.py asynchronous 0 1 2         # seeds
 
 Both strategies train and evaluate on all nodes in each round, with d = 100. FedAvg's client only
 scales x, so its round is all messages. A run is a process of its own; the first round starts Ray's
@@ -26,7 +27,7 @@ import fedzo
 from fedzo.config.experiment import Experiment
 from fedzo.core.files import as_toml
 from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app, simulation
-from fedzo.problems import Quadratic
+from fedzo.problems import Quadratic, softmax
 from fedzo.runs.options import FlowerSettings
 
 ROUNDS = 5
@@ -125,16 +126,39 @@ def packed(counts: list[int], nodes: int = 100) -> None:
             grid, num_rounds=3, evaluate_fn=lambda *_, t=times: t.append(time.process_time())
         )
         seconds = statistics.median(np.diff(times))
-        slope = (
-            ""
-            if before is None
-            else f"slope {np.log(seconds / before[1]) / np.log(devices / before[0]):.2f}"
-        )
-        print(
-            f"  {devices:7,} devices {seconds:8.2f} s, {seconds / devices * 1e6:6.0f} us per device {slope}",
-            flush=True,
-        )
+        slope = ""
+        if before is not None:
+            slope = f"slope {np.log(seconds / before[1]) / np.log(devices / before[0]):.2f}"
+        each = f"{seconds / devices * 1e6:6.0f} us per device"
+        print(f"  {devices:7,} devices {seconds:8.2f} s, {each} {slope}", flush=True)
         before = devices, seconds
+
+
+def asynchronous(seeds: list[int], rounds: int = 60) -> None:
+    print("virtual seconds to the loss of 60 rounds that wait for all, speeds spread over 10")
+    steps = {"learning_rate": 0.01, "participants": 16, "speed_spread": 10.0}
+    for name, problem in (("quadratic", Quadratic(dim=DIM, devices=64)), ("softmax", softmax())):
+        for seed in seeds:
+            run = {"seed": seed, "evaluate_every": 2}
+            clock = {**steps, "clock_seed": seed}
+            if name == "softmax":
+                clock["learning_rate"] = 0.001
+            waits = fedzo.minimize(problem, algorithm=fedzo.FedBuff(**clock), rounds=rounds, **run)
+            target, all_in = waits.history[-1]["train_loss"], waits.history[-1]["clock_seconds"]
+            for buffer in (2, 4, 8):
+                quick = fedzo.minimize(
+                    problem,
+                    algorithm=fedzo.FedBuff(**clock, buffer=buffer),
+                    rounds=20 * rounds,
+                    target=target,
+                    **run,
+                )
+                seconds = quick.history[-1]["clock_seconds"]
+                there = quick.history[-1]["train_loss"] <= target
+                ratio = f"{all_in / seconds:.1f} times sooner" if there else "not reached"
+                print(
+                    f"  {name}, seed {seed}, K = {buffer}: {all_in:.0f} s, {seconds:.0f} s, {ratio}"
+                )
 
 
 if __name__ == "__main__":
@@ -142,4 +166,6 @@ if __name__ == "__main__":
     if part == "one":
         simulated(int(numbers[0]), numbers[1])
     else:
-        {"nodes": compare, "packed": packed}[part]([int(one) for one in numbers])
+        {"nodes": compare, "packed": packed, "asynchronous": asynchronous}[part](
+            [int(one) for one in numbers]
+        )

@@ -17,6 +17,7 @@ from .algorithms import ZOSGD as ZOSGD
 from .algorithms import Adaptive as Adaptive
 from .algorithms import Algorithm as Algorithm
 from .algorithms import FedAvg as FedAvg
+from .algorithms import FedBuff as FedBuff
 from .algorithms import FedProx as FedProx
 from .algorithms import FedZO as FedZO
 from .algorithms import RoundInfo as RoundInfo

@@ -11,6 +11,7 @@ SETTINGS = {
     "dzopa": {"learning_rate": 0.02, "directions": 3, "batch_size": 2},
     "zone_s": {"penalty": 3.0, "directions": 3, "batch_size": 2},
     "fedavg": {"learning_rate": 0.02, "batch_size": 2, "local_steps": 2},
+    "fedbuff": {"learning_rate": 0.02, "batch_size": 2, "participants": 3, "buffer": 2},
     "fedprox": {"learning_rate": 0.02, "batch_size": 2, "proximal": 0.5},
     "scaffold": {"learning_rate": 0.02, "batch_size": 2, "participants": 3},
     "adaptive": {"batch_size": 2},

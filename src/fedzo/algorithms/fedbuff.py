@@ -1,0 +1,184 @@
+r"""FedBuff: asynchronous rounds of FedZO, and a clock that simulates slow and lost devices."""
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from fedzo.algorithms.base import Round, RoundInfo
+from fedzo.algorithms.fedzo import FedZO, State
+from fedzo.algorithms.server.optimizers import ServerState
+from fedzo.core.random import Draws, Stream, check_seed
+from fedzo.core.tasks import LocalSteps, Replies, Update
+from fedzo.core.types import Array
+from fedzo.errors import UsageError, check_counts, require
+from fedzo.uplinks import Ideal, Seeds
+from fedzo.uplinks.base import RunSetting
+
+
+class BufferState(NamedTuple):
+    """The model, the clock, and the updates that are under way, one per slot."""
+
+    x: Array  # x^t
+    server: ServerState
+    clock: Array  # () the virtual time
+    device: Array  # (M,) the device at work in each slot, -1 if none
+    started: Array  # (M,) the round whose model it started from
+    finish: Array  # (M,) the virtual time of its arrival
+    weight: Array  # (M,) its weight, 0 if it is lost
+    update: Array  # (M, H, b2) its coefficients, if the uplink takes them; else (M, d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBuff(FedZO):
+    r"""FedZO without waiting for slow devices.
+
+    M devices are always at work. When K updates have arrived, the server applies
+
+    .. math:: x^{t+1} = x^t + \frac{1}{K} \sum_{i} (1 + \tau_i)^{-a} \Delta_i,
+
+    where :math:`\tau_i` is the number of rounds since device i received its model, and starts K
+    other devices at :math:`x^{t+1}`. Over :class:`~fedzo.Seeds` an update under way is a device, a
+    round and H b2 coefficients, whatever d is. All times are virtual and a function of the seed, so
+    a run is the same with any number of workers and after a resume. The history has the time as
+    ``clock_seconds``.
+
+    Parameters
+    ----------
+    buffer : int, optional
+        K. By default all M: synchronous rounds under the same clock, for comparisons.
+    staleness : float
+        a, the power of the staleness weights; 0 gives late updates full weight.
+    speed_spread : float
+        A device takes between 1 and this many seconds per round, log-uniformly by device.
+    dropout : float
+        The probability that an update is lost. The server does not wait for a lost update.
+    clock_seed : int
+        The seed of speeds and losses.
+    learning_rate, local_steps, participants, weighting, server, ...
+        See :class:`~fedzo.FedZO`. ``participants`` is M, the devices at work.
+
+    References
+    ----------
+    J. Nguyen, K. Malik, H. Zhan, A. Yousefpour, M. Rabbat, M. Malek and D. Huba, "Federated
+    Learning with Buffered Asynchronous Aggregation", AISTATS 2022.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> from fedzo.problems import Quadratic
+    >>> clock = {"learning_rate": 0.02, "participants": 8, "speed_spread": 10.0}
+    >>> run = {"rounds": 20, "evaluate_every": 20}
+    >>> problem = Quadratic(dim=10, devices=16)
+    >>> waits = fedzo.minimize(problem, algorithm=fedzo.FedBuff(**clock), **run)
+    >>> buffers = fedzo.minimize(problem, algorithm=fedzo.FedBuff(buffer=4, **clock), **run)
+    >>> waits.history[-1]["clock_seconds"] > 3 * buffers.history[-1]["clock_seconds"]
+    True
+    """
+
+    buffer: int | None = None
+    staleness: float = 0.5
+    speed_spread: float = 1.0
+    dropout: float = 0.0
+    clock_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, optional=["buffer"])
+        check_seed("clock_seed", self.clock_seed)
+        require(self.staleness >= 0, "staleness", self.staleness, "a number >= 0")
+        require(1 <= self.speed_spread < 1e9, "speed_spread", self.speed_spread, "in [1, 1e9)")
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "a number in [0, 1)")
+        for key in ("learning_rate", "smoothing"):
+            require(getattr(self, key) != "auto", key, "auto", "a number > 0 for FedBuff")
+
+    @cached_property
+    def plain(self) -> FedZO:
+        """What devices are asked for: the local steps of FedZO."""
+        return FedZO(**{field.name: getattr(self, field.name) for field in fields(FedZO)})
+
+    def init(self, x0: Array, setting: RunSetting) -> BufferState:  # type: ignore[override]
+        """Return the state before round 0: nobody is at work."""
+        state, slots = self.plain.init(x0, setting), self.participants or setting.devices
+        for key in ("shared_directions", "fixed_directions"):  # late updates have other directions
+            require(not getattr(self, key), key, getattr(self, key), "omitted for FedBuff")
+        uplink = setting.uplink  # secure sums have no single updates
+        if type(uplink) not in (Ideal, Seeds) or (isinstance(uplink, Seeds) and uplink.secure):
+            text = f"FedBuff sums single late updates, which this {type(uplink).__name__} does not"
+            raise UsageError(f"uplink.name: {text}; set uplink.name = 'ideal'", code="fedbuff")
+        if self.server.direction_scale(state.server) is not None:
+            raise UsageError("server.name: FedBuff takes no scaled directions", code="fedbuff")
+        require(
+            (self.buffer or 1) <= slots, "buffer", self.buffer, f"at most participants, {slots}"
+        )
+        times, none = np.zeros(slots), np.full(slots, -1)
+        sent = self.coefficients_shape if setting.uplink.wants_coefficients else x0.shape
+        updates = np.zeros((slots, *(sent or ())), x0.dtype)
+        return BufferState(*state, np.zeros(()), none, none, times, times, updates)
+
+    def round(self, t: int, state: BufferState, setting: RunSetting) -> Round[BufferState]:  # type: ignore[override]
+        """Start devices in all free slots; return the state after K arrivals."""
+        slots = state._replace(**{name: getattr(state, name).copy() for name in state._fields[3:]})
+        free = np.flatnonzero(slots.device < 0)
+        idle = np.setdiff1d(np.arange(setting.devices), slots.device)
+        draws = Draws(setting.seed, Stream.PARTICIPANTS, round=t)
+        chosen = idle[draws.subset(idle.size, min(free.size, idle.size))]
+        task = self.plain.task(t, State(state.x, state.server), chosen, setting)
+        replies = yield replace(task, state=state)
+        for i, update in enumerate(replies):
+            slot = free[i]
+            slots.device[slot], slots.started[slot] = update.device, t
+            slots.finish[slot] = state.clock + self.seconds(update.device)
+            slots.weight[slot] = update.weight * (not self.lost(update.device, t))
+            own = update.coefficients if setting.uplink.wants_coefficients else update.delta
+            if own is None:
+                text = "a node draws other directions: FedBuff over seeds needs coefficients"
+                raise UsageError(text, code="no-coefficients")
+            slots.update[slot] = own
+        arrived, clock = self.arrivals(slots)
+        taken = arrived[slots.weight[arrived] > 0]  # summed by round and device, as always
+        taken = taken[np.lexsort((slots.device[taken], slots.started[taken]))]
+        age = t - slots.started[taken]
+        weights = slots.weight[taken] * (1.0 + age) ** -self.staleness
+        late = (self.late_update(slots, k, w, task) for k, w in zip(taken, weights, strict=True))
+        updates, x, server = Replies(late, task), state.x, state.server
+        delta, sent = setting.uplink.aggregate(t, updates, setting)
+        if taken.size:
+            scale = weights.sum() / slots.weight[taken].sum()
+            x, server = self.server.step(t, server, x, (scale * delta).astype(delta.dtype))
+        slots.device[arrived] = -1
+        info = RoundInfo.of(updates, sent)._replace(queries=replies.queries)
+        costs = {**info.costs, "clock_seconds": float(clock - state.clock)}
+        metrics = {**info.metrics, "mean_staleness": float(age.mean()) if taken.size else 0.0}
+        end = slots._replace(x=x, server=server, clock=np.asarray(clock))
+        return end, info._replace(costs=costs, metrics=metrics)
+
+    def arrivals(self, slots: BufferState) -> tuple[Array, float]:
+        """Return the slots that are freed, in order of arrival, and the time of the last."""
+        busy = np.flatnonzero(slots.device >= 0)
+        order = busy[np.lexsort((slots.device[busy], slots.finish[busy]))]
+        counted = np.cumsum(slots.weight[order] > 0)
+        wanted = min(self.buffer or len(order), counted[-1] if len(order) else 0)
+        count = int(np.searchsorted(counted, wanted)) + 1 if wanted else len(order)
+        arrived = order[:count]
+        return arrived, max(float(slots.clock), *slots.finish[arrived].tolist(), 0.0)
+
+    def late_update(self, slots: BufferState, slot: int, weight: float, task: LocalSteps) -> Update:
+        """Return the update of a slot, rebuilt if it is coefficients."""
+        device, started = int(slots.device[slot]), int(slots.started[slot])
+        own = slots.update[slot]
+        if own.ndim == 1:
+            return Update(device, own, weight, 0, started=started)
+        late = Update(device, None, weight, 0, own, started=started)
+        return late._replace(delta=task.rebuild(late))
+
+    def seconds(self, device: int) -> float:
+        """Return the virtual time that a device takes, between 1 and ``speed_spread``."""
+        draws = Draws(self.clock_seed, Stream.CHOICES, device=device)
+        return float(self.speed_spread ** draws.uniform(1)[0])
+
+    def lost(self, device: int, t: int) -> bool:
+        """Return whether the update that a device starts in round t is lost."""
+        draws = Draws(self.clock_seed, Stream.CHOICES, round=t, device=device, task=1)
+        return bool(draws.uniform(1)[0] < self.dropout)
