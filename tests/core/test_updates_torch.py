@@ -73,3 +73,45 @@ def test_devices_other_than_the_cpu_take_the_torch_generator(dtype, monkeypatch)
     monkeypatch.undo()
     updates_torch.add_to(step, here, 777)
     assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.bfloat16, 8), (torch.float16, 11)])
+def test_rounding_at_random_keeps_the_mean(dtype, bits):
+    """Of n roundings of one number between two neighbours a and b the mean is that number.
+
+    Its standard error is at most (b - a) / 2 sqrt(n). Both neighbours are used, and no other.
+    """
+    n, value = 40_000, 1 + 0.3 * 2.0 ** (1 - bits)
+    base, out = torch.full((n,), value), torch.empty(n, dtype=dtype)
+    for sign in (1, -1):
+        updates_torch.add_to(None, out, 5, sign * base, Draws(1, Stream.NOISE))
+        found, unit = out.double(), 2.0 ** (1 - bits)
+        assert set(found.tolist()) == {sign * 1.0, sign * (1 + unit)}
+        assert abs(found.mean() - sign * value) < 4 * unit / 2 / n**0.5
+
+
+def test_points_of_an_estimate_differ_by_the_step_on_average():
+    """A step of a tenth of bfloat16's unit: each number moves by a unit in one of ten cases.
+
+    The difference of two points rounded with one address has the mean of the step, and a variance
+    of p (1 - p) units^2. Rounding to the nearest moves either all numbers or none.
+    """
+    n, unit = 100_000, 2.0**-7
+    at = Draws(0, Stream.DIRECTIONS)
+    step = DirectionSum.of("rademacher", n, [at], np.array([[0.1 * unit]], np.float32))
+    signs = torch.from_numpy(np.sign(np.asarray(step)))
+    base = 1.1 + torch.rand(n, generator=torch.Generator().manual_seed(0)) / 3
+    here, there = (torch.empty(n, dtype=torch.bfloat16) for _ in range(2))
+    updates_torch.add_to(None, here, 0, base, at.on(Stream.NOISE))
+    updates_torch.add_to(step, there, 0, base, at.on(Stream.NOISE))
+    moved = (there.double() - here.double()) * signs / unit
+    assert set(moved.tolist()) == {0.0, 1.0}
+    assert abs(moved.mean() - 0.1) < 4 * (0.09 / n) ** 0.5
+
+
+def test_rounding_belongs_to_places_of_the_vector():
+    base, at = torch.rand(1000), Draws(3, Stream.NOISE)
+    whole, part = torch.empty(1000, dtype=torch.bfloat16), torch.empty(300, dtype=torch.bfloat16)
+    updates_torch.add_to(None, whole, 11, base, at)
+    updates_torch.add_to(None, part, 11 + 333, base[333:633], at)
+    assert torch.equal(part, whole[333:633])

@@ -6,6 +6,7 @@ written in torch's operations, with the same bits.
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -18,13 +19,24 @@ from fedzo.core.updates import DirectionSum
 Tensor = Any
 
 _AT_ONCE = 1 << 18  # numbers: a temporary of them takes 1 or 2 MiB
+_KEPT = 1 << 16  # uniform numbers of a piece that are kept
 _LOW = 0xFFFFFFFF
 
 
-def add_to(step: DirectionSum, out: Tensor, start: int = 0, base: Tensor | None = None) -> None:
+def add_to(
+    step: Any,
+    out: Tensor,
+    start: int = 0,
+    base: Tensor | None = None,
+    rounding: Draws | None = None,
+) -> None:
     """Write ``base`` plus numbers ``start``, ... of the sum into ``out``, both contiguous.
 
-    The base is ``out`` itself by default. In half precision the sum is float32, rounded once.
+    The base is ``out`` itself by default. ``step`` is a lazy sum, another offset with ``add_to``,
+    or None for the base alone. In half precision the sum is float32, rounded once: to the nearest
+    number, or, with an address for ``rounding``, at random so that the mean is right. All points of
+    an estimate are rounded with the same address, so that their differences are right on average
+    and vary as little as possible.
 
     Examples
     --------
@@ -43,19 +55,53 @@ def add_to(step: DirectionSum, out: Tensor, start: int = 0, base: Tensor | None 
 
     flat = out.detach().view(-1)
     base = flat if base is None else base.detach().view(-1)
-    on_cpu = _on_cpu(flat)
-    if on_cpu and flat.dtype in (torch.float32, torch.float64):
+    on_cpu, half = _on_cpu(flat), flat.dtype not in (torch.float32, torch.float64)
+    if step is None and not (half and rounding):
+        flat.copy_(base)
+        return
+    if on_cpu and not half:
         step.add_to(flat.numpy(), start, base.numpy())
         return
     wide = flat.dtype if flat.dtype == torch.float64 else torch.float32
     for first, last in _pieces(flat.numel(), start):
         piece = base[first:last].to(wide, copy=True)
-        if on_cpu:
-            step.add_to(piece.numpy(), start + first)
-        else:
+        if isinstance(step, DirectionSum) and not on_cpu:
             moved = piece + numbers(step, start + first, start + last, piece.device)
             piece = moved.to(wide)
+        elif step is not None:
+            moved = piece.cpu()
+            step.add_to(moved.numpy(), start + first)
+            piece = moved.to(piece.device)
+        if half and rounding:
+            piece = _rounded(piece, flat.dtype, start + first, rounding)
         flat[first:last] = piece
+
+
+def _rounded(piece: Tensor, dtype: Any, start: int, at: Draws) -> Tensor:
+    """Return float32 numbers that are rounded at random to a half precision; the mean is kept.
+
+    Of a float32 the last 16 bits are cut off for bfloat16, 13 for float16, after a uniform number
+    of as many bits is added. The uniform numbers belong to places of the long vector.
+    """
+    import torch
+
+    bits, place = 16 if dtype == torch.bfloat16 else 13, (at, start, piece.numel(), piece.device)
+    # All points of an estimate are rounded alike; of a large model they are drawn for each point.
+    uniform = (_uniform if piece.numel() <= _KEPT else _uniform.__wrapped__)(*place)
+    raised = piece.view(torch.int32) + (uniform >> (16 - bits))
+    return (raised & -(1 << bits)).view(torch.float32)
+
+
+@lru_cache(maxsize=64)
+def _uniform(at: Draws, start: int, size: int, device: Any) -> Tensor:
+    """Return numbers ``start``, ... of a long vector of uniform 16-bit numbers, as int32."""
+    import torch
+
+    first, last, address = start // 8, -(-(start + size) // 8), list(at.address())
+    blocks = torch.arange(first, last, device=device)
+    words = _philox(blocks & _LOW, address[2] + (blocks >> 32 << 20), address)
+    halves = torch.stack(words, 1)[:, :, None] >> torch.tensor([0, 16], device=device)
+    return (halves.view(-1)[start - 8 * first :][:size] & 0xFFFF).to(torch.int32)
 
 
 def _on_cpu(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ from fedzo.core.capabilities import Best
 from fedzo.core.files import in_file, writing
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
-from fedzo.core.random import Draws
+from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.updates_torch import add_to
@@ -69,13 +69,13 @@ class TorchProblem(Objective):
         The number of samples per batch of an evaluation.
     in_place : bool, optional
         Whether x is the memory of the module itself, so that no second copy is held. By default so
-        for a million numbers or more, where it is possible: the parameters must be float32 or
-        float64 on the CPU, and the module must not be compiled. A layer is perturbed in separate
-        memory while it runs, so devices never change the module. Peak memory is that of inference,
-        of the parameters of the largest layer, and of the server optimizer: nothing for the mean
-        and for normalised steps, two float32 moments for Adam. The best parameters are kept in a
-        temporary file. A local step k > 1 draws the k - 1 steps before it again, so H = 1 is the
-        fastest. Over-the-air uplinks build vectors of the size of x.
+        for a million numbers or more, where it is possible: the parameters must be on the CPU, and
+        the module must not be compiled. x of a half-precision module is a float32 copy. A layer is
+        perturbed in separate memory while it runs, so devices never change the module. Peak memory
+        is that of inference, of the parameters of the largest layer, and of the server optimizer:
+        nothing for the mean and for normalised steps, two float32 moments for Adam. The best
+        parameters are kept in a temporary file. A local step k > 1 draws the k - 1 steps before it
+        again, so H = 1 is the fastest. Over-the-air uplinks build vectors of the size of x.
     frozen_memory : int
         Bytes for a cache of the outputs of layers that run before the first trained parameter is
         read, so that they run once per sample. Use it only if a sample is always the same, without
@@ -143,7 +143,7 @@ class TorchProblem(Objective):
         self._threads = ThreadChoice()
         self.in_place = bool(in_place)
         if in_place is None and self.dim >= LARGE and not batched_memory:
-            self.in_place = can_be_in_place(module, self.pieces, self.dtype)
+            self.in_place = can_be_in_place(module, self.pieces)
         self._own_memory = None
         if self.in_place:
             self._own_memory = InPlaceModule(module, self.pieces, self.dtype)
@@ -209,10 +209,12 @@ class TorchProblem(Objective):
         batch: NamedBatch,
     ) -> Array:
         """Return the loss of each sample at x + walked + steps[k], shape (k, b)."""
+        addresses = [at for step in steps if isinstance(step, DirectionSum) for at in step.draws]
+        rounding = (addresses or [Draws(0, Stream.NOISE)])[0].on(Stream.NOISE)
         if self._own_memory is not None:
             self.place(x)
-            sums = [_sum(walked, step) for step in steps]
-            return np.array([self._own_memory.run(self._losses, batch, step) for step in sums])
+            own, sums = self._own_memory, [_sum(walked, step) for step in steps]
+            return np.array([own.run(self._losses, batch, step, rounding) for step in sums])
         base = self._whole = x
         if walked is not None:
             self._base = self._base if self._base.size else np.empty_like(x)
@@ -222,7 +224,7 @@ class TorchProblem(Objective):
             return self._run(batch, lambda content: batched.values(base, steps, content))
         values = []
         for step in steps:
-            self._write(base, step)
+            self._write(base, step, rounding)
             values.append(self._losses(batch))
         return np.array(values)
 
@@ -307,21 +309,20 @@ class TorchProblem(Objective):
         if self._own_memory is not None:
             if x is not self._own_memory.memory:
                 _copy(x, self._own_memory.memory)
+            if self._own_memory.rounds:
+                self._write(self._own_memory.memory, None)
         elif self._placed is not x:
             self._write(x, None)
             self._placed = x
         self._whole = x
 
-    def _write(self, base: Array, step: DirectionSum | None) -> None:
+    def _write(self, base: Array, step: Any, rounding: Draws | None = None) -> None:
         """Write base + step into the module, a parameter at a time, in one pass."""
         torch = _torch()
         self._placed = None
         for _, tensor, start, stop in self.pieces:
             values = torch.from_numpy(base[start:stop]).to(tensor.device)
-            if step is None:
-                tensor.detach().view(-1).copy_(values)
-            else:
-                add_to(step, tensor, start, values)
+            add_to(step, tensor, start, values, rounding)
 
     def _losses(self, batch: NamedBatch) -> NDArray[np.float64]:
         """Return the loss of each sample with the present parameters of the module."""

@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from fedzo.core.random import Draws
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
+from fedzo.core.updates_torch import add_to
 from fedzo.errors import UsageError, first_line, require
 from fedzo.problems.network_inputs import Piece, parts_of
 
@@ -26,12 +28,11 @@ Tensor = Any
 T = TypeVar("T")
 
 
-def can_be_in_place(module: Module, pieces: Sequence[Piece], dtype: DTypeLike) -> bool:
+def can_be_in_place(module: Module, pieces: Sequence[Piece]) -> bool:
     """Return whether x can be the module's memory, and layers be observed while they run."""
     import torch
 
-    own = torch.from_numpy(np.empty(0, dtype)).dtype
-    fits = all(piece.tensor.device.type == "cpu" and piece.tensor.dtype == own for piece in pieces)
+    fits = all(piece.tensor.device.type == "cpu" for piece in pieces)
     scripted = any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules())
     return fits and not scripted and not _compiled(module)
 
@@ -55,34 +56,40 @@ class InPlaceModule:
         allowed = "False: the layers of a module that torch.compile has compiled are not observed"
         require(not _compiled(module), "in_place", True, allowed)
         self.memory = np.empty(pieces[-1].stop, dtype)
+        self.rounds = False  # whether a parameter has half precision, and x is more precise
         for name, tensor, start, stop in pieces:
             own = torch.from_numpy(self.memory[start:stop]).view(tensor.shape)
-            fits = tensor.device.type == "cpu" and tensor.dtype == own.dtype
-            found = f"{name} is {tensor.dtype} on {tensor.device}, not {own.dtype} on cpu"
-            require(fits, "in_place", True, f"False: {found}")
+            allowed = f"False: {name} is on {tensor.device}, not on cpu"
+            require(tensor.device.type == "cpu", "in_place", True, allowed)
             own.copy_(tensor.detach())
-            tensor.data = own
-        self._step: DirectionSum | None = None
+            if tensor.dtype == own.dtype:
+                tensor.data = own
+            self.rounds |= tensor.dtype != own.dtype
+        self._step: Any = None
+        self._rounding: Draws | None = None
+        self._running = False  # at x + step
         self._readers: dict[Module, list[int]] | None = None
         self._swapped: dict[int, Tensor] = {}  # a swapped piece's own memory
         self._inside: dict[Module, list[int]] = {}  # the swapped pieces of each layer that runs
         self._hooks: list[Any] = []
         self._spare = torch.empty(0)
 
-    def run(self, losses: Callable[[Any], T], batch: Any, step: DirectionSum | None) -> T:
+    def run(
+        self, losses: Callable[[Any], T], batch: Any, step: Any, rounding: Draws | None = None
+    ) -> T:
         """Return ``losses(batch)`` with the module's parameters at x + step."""
         if self._readers is None:
             self._watch(losses, batch)
-        if step is None:
+        if step is None and not self.rounds:
             return losses(batch)
-        self._step = step
+        self._step, self._rounding, self._running = step, rounding, True
         try:
             self._swap(None)
             return losses(batch)
         finally:
             self._restore(list(self._swapped))
             self._inside.clear()
-            self._step = None
+            self._step, self._running = None, False
 
     def release(self) -> None:
         """Remove the hooks from the module; a later run adds them again."""
@@ -102,18 +109,18 @@ class InPlaceModule:
         readers[None] = [*readers.get(None, []), *hidden]
         self._readers = readers
         largest = max(map(self._size, readers.values()))
-        self._spare = torch.empty(largest, dtype=self.pieces[0].tensor.dtype)
+        self._spare = torch.from_numpy(np.empty(0 if self.rounds else largest, self.memory.dtype))
         for layer in readers:
             if layer is not None:
                 after = layer.register_forward_hook(self._after, always_call=True)
                 self._hooks += [layer.register_forward_pre_hook(self._before), after]
 
     def _before(self, layer: Module, _: Any) -> None:
-        if self._step is not None:
+        if self._running:
             self._inside[layer] = self._swap(layer)
 
     def _after(self, layer: Module, *_: Any) -> None:
-        if self._step is not None:
+        if self._running:
             self._restore(self._inside.pop(layer, []))
 
     def _swap(self, layer: Module | None) -> list[int]:
@@ -121,15 +128,17 @@ class InPlaceModule:
         import torch
 
         assert self._readers is not None
-        assert self._step is not None
         numbers = [i for i in self._readers.get(layer, []) if i not in self._swapped]
         spare, used = self._spare, 0
-        if self._swapped:  # a layer inside another, which uses the spare memory
+        if self._swapped or self.rounds:  # a layer inside another, which uses the spare memory
             spare = torch.empty(self._size(numbers), dtype=spare.dtype)
         for number in numbers:
             _, tensor, start, stop = self.pieces[number]
             part = spare[used : used + stop - start]
-            self._step.add_to(part.numpy(), start, self.memory[start:stop])
+            if tensor.dtype != part.dtype:
+                part = torch.empty(stop - start, dtype=tensor.dtype)
+            base = torch.from_numpy(self.memory[start:stop])
+            add_to(self._step, part, start, base, self._rounding)
             self._swapped[number] = tensor.data
             tensor.data = part.view(tensor.shape)
             used += stop - start
