@@ -12,7 +12,7 @@ PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test environments slow results results-paper compare scorecard compare-attack fuzz soak soak-federation processes lint types docs bench clean
+.PHONY: demo test environments slow results results-paper compare scorecard compare-attack fuzz soak soak-federation processes lint types docs release bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -99,6 +99,13 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "To read it, with a search that works: $(BIN)/python -m http.server --directory site 8000"
 	@echo "and open http://localhost:8000 (site/index.html can be opened too, but cannot search)."
+
+# dist/: a wheel and a source archive, checked. Publishing them is left to a person.
+release:
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet build twine
+	build/release/bin/python -m build --outdir dist .
+	build/release/bin/twine check --strict dist/*
 
 bench: $(VENV)/.torch
 	$(BIN)/python benchmarks/run.py

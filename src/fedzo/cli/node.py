@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.cli.common import add_action, add_parser, prepare
-from fedzo.core.files import typed
 from fedzo.errors import Exit, UsageError
 
 FOLDER = Path("fedzo-node")
@@ -96,6 +95,8 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
+    from fedzo.core.files import typed
+
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
