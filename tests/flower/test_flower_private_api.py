@@ -1,0 +1,107 @@
+"""Every part of Flower outside its public modules that fedzo uses, in one list.
+
+Flower may change these in any version. If a test here fails with a new version, read the note: it
+says what fedzo does with the part. `flwr.app`, `flwr.clientapp` and `flwr.serverapp` are public.
+"""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import fedzo
+
+flwr = pytest.importorskip("flwr", reason="needs fedzo[flower]")
+
+ROOM = Path(fedzo.__file__).parent / "flower"
+PUBLIC = ("flwr", "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy")
+
+# Module and name; the parameters that fedzo passes or replaces; what for.
+PRIVATE = {
+    ("flwr.cli.build", "build_fab_from_disk"): (1, "the archive of an app: `fedzo server init`"),
+    ("flwr.common.config", "parse_config_args"): (
+        1,
+        "the text of --node-config, as Flower reads it",
+    ),
+    ("flwr.common.constant", "ErrorCode"): (None, "which replies mean that a node is gone"),
+    ("flwr.common.constant", "Status"): (None, "which tasks of a node are not finished: watchdog"),
+    ("flwr.common.serde", "message_from_proto"): (1, "InProcessGrid sends what hosts would send"),
+    ("flwr.common.serde", "message_to_proto"): (1, "the same"),
+    ("flwr.proto.message_pb2", "Message"): (None, "the same"),
+    ("flwr.simulation.run_simulation", "_run_simulation"): (
+        {"server_app", "client_app", "num_supernodes", "backend_config", "exit_event"},
+        "fedzo run --engine flower: the public function is deprecated",
+    ),
+    ("flwr.supercore.constant", "TASK_TYPE_TO_COMMAND"): (None, "a launcher for each task command"),
+    ("flwr.supercore.constant", "TaskType"): (None, "the one task type of a node"),
+    ("flwr.supercore.inflatable.inflatable_object", "get_all_nested_objects"): (
+        1,
+        "bytes of a message as Flower sends it: the history's message_*_bytes",
+    ),
+    ("flwr.supercore.inflatable.inflatable_object", "no_object_id_recompute"): (0, "the same"),
+    ("flwr.supercore.task_identity", "TaskIdentity"): (None, "the sender of InProcessGrid"),
+    ("flwr.supercore.telemetry", "EventType"): (None, "an argument of _run_simulation"),
+    ("flwr.supercore.utils", "get_flwr_home"): (0, "where a node keeps its files"),
+    ("flwr.supernode", "cli"): (None, "flwr_clientapp, the process of a message: allowlist"),
+    ("flwr.supernode", "start_client_internal"): (None, "the node's loop: watchdog"),
+    ("flwr.supernode.cli", "flower_supernode"): (0, "fedzo node start"),
+    ("flwr.supernode.runtime", "run_clientapp"): (None, "loads the app of a message: allowlist"),
+}
+
+# Attributes of these modules that fedzo replaces, with the keywords that it relies on.
+REPLACED = {
+    ("flwr.supernode.start_client_internal", "_pull_and_store_message"): {
+        *("state", "object_store", "receive")
+    },
+    ("flwr.supernode.start_client_internal", "_push_messages"): {"state", "object_store"},
+    ("flwr.supernode.start_client_internal", "_insert_message"): set(),
+    ("flwr.supernode.runtime.run_clientapp", "pull_task_input"): set(),
+    ("flwr.supernode.runtime.run_clientapp", "install_from_fab"): {"install_dir"},
+    ("flwr.supernode.runtime.run_clientapp", "get_load_client_app_fn"): {"app_path", "multi_app"},
+    ("flwr.supernode.runtime.run_clientapp", "get_project_dir"): set(),
+    ("flwr.supernode.cli", "flwr_clientapp"): set(),
+}
+
+
+def used():
+    """Return the parts of Flower that the room imports, as module and name."""
+    found = set()
+    for file in ROOM.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr":
+                found |= {(node.module, alias.name) for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {(a.name, "") for a in node.names if a.name.split(".")[0] == "flwr"}
+    return {(module, name) for module, name in found if module not in PUBLIC}
+
+
+def test_list_is_complete():
+    assert used() == set(PRIVATE), "name it here, and say what for"
+
+
+@pytest.mark.parametrize(("module", "name"), PRIVATE)
+def test_flower_has(module, name):
+    takes, what_for = PRIVATE[module, name]
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+        found = found or importlib.import_module(f"{module}.{name}")
+    except ImportError:
+        found = None
+    where = f"Flower {flwr.__version__}: {module}.{name}, which fedzo uses: {what_for}"
+    assert found is not None, f"{where}, is gone"
+    if isinstance(takes, int):
+        parameters = inspect.signature(found).parameters.values()
+        needed = [p for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+        assert len(needed) <= takes, f"{where}, needs other arguments"
+    elif takes is not None:
+        assert takes <= set(inspect.signature(found).parameters), f"{where}, has other arguments"
+
+
+@pytest.mark.parametrize(("module", "name"), REPLACED)
+def test_flower_can_be_replaced(module, name):
+    found = getattr(importlib.import_module(module), name, None)
+    assert callable(found), f"Flower {flwr.__version__}: {module}.{name} is gone: see its user"
+    missing = REPLACED[module, name] - set(inspect.signature(found).parameters)
+    assert not missing, f"Flower {flwr.__version__}: {module}.{name} has no {missing}"
