@@ -19,6 +19,7 @@ from fedzo.config.experiment import Experiment, merge_changes
 from fedzo.core.files import write_atomic
 from fedzo.paper.reproduce import table
 from fedzo.plots.interval import interval
+from fedzo.runs.result import Status
 
 HERE = Path(__file__).parent / "board"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmark.md"
@@ -57,24 +58,26 @@ their past values, which no configuration expresses. It needs a `module:Class`.
 
 ## Add a row
 
-1. Write `benchmarks/board/NAME.toml`, for example:
+Write `benchmarks/board/NAME.toml`, for example:
 
-    ```toml
-    rates = [0.0003, 0.001, 0.003]
+```toml
+rates = [0.0003, 0.001, 0.003]
 
-    [about]
-    name = "FedZO, H = 5"
-    paper = "Fang et al. 2022"
-    how = "fedzo's own"
+[about]
+name = "FedZO, H = 5"
+paper = "Fang et al. 2022"
+how = "fedzo's own"
 
-    [algorithm]
-    name = "fedzo" # or "my_module:MyAlgorithm", with my_module.py beside this file
-    local_steps = 5
-    ```
+[algorithm]
+name = "fedzo" # or "my_module:MyAlgorithm", with my_module.py beside this file
+local_steps = 5
+```
 
-2. Run `python benchmarks/board.py benchmarks/board/NAME.toml`. It writes `NAME.json` and this
+Then
+
+1. Run `python benchmarks/board.py benchmarks/board/NAME.toml`. It writes `NAME.json` and this
    page, in a few minutes.
-3. Open a pull request with the three files. We run the same command again before we merge.
+2. Open a pull request with the three files. We run the same command again before we merge.
 
 The budget counts every value F(x, ξ) of one sample that the method requests. A method may choose
 its batch size, directions, participants and uplink.
@@ -113,7 +116,7 @@ def outcome(path: Path, method: dict[str, Any], task: str, rate: float, seed: in
     }
     changes = merge_changes(TASKS[task]["changes"], own, more)
     result = Experiment.load(task, changes).run()
-    if result.status not in (0, 1):
+    if result.status in (Status.NON_FINITE, Status.HALTED):
         return None
     last = result.history[-1]
     return last | {"sent": max(1, last["round"] * last["participants"])}
