@@ -65,7 +65,7 @@ class ValueLog:
     Attributes
     ----------
     used : bool
-        Whether the black box asks through the log, or has a log of its own.
+        Whether the black box asks through this log, or through a custom one.
 
     Examples
     --------

@@ -585,15 +585,11 @@ class Loop:
         if self.engine.dropped or not repeats or not np.isfinite(found).all():
             self.engine.dropped.clear()
             return
-        # The variance of an evaluation, from differences at the start and at the best model.
-        count = found.shape[1]
-        variances, freedom = [self._error**2], [count]
-        if repeats > 1:
-            variances.append(float(found.var(axis=0, ddof=1).sum() / count**2))
-            freedom.append(count * (repeats - 1))
-        variance = float(np.average(variances, weights=freedom))
-        fun = mean_loss(found.mean(axis=0))
-        limit = float(stdtrit(sum(freedom), 0.975)) * math.sqrt(variance * (1 / 2 + 1 / repeats))
+        # The pooled variance of an evaluation, from N differences at the start, and N (repeats - 1)
+        # at the best model: N repeats degrees of freedom.
+        squares = self._error**2 + repeats * float(found.var(axis=0).sum()) / found.shape[1] ** 2
+        variance, fun = squares / repeats, mean_loss(found.mean(axis=0))
+        limit = float(stdtrit(found.size, 0.975)) * math.sqrt(variance * (1 / 2 + 1 / repeats))
         better = not self.at.variance or self.at.start_loss - fun > limit
         self.fresh = Fresh(fun, math.sqrt(variance / repeats), better)
 
