@@ -63,6 +63,9 @@ METHODS = {
     "normalised": Method((1.0, 2.5), lambda rate: Normalised(learning_rate=rate)),
     "momentum": Method((0.0003, 0.001), lambda rate: Momentum(), of_devices=True),
     "mean": Method((0.003, 0.01), lambda rate: Mean(), of_devices=True),
+    "mean, shared directions": Method(
+        (0.003, 0.01), lambda rate: Mean(), {"shared_directions": True}, of_devices=True
+    ),
 }
 GRADIENTS = "adam by gradients"
 FIELD_RATES = {"mezo, tidied": (3e-4, 1e-3, 3e-3), "decomfl": (1e-3, 3e-3, 1e-2)}

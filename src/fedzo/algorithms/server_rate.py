@@ -18,7 +18,7 @@ from fedzo.core.updates import as_sum
 from fedzo.errors import NonFinite
 from fedzo.uplinks.base import RunSetting, sample_uniformly
 
-EVERY = 8  # rounds between two probes; the first ones come sooner
+EVERY = 8  # rounds between two probes; half as many in the first 32
 SAMPLES = 128  # at least so many in a probe, over all its devices
 BEYOND = 3.0  # at a good rate f falls for about so many steps in a row along the same step
 GRID = tuple(4.0**k for k in range(-3, 7))  # the rates of the first probe, in perturbations
@@ -68,8 +68,8 @@ class ServerRate(Variant):
     run, and the rate doubles while f falls.
 
     Points are offsets from x, made part by part from the optimizer's state and the update: no
-    vector of the model's size is held. A probe takes three values per sample, at most every
-    eighth round after the first four.
+    vector of the model's size is held. A probe takes three values per sample, in every eighth
+    round, and in every fourth of the first 32.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class ServerRate(Variant):
             cost = len(devices) * self.fedzo.estimator.stencil[0].size * self.fedzo.batch_size
             return self._gone_back(state, setting), RoundInfo(len(devices), cost)
         info = RoundInfo.of(updates, sent)
-        if t % EVERY == 0 or t in (1, 2, 4):
+        if t % (EVERY if t > 4 * EVERY else EVERY // 2) == 0 or t in (1, 2):
             before = state
             state, info = yield from self._probe(t, state, delta, setting, info)
             if state.x is not before.x or state.server is not before.server:
