@@ -81,6 +81,7 @@ scorecard: $(VENV)/.dev
 
 # One perturbation by several methods at equal queries and equal ε, four victims: hours, of which the
 # training takes less than one. Every result is kept as it ends, so this can be interrupted.
+# For a table in minutes: python benchmarks/attack.py --compare --quick
 compare-attack: $(VENV)/.torch
 	$(PIP) --no-deps adversarial-robustness-toolbox six tqdm
 	$(BIN)/fedzo data get cifar10

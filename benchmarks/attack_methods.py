@@ -4,8 +4,8 @@ Each method is a function of (ask, images, labels, eps, budget, rng) and of sett
 a batch of images and returns logits until ``budget`` queries are spent, ``images`` are rows in
 [0, 1]. It yields perturbations, and the last one that was reached counts.
 
-``GRIDS`` has settings around the defaults: ``python benchmarks/attack.py --choose`` tries them on
-the network that ships, its deer and one seed. Those of NES are the best of its grid.
+``GRIDS`` has settings around the defaults: ``python benchmarks/attack.py --compare`` chooses among
+them, on images that it does not report.
 """
 
 from __future__ import annotations

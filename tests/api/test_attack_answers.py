@@ -228,3 +228,19 @@ def test_models_that_answer_little_are_fooled_more_often_than_by_the_best_of_ran
         by_luck.append(max(tried))
         assert rates[-1] >= winner - 1e-9
     assert np.mean(rates) > np.mean(by_luck), (rates, by_luck)
+
+
+@pytest.mark.parametrize("devices", [1, 3, 5, 7, 10])
+@pytest.mark.parametrize("budget", [700, 1_000, 1_933, 3_001])
+def test_the_halving_ends_within_its_queries(devices, budget):
+    """Also where a stage has samples left over after each device has the same number of them."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(256, 3))
+    images = rng.integers(0, 256, size=(90, 16, 16)) / 255
+    model = FunctionModel(lambda z: z.reshape(len(z), -1) @ weights, max_queries=budget)
+    labels = (images.reshape(90, -1) @ weights).argmax(axis=1)
+    parts = np.array_split(np.arange(90), devices)
+    attack = fedzo.UniversalAttack(model, eps=0.2, seed=1)
+    attack.fit([images[part] for part in parts], [labels[part] for part in parts])
+    assert attack.noise.any() and attack.queries <= budget
+    assert attack.result.nit >= attack.result.algorithm.server.first_step > 0

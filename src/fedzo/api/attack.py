@@ -361,8 +361,8 @@ def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
 
     def samples(server: FourierSign, most: int, share: float) -> int:
         """Return the samples of the first stage that this share of the queries allows."""
-        unit = halving.cost(server.starts, 1, 1)
-        return int(min(most, share * left / unit)) if unit else most
+        costs = ((n, halving.cost(server.starts, problem.devices, n)) for n in range(most, 0, -1))
+        return next((n for n, cost in costs if cost <= share * left), 0)
 
     for divisions, fewest in _DIVISIONS.items() if sides and min(sides) >= _SIDE else ():
         count = plane_wave_count(shape, divisions)
