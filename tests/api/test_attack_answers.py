@@ -242,5 +242,6 @@ def test_the_halving_ends_within_its_queries(devices, budget):
     parts = np.array_split(np.arange(90), devices)
     attack = fedzo.UniversalAttack(model, eps=0.2, seed=1)
     attack.fit([images[part] for part in parts], [labels[part] for part in parts])
-    assert attack.noise.any() and attack.queries <= budget
+    assert attack.noise.any()
+    assert attack.queries <= budget
     assert attack.result.nit >= attack.result.algorithm.server.first_step > 0
