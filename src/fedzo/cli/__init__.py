@@ -22,7 +22,7 @@ from fedzo.core.importing import failure_of, own_traceback, user_error
 from fedzo.core.progress import LiveLine, show
 from fedzo.errors import Exit, FedzoError, UsageError, one_line
 
-COMMANDS = "run list_runs plot report sweep reproduce theory audit data bench node server"
+COMMANDS = "run list_runs plot report sweep reproduce theory audit receipt data bench node server"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

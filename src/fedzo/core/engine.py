@@ -7,8 +7,9 @@ workers there were, or where. :func:`drive` connects the two.
 import sys
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property, lru_cache
@@ -334,6 +335,80 @@ class ReplayEngine:
         if update.coefficients is None or not isinstance(task, LocalSteps):
             return update
         return update._replace(delta=task.rebuilt(update))
+
+
+def recorded(tasks: Generator[Any, Any, T], log: list[list[Update]]) -> Generator[Any, Any, T]:
+    """Pass the tasks of a round on, and add the replies to each of them to a log."""
+    resume: Callable[[Any], Any] = tasks.send
+    answer: Any = None
+    while True:
+        try:
+            task = resume(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        log.append([])
+        try:
+            replies = yield task
+        except BaseException as error:
+            resume, answer = tasks.throw, error
+        else:
+            resume, answer = tasks.send, Replies(_noted(replies, log[-1]), task)
+
+
+def _noted(replies: Iterable[Update], entry: list[Update]) -> Iterator[Update]:
+    for update in replies:
+        entry.append(update._replace(delta=np.empty(0)))
+        yield update
+
+
+def pack_updates(log: Sequence[Sequence[Update]]) -> list[list[list[Any]]]:
+    """Return a log of replies as plain data: the numbers that a replay needs, exactly.
+
+    >>> sent = [[Update(3, np.empty(0), 1.0, 4, np.array([[0.1, 0.2]], np.float32))]]
+    >>> plain = pack_updates(sent)
+    >>> [[again]] = unpack_updates(plain, (1, 2), np.dtype(np.float32))
+    >>> plain, again.coefficients
+    ([[[3, 1.0, 1, None, 'zczMPc3MTD4=', None]]], array([[0.1, 0.2]], dtype=float32))
+    """
+    return [
+        [
+            [u.device, u.weight, u.contributors, u.started, _text(u.coefficients), _text(u.values)]
+            for u in updates
+        ]
+        for updates in log
+    ]
+
+
+def unpack_updates(
+    plain: Sequence[Sequence[Sequence[Any]]], shape: tuple[int, int], dtype: np.dtype[Any]
+) -> list[list[Update]]:
+    """Return a log of replies from plain data."""
+    return [
+        [
+            Update(
+                int(device),
+                np.empty(0),
+                float(weight),
+                0,
+                None if own is None else _array(own, dtype).reshape(shape),
+                None if values is None else _array(values, np.dtype(np.float64)),
+                contributors=int(contributors),
+                started=started,
+            )
+            for device, weight, contributors, started, own, values in updates
+        ]
+        for updates in plain
+    ]
+
+
+def _text(array: Array | None) -> str | None:
+    if array is None:
+        return None
+    return b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def _array(text: str, dtype: np.dtype[Any]) -> Array:
+    return np.frombuffer(b64decode(text), dtype.newbyteorder("<")).astype(dtype)
 
 
 class _OneBlasThread:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
+from fedzo.algorithms.base import Round
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.compose import compose, current
 from fedzo.core.capabilities import (
@@ -27,12 +28,12 @@ from fedzo.core.capabilities import (
     Remembers,
     WritesFiles,
 )
-from fedzo.core.engine import Engine, drive
+from fedzo.core.engine import Engine, drive, pack_updates, recorded
 from fedzo.core.files import Config, as_toml, write_atomic, writing
 from fedzo.core.importing import call_user
 from fedzo.core.machine import deferred_signals
 from fedzo.core.objective import Objective
-from fedzo.core.tasks import Evaluation, Losses, Task
+from fedzo.core.tasks import Evaluation, Losses, Task, Update
 from fedzo.core.types import Array
 from fedzo.core.value_log import Phase
 from fedzo.errors import BudgetSpent, FedzoWarning, Halted, InvalidValue, NonFinite, UsageError
@@ -187,6 +188,12 @@ class Loop:
         self.remembers = problem.capability(Remembers)
         self.writes_files = problem.capability(WritesFiles)
         self.loads_best = problem.capability(LoadsBest) is not None
+        replays = (
+            "auto" not in job.tables.get("algorithm", {}).values()
+        )  # its probes are not logged
+        replays &= job.algorithm.coefficients_shape is not None and job.folder is not None
+        self.logs_updates = self.loads_best and replays
+        self._updates: dict[int, Any] = {}  # of the rounds since the checkpoint
         chosen = problem.capability(HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
@@ -351,9 +358,8 @@ class Loop:
                 before = self._metered()
                 if self.engine.meter is not None and self.at.variance:
                     self.engine.meter.reserved = self._repeats * self.engine.evaluation_cost
-                state, info = yield from self.algorithm.round(
-                    self.at.round, self.at.state, self.setting
-                )
+                tasks = self.algorithm.round(self.at.round, self.at.state, self.setting)
+                state, info = yield from (self._logged(tasks) if self.logs_updates else tasks)
                 self._advance(state, info, before)
         except Halted as error:
             return (yield from self._halted(error))
@@ -368,6 +374,13 @@ class Loop:
             return Status.NON_FINITE, str(error)
         finally:
             self._held.close()
+
+    def _logged(self, tasks: Round[Any]) -> Round[Any]:
+        """Pass the tasks of a round on, and hold the replies for a receipt of the run."""
+        replies: list[list[Update]] = []
+        outcome = yield from recorded(tasks, replies)
+        self._updates[self.at.round] = pack_updates(replies)
+        return outcome
 
     def _advance(self, state: Any, info: RoundInfo, before: int) -> None:
         """Take over the state after a round; ``before`` is the meter's count before it."""
@@ -659,6 +672,9 @@ class Loop:
         """Write a checkpoint of the current state."""
         if self.job.folder is None:
             return
+        if done := sorted(t for t in self._updates if t < self.at.round):
+            rounds = [self._updates.pop(t) for t in done]
+            self.job.folder.append_updates(self.setting.devices, done[0], rounds)
         meter, on_schedule = self.engine.meter, self.scheduled(self.at.round)
         metered = self._metered()
         if meter is not None and meter.log.used:  # a resume counts again what it finds in the log

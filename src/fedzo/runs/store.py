@@ -161,6 +161,7 @@ class RunFolder:
         self.model = self.path / "model.npy"
         self.best = self.path / "best.npy"
         self.start = self.path / "start.npy"  # of a problem whose module ends trained
+        self.updates = self.path / "updates.jsonl"  # its replies, which a receipt is made of
         self.curves = self.path / "curves.png"
         self.values = self.path / "values.log"
         self.mark = self.path / ".fedzo"  # a run may write here; holds how the last one ended
@@ -191,7 +192,7 @@ class RunFolder:
     def own(self) -> tuple[Path, ...]:
         """The files that every run may write."""
         return (self.config, self.history, self.checkpoint, self.model, self.best, self.start,
-                self.curves, self.values)  # fmt: skip
+                self.updates, self.curves, self.values)  # fmt: skip
 
     def check_new(self) -> None:
         """Raise if the folder holds a run, or a part of one."""
@@ -271,6 +272,13 @@ class RunFolder:
                 file.write(as_line(record))
         except OSError as error:
             raise CannotWrite(self.history, error) from error
+
+    def append_updates(self, devices: int, first: int, rounds: Sequence[Any]) -> None:
+        """Add the replies of rounds to their log, in place of those from round ``first`` on."""
+        head = as_line({"devices": devices})
+        old = self.updates.read_text().splitlines(True)[: 1 + first] if first else [head]
+        new = [json.dumps(one, separators=(",", ":")) + "\n" for one in rounds]
+        write_atomic(self.updates, "".join((*old, *new)).encode())
 
     def trim_history(
         self, upto: int, scheduled: Callable[[int], bool], lenient: bool = False
