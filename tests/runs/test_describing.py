@@ -105,10 +105,10 @@ def test_a_default_that_no_file_can_hold_is_no_hindrance(tmp_path):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheduled(fedzo.FedZO):
+class Customised(fedzo.FedZO):
     """An algorithm with a setting that no configuration can hold."""
 
-    schedule: object = None
+    custom: object = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def hidden():
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ({"algorithm": Scheduled(schedule=float)}, "its algorithm was made with schedule"),
+        ({"algorithm": Customised(custom=float)}, "its algorithm was made with custom"),
         ({"uplink": Faded(fading=[float])}, "its uplink was made with fading"),
         (
             {"algorithm": fedzo.FedZO(server=Pushed(float))},
@@ -160,7 +160,7 @@ def test_parts_that_no_file_can_hold(parts, reason, tmp_path):
 
 
 def test_parts_with_such_settings_at_their_defaults(tmp_path):
-    parts = {"algorithm": Scheduled(server=Pushed()), "uplink": Faded()}
+    parts = {"algorithm": Customised(server=Pushed()), "uplink": Faded()}
     fedzo.minimize(Quadratic(dim=3), rounds=1, run_dir=tmp_path, **parts)
     assert "python_only" not in config(tmp_path)["problem"]
 
