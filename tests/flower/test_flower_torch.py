@@ -29,11 +29,10 @@ def changed_lines(sign):
 
 @pytest.mark.parametrize("strategy", ["FedAvg", "FedZO"])
 def test_quickstart(strategy, tmp_path, monkeypatch):
-    """The same app, on the same data, with ten changed lines at most."""
+    """The same app, on the same data, with a patch of fifteen lines at most."""
     shutil.copytree(QUICKSTART, tmp_path, dirs_exist_ok=True)
     if strategy == "FedZO":
-        assert len(changed_lines("+")) <= 10
-        assert len(changed_lines("-")) <= 10
+        assert len(changed_lines("+") + changed_lines("-")) <= 15
         patch = (QUICKSTART / "fedzo.patch").read_text()
         subprocess.run(["patch", "-p1", "-s"], input=patch, text=True, cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
