@@ -5,6 +5,7 @@ from . import errors as errors
 from . import flower as flower
 from . import models as models
 from . import optim as optim
+from . import problems as problems
 from . import random as random
 from . import server as server
 from . import theory as theory

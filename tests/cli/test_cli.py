@@ -266,7 +266,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_summary_says_what_the_run_was(here, capsys):
+def test_summary_says_what_the_run_was(here, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # the lines of a terminal of 80 columns are folded
     settings = ["problem.devices=10", "algorithm.participants=5", "algorithm.directions=4"]
     settings += ["run.rounds=3"]
     sets = [a for s in settings for a in ("--set", s)]

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -300,7 +301,8 @@ def test_kills_repeat_no_answered_query(tmp_path):
     assert asked[0] <= asked[1] <= asked[0] + kills
 
 
-def test_a_resume_of_a_finished_search_asks_nothing(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_a_resume_of_a_finished_search_asks_nothing(tmp_path, workers):
     pytest.importorskip("optuna")
     calls = []
 
@@ -319,9 +321,29 @@ def test_a_resume_of_a_finished_search_asks_nothing(tmp_path):
             evaluate_every=30,
             run_dir=tmp_path / "run",
             resume=resume,
+            workers=workers,
         )
         meters.append((problem.meter.queries, len(calls)))
-    assert meters == [meters[0]] * 3
+    assert meters == [(120, 120)] * 3
+
+
+@pytest.mark.parametrize("budget", [97, 333])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_which_device_gets_the_last_queries_does_not_depend_on_threads(tmp_path, workers, budget):
+    """So a resume of a run that has spent its budget asks for nothing."""
+    calls = []
+
+    def loss(x, device):
+        calls.append(device)
+        time.sleep(1e-4 * (device % 3))
+        return float(np.sum((x - device) ** 2))
+
+    for resume in (False, True, True):
+        fedzo.minimize(
+            loss, np.zeros(4), devices=5, algorithm=fedzo.FedZO(), max_queries=budget,
+            run_dir=tmp_path / "run", resume=resume, workers=workers,
+        )  # fmt: skip
+        assert len(calls) == budget
 
 
 @pytest.mark.filterwarnings("ignore::fedzo.errors.FedzoWarning")  # of the interrupted run

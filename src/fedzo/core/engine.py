@@ -4,6 +4,7 @@ An algorithm yields tasks and reads the replies as a stream in device order. It 
 workers there were, or where. :func:`drive` connects the two.
 """
 
+import math
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from fedzo.core.capabilities import BatchesQueries, HasScale, OwnThreads
 from fedzo.core.importing import call_user, user_error
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, evaluation_cost, meter_of, returned
-from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
+from fedzo.core.tasks import Evaluate, Evaluation, LocalSteps, Losses, Replies, Slopes, Task, Update
 from fedzo.core.types import Array
 from fedzo.errors import BudgetSpent, NoAnswer, check_count
 
@@ -159,6 +160,7 @@ class LocalEngine:
         self.workers = 1 if self.provides(OwnThreads) else workers or cores()
         self._timings: list[float] | None = [] if workers is None and self.workers > 1 else None
         self._threads: ThreadPoolExecutor | None = None
+        self._most = math.inf  # queries of a device for its local steps, not known yet
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -205,17 +207,34 @@ class LocalEngine:
         them have the same order, and the same bits, with any number of workers.
         """
         parts = np.array_split(np.arange(self.devices), min(64, self.devices))
-        stream = self._ordered if self._batcher is None else self._batcher.map
+        stream: Any = self._ordered if self._covers(self.evaluation_cost) else map
+        stream = stream if self._batcher is None else self._batcher.map
         return np.concatenate(list(stream(lambda part: self._losses(x, part), parts)))
+
+    def _covers(self, queries: float) -> bool:
+        """Return whether the budget is certain to cover these queries, and as many retries.
+
+        Else devices are asked one after another: which of them get the last queries, and so what a
+        resumed run asks for, must not depend on threads.
+        """
+        left = None if self.meter is None else self.meter.left
+        return left is None or left >= 2 * queries
 
     def _updates(self, task: Task) -> Iterator[Update]:
         if self._batcher is not None:
             yield from self._batched(self._batcher, task)
             return
-        stream = self._ordered if self._timings is None else self._timed
+        each: float = self._most
+        if isinstance(task, Evaluate | Slopes):
+            each = task.queries(1) * task.batch_size
+        stream: Any = self._ordered if self._timings is None else self._timed
+        stream = stream if self._covers(len(task.devices) * each) else map
+        most = 0
         for update in stream(lambda device: self._reply(task, device), task.devices):
             if update is not None:
+                most = max(most, update.queries)
                 yield update
+        self._most = most or self._most
 
     def _batched(self, batcher: QueryBatcher, task: Task) -> Iterator[Update]:
         """Yield the updates; if a budget ends, those of the devices that were done by then."""
