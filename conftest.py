@@ -23,6 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).parent
 FLOWER = {"flower", "processes"}  # folders whose files import Flower
+NEED_TORCH = {ROOT / "src" / "fedzo" / "optim.py"}  # a subclass of torch's own class
 PICTURES = {"cli", "config", "paper", "plots"}  # folders whose tests look at pictures
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAG7buVgAAAABJRU5ErkJggg=="
@@ -47,12 +48,15 @@ def _quick_curves(request, monkeypatch):
 
 
 def pytest_make_collect_report(collector):
-    """Skip files of folders that cannot be imported without Flower."""
-    if not isinstance(collector, pytest.File) or not FLOWER & _folders(collector.path):
+    """Skip files that cannot be imported without Flower, or without torch."""
+    if not isinstance(collector, pytest.File):
         return None
-    if find_spec("flwr") is not None:
+    library = "torch" if collector.path in NEED_TORCH else "flwr"
+    if library == "flwr" and not FLOWER & _folders(collector.path):
         return None
-    reason = needed(ModuleNotFoundError(name="flwr"))
+    if find_spec(library) is not None:
+        return None
+    reason = needed(ModuleNotFoundError(name=library))
     where = (str(collector.path), 1, f"Skipped: {reason}")
     return pytest.CollectReport(collector.nodeid, "skipped", where, [])
 

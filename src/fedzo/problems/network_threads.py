@@ -53,6 +53,7 @@ class ThreadChoice:
 
     Examples
     --------
+    >>> import torch
     >>> ThreadChoice().run(4, lambda: np.ones(4))
     array([1., 1., 1., 1.])
     """
