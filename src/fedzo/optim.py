@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from fedzo.core.estimator import Estimator, scale_slopes
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, scales
 from fedzo.core.updates_torch import add_to
-from fedzo.errors import NonFinite, UsageError, first_line, require
+from fedzo.errors import MissingExtra, NonFinite, UsageError, first_line, require
 from fedzo.problems.network_inputs import check_parameter
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtra("fedzo.optim needs torch", "torch") from None
 
 __all__ = ["ZO", "ZOTrainerMixin"]
 
