@@ -7,6 +7,7 @@ import that fails is a failure, so that nothing comes to need an extra unnoticed
 
 import base64
 import doctest
+import os
 import re
 import signal
 from importlib.util import find_spec
@@ -45,6 +46,16 @@ def _quick_curves(request, monkeypatch):
             write_atomic(path, PIXEL)
 
     monkeypatch.setattr("fedzo.plots.figures.draw", draw)
+
+
+@pytest.fixture(autouse=True)
+def _same_environment():
+    """Restore the environment: a command that is called in this process may set it for Flower."""
+    before = dict(os.environ)
+    yield
+    if dict(os.environ) != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def pytest_make_collect_report(collector):

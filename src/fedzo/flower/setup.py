@@ -411,12 +411,16 @@ def _compile(node: NodeConfig) -> str:
     grid = InProcessGrid(app, 1, node_config={"devices": node.plain["devices"]})
     settings = FlowerSettings(quorum=1e-9, grace=1e-3, patience=60)
     steps = FedZO(local_steps=1, directions=2)
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         for uplink in (Ideal(), Seeds()):
             FedzoStrategy(steps, uplink, settings=settings).start(grid, num_rounds=2)
     except Exception as error:
         return f"not compiled yet, the first run will: {first_line(error)}"
+    finally:
+        logger.setLevel(level)
     return "compiled code"
 
 
