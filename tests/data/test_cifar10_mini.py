@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_cifar10 import NOBODY
 
 import fedzo
 from fedzo import data
+from fedzo.data import registry
 from fedzo.data.images import CIFAR10_DEER_MINI, DEER
+from fedzo.errors import DataUnavailable
 
 TOOLS = Path(__file__).parents[2] / "tools"
 VICTIM = Path(fedzo.__file__).parent / "models" / "files" / "cifar10-resnet8.onnx"
@@ -63,6 +68,37 @@ def test_mini_is_the_first_that_the_classifier_gets_right(
     assert np.array_equal(mini.test_inputs, test)
 
 
+def test_an_installed_package_extracts_the_mini_from_the_whole(
+    cache: Path, tmp_path: Path, cifar10_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mini = data.load("cifar10-deer-mini")
+    monkeypatch.setitem(
+        registry.IMAGES, mini.name, replace(CIFAR10_DEER_MINI, installed=(tmp_path,))
+    )
+    cache.mkdir()
+    (cache / "cifar10").symlink_to(cifar10_folder)
+    again = data.load(mini.name)
+    assert np.array_equal(again.train_inputs, mini.train_inputs)
+    assert np.array_equal(again.test_inputs, mini.test_inputs)
+    assert [file.name for file in data.get(mini.name).iterdir()] == ["cifar10-deer-mini.bin"]
+
+
+def test_without_mini_and_whole_the_message_names_the_whole(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = replace(CIFAR10_DEER_MINI, installed=(tmp_path,))
+    monkeypatch.setitem(registry.IMAGES, missing.name, missing)
+    monkeypatch.setenv("FEDZO_CIFAR10_URL", NOBODY)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(DataUnavailable) as caught:
+        data.load(missing.name)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "cifar10-deer-mini could not be found or downloaded; tried:"
+    assert any("cifar10 could not be found" in line for line in lines)
+    assert "fedzo data get cifar10" in lines[-1]
+    assert not (cache / missing.name / missing.files[0].name).exists()
+
+
 # ---- the tool, with a classifier that calls deer what is more red than blue
 
 
@@ -107,7 +143,7 @@ def run(tool: Any, victim: Path, whole: data.Dataset, monkeypatch: pytest.Monkey
     monkeypatch.setattr(data, "load", lambda name: whole)
     monkeypatch.setattr(sys, "argv", ["tool", str(victim), "--out", str(victim.parent)])
     tool.main()
-    return victim.parent / "cifar10-deer-mini.npz"
+    return victim.parent / "cifar10-deer-mini.bin.xz"
 
 
 def test_tool_picks_the_first_that_are_right(
@@ -118,19 +154,19 @@ def test_tool_picks_the_first_that_are_right(
 ) -> None:
     whole = made_up(12_000)  # of which 1,200 are deer, and half of them more red than blue
     path = run(tool, red_is_deer, whole, monkeypatch)
-    content = path.read_bytes()
+    content = lzma.decompress(path.read_bytes())
     checksum = hashlib.sha256(content).hexdigest()
-    assert capsys.readouterr().out == f"{path.name}: {len(content):,} bytes, SHA-256 {checksum}\n"
+    assert capsys.readouterr().out == f"{path.stem}: {len(content):,} bytes, SHA-256 {checksum}\n"
 
     def expected(inputs: Any, labels: Any, count: int) -> list[bytes]:
         redder = inputs[:, :1024].sum(axis=1, dtype=int) > inputs[:, 2048:].sum(axis=1, dtype=int)
         return [image.tobytes() for image in inputs[redder & (labels == 4)][:count]]
 
-    with np.load(path) as arrays:
-        train, test = ([i.tobytes() for i in arrays[f"{n}_inputs"]] for n in ("train", "test"))
-    assert train == expected(whole.train_inputs, whole.train_labels, 400)
-    assert test == expected(whole.test_inputs, whole.test_labels, 100)
-    assert run(tool, red_is_deer, whole, monkeypatch).read_bytes() == content
+    images = expected(whole.train_inputs, whole.train_labels, 400)
+    images += expected(whole.test_inputs, whole.test_labels, 100)
+    assert content == b"".join(images)
+    packed = path.read_bytes()
+    assert run(tool, red_is_deer, whole, monkeypatch).read_bytes() == packed
 
 
 def test_tool_refuses_a_classifier_that_knows_no_deer(
@@ -138,4 +174,4 @@ def test_tool_refuses_a_classifier_that_knows_no_deer(
 ) -> None:
     with pytest.raises(SystemExit):
         run(tool, red_is_deer, made_up(2_000), monkeypatch)
-    assert not (red_is_deer.parent / "cifar10-deer-mini.npz").exists()
+    assert not list(red_is_deer.parent.glob("cifar10-deer-mini*"))

@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import hashlib
 import io
+import lzma
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -155,6 +156,13 @@ DAMAGE = {  # how: the file, its bytes, the code, the numbers in the message
         "data-damaged",
         ("576,000",),
     ),
+    "xz that was cut short": ("images.xz", lzma.compress(IMAGES)[:100_000], "data-unreadable", ()),
+    "xz of far too much": (
+        "images.xz",
+        lzma.compress(bytes(10_000_000)),
+        "data-damaged",
+        ("more than 576,000",),
+    ),
     "gzip that was cut short": ("images.gz", PACKED[:100_000], "data-unreadable", ()),
     # Stored, not deflated, by gzip: the CRC differs.
     "a bad byte within": ("images.gz", bytes(BAD), "data-unreadable", ()),
@@ -164,7 +172,9 @@ DAMAGE = {  # how: the file, its bytes, the code, the numbers in the message
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damaged_file_is_named(tmp_path: Path, how: str) -> None:
     name, content, code, numbers = DAMAGE[how]
-    folder = write(tmp_path, compressed=name.endswith(".gz"))
+    folder = write(tmp_path, compressed="." in name)
+    if name.endswith(".xz"):
+        (folder / "images.gz").unlink()
     (folder / name).write_bytes(content)
     with fails(code) as caught:
         obtain(source(), folder)

