@@ -637,3 +637,19 @@ def test_the_minimum_in_a_ball_is_one(seed):
     others *= radius * draws.random((500, 1)) / np.linalg.norm(others, axis=1, keepdims=True)
     least = min(0.0, *(gradient @ s + 0.5 * s @ hessian @ s for s in others))
     assert model(found) <= least + 1e-4 * abs(least) + 1e-12
+
+
+@pytest.mark.parametrize("method", [None, "cma"])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_other_units_of_f_give_the_same_run(method, noise):
+    def run(exponent):
+        draws = np.random.default_rng(1)
+
+        def fun(x):
+            value = np.sum((x - 1) ** 2) + (x[0] * x[1]) ** 2 + 0.3 + noise * draws.normal()
+            return float(np.ldexp(value, exponent))
+
+        result = fedzo.minimize(fun, np.zeros(3), max_queries=200, method=method)
+        return result.x.tolist(), float(np.ldexp(result.fun, -exponent)), result.nfev
+
+    assert all(run(exponent) == run(0) for exponent in (-900, -400, -60, 60, 400))

@@ -345,8 +345,11 @@ def _of_function(
 
 
 def checked_start(x0: ArrayLike) -> Array:
-    """Return a copy of a start, shape (dim,), in float32 or float64; raise unless it is finite."""
-    start: Array = real_array("x0", x0)
+    """Return a copy of a start, shape (dim,), in float32 or float64; raise unless it is finite.
+
+    A number is a start of one dimension, as in SciPy.
+    """
+    start: Array = np.atleast_1d(real_array("x0", x0))
     shape = f"an array of shape {start.shape}"
     require(start.ndim == 1 and start.size > 0, "x0", shape, "one-dimensional and not empty")
     require(bool(np.isfinite(start).all()), "x0", "an array", "finite")

@@ -40,6 +40,7 @@ ENDLESS = 1e25  # a fall, in units of the first value or change: f has no minimu
 STARTS = 8  # points at a time, of which one shall have a value where x0 has none
 DIFFERENCES = 7  # values on a line, whose differences tell the noise
 EXACT = 1e-11  # noise, as a share of the value: rounding of a function that is computed exactly
+USUAL = range(-10, 100)  # powers of two: squares of such values are of use, and so are tolerances
 
 
 class BudgetExhausted(Exception):  # noqa: N818 - reads as the sentence it prints
@@ -347,7 +348,11 @@ class SearchState(NamedTuple):
 
 
 class Suspended:
-    """A search that waits for the reply to its task."""
+    """A search that waits for the reply to its task.
+
+    If the first values are very large or small, the search sees all values divided by a power
+    of two, the ``unit``. That is exact, and their squares neither overflow nor vanish.
+    """
 
     def __init__(self, search: Asking[str], context: SearchContext) -> None:
         self.search, self.context = search, context
@@ -355,11 +360,31 @@ class Suspended:
         self.log = np.empty(0)  # the same, with the queries that a resumed run has left
         self.task: Evaluate | Slopes | None = None
         self.reason = ""
+        self.unit = 0.0  # unknown
         self._advance(None)
+
+    @property
+    def fun(self) -> float:
+        """f(x) of the best point, as the devices report it."""
+        return self.context.fun * (self.unit or 1.0)
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of a mean value."""
+        return self.context.noise * (self.unit or 1.0)
 
     def tell(self, left: float, values: Array) -> None:
         """Send a reply and the number of queries left, and get the next task."""
         self.context.left = left
+        if not self.unit and np.isfinite(values).any():
+            largest = float(np.max(np.abs(values[np.isfinite(values)])))
+            exponent = math.frexp(largest)[1] if largest else 0
+            self.unit = 1.0 if exponent in USUAL else math.ldexp(1.0, exponent)
+        if self.unit not in (0.0, 1.0):
+            values = values / self.unit
+            if isinstance(self.task, Slopes):  # f, slopes, how many measured each, mean slopes
+                d = self.context.dim
+                values[1 + d : 1 + 2 * d] *= self.unit
         self._advance(values)
 
     def _advance(self, values: Array | None) -> None:
@@ -465,15 +490,15 @@ class Search(Algorithm):
         """
         context, meter = search.context, setting.engine.meter
         if meter is not None:
-            meter.noise = context.noise
+            meter.noise = search.noise
         same = self.tracks_best and self.participants is None and self.weighting == "uniform"
         same = same and setting.engine.provides(HasUserView)
         if not same or meter is None or setting.engine.evaluation_cost != setting.devices:
             return math.inf
         if context.noise:
-            return math.inf if search.reason else context.fun
+            return math.inf if search.reason else search.fun
         meter.evaluations = 0
-        return context.fun
+        return search.fun
 
     def _suspended(self, state: SearchState, setting: RunSetting) -> Suspended:
         """Return the search that has read this state's log, replayed from it if need be."""

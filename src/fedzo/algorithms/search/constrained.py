@@ -213,7 +213,9 @@ class Constrained(Search):
                 return "the constraints are satisfied, and nothing improves any more"
             rho = 10 * rho if exact and off > last / 2 else rho  # not for the sake of noise
             last = off
-        return f"the constraints are not satisfied after {_TIMES} searches"
+        if self.excess(context.x):
+            return f"the constraints are not satisfied after {_TIMES} searches"
+        return f"the constraints are satisfied, but x still moves after {_TIMES} searches"
 
 
 def _sides(owner: Constrained, u: Array, by: Array, rho: float) -> Array:
