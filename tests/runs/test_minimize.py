@@ -119,7 +119,6 @@ def test_objective_knows_its_start():
     ("arguments", "key"),
     [
         ({"x0": np.zeros((3, 1))}, "x0"),
-        ({"x0": 3.0}, "x0"),
         ({"x0": []}, "x0"),
         ({"x0": [0, np.nan, 0]}, "x0"),
         ({"x0": None}, "x0"),
@@ -168,6 +167,12 @@ def test_impossible_objectives_are_refused():
         minimize(Nobody())
     with fails("invalid-objective"):
         minimize(Elsewhere())
+
+
+def test_a_number_is_a_start_of_one_dimension():
+    result = minimize(lambda x: float((x[0] - 3) ** 2), 0.0)
+    assert result.x.shape == (1,)
+    assert result.x == pytest.approx([3.0], abs=1e-6)
 
 
 def test_numpy_numbers_are_fine_as_arguments(tmp_path):
