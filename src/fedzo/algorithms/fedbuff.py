@@ -1,8 +1,8 @@
-r"""FedBuff: asynchronous rounds of FedZO, and a clock that simulates slow and lost devices."""
+r"""FedBuff: asynchronous rounds of FedZO, by replies as they come or by a simulated clock."""
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,9 +40,13 @@ class FedBuff(FedZO):
 
     where :math:`\tau_i` is the number of rounds since device i received its model, and starts K
     other devices at :math:`x^{t+1}`. Over :class:`~fedzo.Seeds` an update under way is a device, a
-    round and H b2 coefficients, whatever d is. All times are virtual and a function of the seed, so
-    a run is the same with any number of workers and after a resume. The history has the time as
-    ``clock_seconds``.
+    round and H b2 coefficients, whatever d is.
+
+    With the virtual clock all times are a function of the seed, so a run is the same with any
+    number of workers and after a resume. The history has the time as ``clock_seconds``. With the
+    real clock, updates count in the order in which Flower's nodes send them. The log of
+    coefficients names that order, so a run can be replayed to the bit. After a resume all devices
+    start again.
 
     Parameters
     ----------
@@ -50,6 +54,9 @@ class FedBuff(FedZO):
         K. By default all M: synchronous rounds under the same clock, for comparisons.
     staleness : float
         a, the power of the staleness weights; 0 gives late updates full weight.
+    clock : str
+        ``virtual``, or ``real``: K is the number of replies that the server waits for. This needs
+        Flower's nodes, which reply when they are done.
     speed_spread : float
         A device takes between 1 and this many seconds per round, log-uniformly by device.
     dropout : float
@@ -79,6 +86,7 @@ class FedBuff(FedZO):
 
     buffer: int | None = None
     staleness: float = 0.5
+    clock: str = "virtual"
     speed_spread: float = 1.0
     dropout: float = 0.0
     clock_seed: int = 0
@@ -90,6 +98,11 @@ class FedBuff(FedZO):
         require(self.staleness >= 0, "staleness", self.staleness, "a number >= 0")
         require(1 <= self.speed_spread < 1e9, "speed_spread", self.speed_spread, "in [1, 1e9)")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a number in [0, 1)")
+        require(self.clock in ("virtual", "real"), "clock", self.clock, "'virtual' or 'real'")
+        if self.clock == "real":
+            for key, unset in (("speed_spread", 1.0), ("dropout", 0.0)):
+                value = getattr(self, key)
+                require(value == unset, key, value, "omitted with clock = 'real'")
         for key in ("learning_rate", "smoothing"):
             require(getattr(self, key) != "auto", key, "auto", "a number > 0 for FedBuff")
 
@@ -98,7 +111,7 @@ class FedBuff(FedZO):
         """What devices are asked for: the local steps of FedZO."""
         return FedZO(**{field.name: getattr(self, field.name) for field in fields(FedZO)})
 
-    def init(self, x0: Array, setting: RunSetting) -> BufferState:  # type: ignore[override]
+    def init(self, x0: Array, setting: RunSetting) -> Any:
         """Return the state before round 0: nobody is at work."""
         state, slots = self.plain.init(x0, setting), self.participants or setting.devices
         for key in ("shared_directions", "fixed_directions"):  # late updates have other directions
@@ -112,12 +125,32 @@ class FedBuff(FedZO):
         require(
             (self.buffer or 1) <= slots, "buffer", self.buffer, f"at most participants, {slots}"
         )
+        if self.clock == "real":
+            if not setting.engine.asynchronous:
+                text = "algorithm.clock = 'real': only Flower's nodes reply when they are done"
+                raise UsageError(f"{text}; use the virtual clock here", code="clock")
+            return state
         times, none = np.zeros(slots), np.full(slots, -1)
         sent = self.coefficients_shape if setting.uplink.wants_coefficients else x0.shape
         updates = np.zeros((slots, *(sent or ())), x0.dtype)
         return BufferState(*state, np.zeros(()), none, none, times, times, updates)
 
-    def round(self, t: int, state: BufferState, setting: RunSetting) -> Round[BufferState]:  # type: ignore[override]
+    def round(self, t: int, state: Any, setting: RunSetting) -> Round[Any]:
+        """Return the state after the next K updates."""
+        by = self.by_arrival if self.clock == "real" else self.by_clock
+        return (yield from by(t, state, setting))
+
+    def by_arrival(self, t: int, state: State, setting: RunSetting) -> Round[State]:
+        """Keep M devices at work; return the state after K of them have replied."""
+        devices = Draws(setting.seed, Stream.PARTICIPANTS, round=t).permutation(setting.devices)
+        task = self.plain.task(t, state, devices, setting)
+        at_work = self.participants or setting.devices
+        replies = yield replace(task, at_work=at_work, buffer=self.buffer or at_work)
+        arrived = list(replies)
+        x, server, info = self.step(t, state.x, state.server, arrived, task, setting)
+        return State(x, server), info._replace(queries=replies.queries)
+
+    def by_clock(self, t: int, state: BufferState, setting: RunSetting) -> Round[BufferState]:
         """Start devices in all free slots; return the state after K arrivals."""
         slots = state._replace(**{name: getattr(state, name).copy() for name in state._fields[3:]})
         free = np.flatnonzero(slots.device < 0)
@@ -137,22 +170,35 @@ class FedBuff(FedZO):
                 raise UsageError(text, code="no-coefficients")
             slots.update[slot] = own
         arrived, clock = self.arrivals(slots)
-        taken = arrived[slots.weight[arrived] > 0]  # summed by round and device, as always
-        taken = taken[np.lexsort((slots.device[taken], slots.started[taken]))]
-        age = t - slots.started[taken]
-        weights = slots.weight[taken] * (1.0 + age) ** -self.staleness
-        late = (self.late_update(slots, k, w, task) for k, w in zip(taken, weights, strict=True))
-        updates, x, server = Replies(late, task), state.x, state.server
-        delta, sent = setting.uplink.aggregate(t, updates, setting)
-        if taken.size:
-            scale = weights.sum() / slots.weight[taken].sum()
-            x, server = self.server.step(t, server, x, (scale * delta).astype(delta.dtype))
+        taken = [self.update_of(slots, slot) for slot in arrived if slots.weight[slot] > 0]
+        x, server, info = self.step(t, state.x, state.server, taken, task, setting)
         slots.device[arrived] = -1
-        info = RoundInfo.of(updates, sent)._replace(queries=replies.queries)
         costs = {**info.costs, "clock_seconds": float(clock - state.clock)}
-        metrics = {**info.metrics, "mean_staleness": float(age.mean()) if taken.size else 0.0}
         end = slots._replace(x=x, server=server, clock=np.asarray(clock))
-        return end, info._replace(costs=costs, metrics=metrics)
+        return end, info._replace(queries=replies.queries, costs=costs)
+
+    def step(
+        self,
+        t: int,
+        x: Array,
+        server: ServerState,
+        arrived: list[Update],
+        task: LocalSteps,
+        setting: RunSetting,
+    ) -> tuple[Array, ServerState, RoundInfo]:
+        """Return the model, the server state and the diagnostics after late updates."""
+        arrived = sorted(arrived, key=lambda update: (update.started, update.device))
+        started, own = (np.array([getattr(u, k) for u in arrived]) for k in ("started", "weight"))
+        age = t - started if arrived else np.zeros(0)
+        weights = own * (1.0 + age) ** -self.staleness
+        updates = Replies((whole(*pair, task) for pair in zip(arrived, weights, strict=True)), task)
+        delta, sent = setting.uplink.aggregate(t, updates, setting)
+        if arrived:
+            scale = weights.sum() / own.sum()
+            x, server = self.server.step(t, server, x, (scale * delta).astype(delta.dtype))
+        info = RoundInfo.of(updates, sent)
+        stale = float(age.mean()) if arrived else 0.0
+        return x, server, info._replace(metrics={**info.metrics, "mean_staleness": stale})
 
     def arrivals(self, slots: BufferState) -> tuple[Array, float]:
         """Return the slots that are freed, in order of arrival, and the time of the last."""
@@ -164,14 +210,13 @@ class FedBuff(FedZO):
         arrived = order[:count]
         return arrived, max(float(slots.clock), *slots.finish[arrived].tolist(), 0.0)
 
-    def late_update(self, slots: BufferState, slot: int, weight: float, task: LocalSteps) -> Update:
-        """Return the update of a slot, rebuilt if it is coefficients."""
+    def update_of(self, slots: BufferState, slot: int) -> Update:
+        """Return the update of a slot; coefficients are not rebuilt yet."""
         device, started = int(slots.device[slot]), int(slots.started[slot])
-        own = slots.update[slot]
+        own, weight = slots.update[slot], float(slots.weight[slot])
         if own.ndim == 1:
             return Update(device, own, weight, 0, started=started)
-        late = Update(device, None, weight, 0, own, started=started)
-        return late._replace(delta=task.rebuild(late))
+        return Update(device, None, weight, 0, own, started=started)
 
     def seconds(self, device: int) -> float:
         """Return the virtual time that a device takes, between 1 and ``speed_spread``."""
@@ -182,3 +227,9 @@ class FedBuff(FedZO):
         """Return whether the update that a device starts in round t is lost."""
         draws = Draws(self.clock_seed, Stream.CHOICES, round=t, device=device, task=1)
         return bool(draws.uniform(1)[0] < self.dropout)
+
+
+def whole(update: Update, weight: float, task: LocalSteps) -> Update:
+    """Return an update with another weight, rebuilt if it is coefficients."""
+    delta = update.delta if update.coefficients is None else task.rebuild(update)
+    return update._replace(delta=delta, weight=weight)

@@ -51,13 +51,15 @@ class Engine(Protocol):
     An engine is a context manager around a run. ``dropped`` collects the devices that did not
     reply; the reader empties it. ``meter`` counts the queries of a problem that counts them itself.
     ``scale`` is the problem's typical length of each coordinate of x, if it has one. A run is a
-    success if this share of the devices, ``quorum``, takes part in it.
+    success if this share of the devices, ``quorum``, takes part in it. An ``asynchronous`` engine
+    replies to ``LocalSteps.buffer``.
     """
 
     seed: int
     dim: int
     devices: int
     quorum: float
+    asynchronous: bool
     dropped: list[DroppedDevice]
     meter: Meter | None
     scale: Array | None
@@ -144,7 +146,7 @@ class LocalEngine:
     array([0., 1., 2.])
     """
 
-    quorum = 0.5
+    quorum, asynchronous = 0.5, False
     sending_updates: set[int] = set()  # noqa: RUF012 - always empty: one process draws alike
 
     def __init__(self, objective: Objective, seed: int, workers: int | None = None) -> None:
@@ -324,7 +326,7 @@ class ReplayEngine:
     [array([4.])]
     """
 
-    quorum = 0.5
+    quorum, asynchronous = 0.5, True
     meter: Meter | None = None
     scale: Array | None = None
     evaluation_cost = 0

@@ -118,6 +118,9 @@ class LocalSteps(Task):
         as drawn.
     state : optional
         The algorithm's state before the round, for engines whose nodes replay the rounds.
+    at_work, buffer : int
+        If not 0: keep this many of the devices at work, in their order, and reply when ``buffer``
+        of them have, also to the tasks of earlier rounds.
     """
 
     algorithm: Any
@@ -126,6 +129,8 @@ class LocalSteps(Task):
     rows: Mapping[str, Array] = field(default_factory=dict)
     direction_scale: Array | None = None
     state: Any = None
+    at_work: int = 0
+    buffer: int = 0
 
     def reply(self, objective: Objective, device: int) -> Update:
         """Return the device's update."""

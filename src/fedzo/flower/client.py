@@ -261,7 +261,7 @@ class _Host:
         """Do a round's task on this node's cores. The error of one device affects no other."""
         node = self._node(context)
         known, summed = self._algorithms(node), self._sum(node, message, context)
-        task, devices, coefficients = protocol.read_task(message.content, known)
+        task, devices, form = protocol.read_task(message.content, known)
         guard = RequestGuard(node, str(context.run_id), self.guarded)
         node.limits.check_devices(devices)
         if isinstance(task, Task):
@@ -300,7 +300,8 @@ class _Host:
         updates = tuple(found.answers.values())
         if self.guarded:
             node.ledger.note(str(context.run_id), task.round + 1)
-        return protocol.answer(protocol.Answer(task.round, updates, failures), coefficients)
+        x = task.x if isinstance(task, LocalSteps) else None
+        return protocol.answer(protocol.Answer(task.round, updates, failures), form, x)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Send the losses of devices, and the metrics together with a loss that was charged."""

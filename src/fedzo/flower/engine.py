@@ -1,12 +1,12 @@
 """The server's side: an engine that sends the tasks of any algorithm to Flower's nodes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Self, cast
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedzo.algorithms import FedZO
@@ -18,9 +18,10 @@ from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
 from fedzo.flower.privacy import Measured
-from fedzo.flower.registry import SILENT, Found, Requests, Write
+from fedzo.flower.registry import SILENT, Exchange, Found, Requests
 from fedzo.flower.replay import RunSpec
-from fedzo.flower.sums import SecureSums
+from fedzo.flower.schema import Layout
+from fedzo.flower.sums import SecureSums, Summed
 from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, SyncMessage, drawn_by_sums
 from fedzo.flower.validation import UpdateValidator, clipped_losses
 from fedzo.runs.history import RESERVED, read_history
@@ -81,6 +82,8 @@ class FlowerEngine:
     array([2., 3., 4.])
     """
 
+    asynchronous = True
+
     def __init__(
         self,
         grid: Grid,
@@ -98,14 +101,14 @@ class FlowerEngine:
         self.meter: Meter | None = None  # each node counts for itself
         self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
-        self._nodes = Requests(grid, self.settings, problem or {}, warn)
-        self._sums = SecureSums(self._nodes) if uplink.secure and masked else None
+        self.nodes = Requests(grid, self.settings, problem or {}, warn)
+        self.sums = SecureSums(self.nodes) if uplink.secure and masked else None
         self._evaluated: tuple[Array, float] | None = None  # the last model and its mean loss
-        if self._sums is not None and self.settings.max_norm is not None:
+        if self.sums is not None and self.settings.max_norm is not None:
             text = "flower.max_norm needs single updates, which a secure sum hides: set uplink.clip"
             raise UsageError(text, code="secure-max-norm")
-        self.dropped, self._registry = self._nodes.dropped, self._nodes.registry
-        introduction = self._nodes.gather()
+        self.dropped, self._registry = self.nodes.dropped, self.nodes.registry
+        introduction = self.nodes.gather()
         self.dim, self.devices = introduction.dim, introduction.devices
 
     def __enter__(self) -> Self:
@@ -132,13 +135,13 @@ class FlowerEngine:
         before = folder.load() if folder is not None and job.resume else None
         if folder is None or before is None:
             return
-        self._nodes.round, dropped = before.round, list(before.dropped)
+        self.nodes.round, dropped = before.round, list(before.dropped)
         for record in read_history(folder.history, lenient=True):
             if record["round"] <= before.round and job.options.evaluates(record["round"]):
                 dropped += record.get("dropped", ())
         for one in dropped:
             if str(one.get("reason")).startswith(SILENT):
-                self._nodes.restored.setdefault(one["device"], set()).add(one["round"])
+                self.nodes.restored.setdefault(one["device"], set()).add(one["round"])
 
     def enable_replay(self, job: Job, x0: Array) -> None:
         """Let nodes replay a job from x0, if its uplink and its parts allow that.
@@ -146,7 +149,7 @@ class FlowerEngine:
         They receive the coefficients of earlier rounds, in place of the model. A job with a folder
         stores them there, and a resumed job continues with them.
         """
-        if not self._nodes.round:
+        if not self.nodes.round:
             self.restore(job)
         own = job.algorithm
         if isinstance(own, FedZO) and (own.automatic or own.server.automatic):
@@ -161,7 +164,7 @@ class FlowerEngine:
         file = None if job.run_dir is None else job.run_dir / LOG
         most = None if job.algorithm.fixed_directions is None else 1
         log_file = Log(file, bool(job.resume), most)
-        self._nodes.downlink = Downlink(spec, x0, log_file, self._nodes.round)
+        self.nodes.downlink = Downlink(spec, x0, log_file, self.nodes.round)
 
     def provides(self, kind: type[Any]) -> bool:
         """Return whether the problem of most nodes has a capability."""
@@ -170,13 +173,17 @@ class FlowerEngine:
     def initial(self) -> Array:
         """Return the start that most nodes send; if two are as frequent, the first device's."""
         nodes = self._registry.homes(range(self.devices)).values()
-        found = self._nodes.ask(
-            protocol.INITIAL,
-            sorted(devices[0] for devices in nodes),
-            lambda node, own: RecordDict(),
-            lambda content, asked: dict.fromkeys(asked, protocol.read_vector(content, self.dim)),
+        found = self.nodes.ask(
+            Exchange(
+                protocol.INITIAL,
+                sorted(devices[0] for devices in nodes),
+                lambda node, own: RecordDict(),
+                lambda content, asked: dict.fromkeys(
+                    asked, protocol.read_vector(content, self.dim)
+                ),
+            )
         )
-        if self._nodes.round:  # of a resumed run: those who do not reply are dropped from no round
+        if self.nodes.round:  # of a resumed run: those who do not reply are dropped from no round
             self.dropped.clear()
         if not found:
             raise Halted(f"no node sent a start of {self.dim} numbers")
@@ -186,15 +193,63 @@ class FlowerEngine:
 
     def ask(self, task: Task | Losses) -> Any:
         """Return the replies as a stream in device order, or the losses of all devices."""
+        if self.sums is None:
+            exchange = self.exchange(task)
+            return self.answer(task, self.nodes.replies(exchange))
         if isinstance(task, Losses):
-            if self._sums is not None:
-                return self._mean_loss(self._sums, task.x)
-            return Evaluation(self.losses(task.x), self.metrics())
-        return Replies(self._updates(task), task)
+            return self._mean_loss(self.sums, task.x)
+        return Replies(self._secure_update(self.sums, task), task)
+
+    def exchange(self, task: Task | Losses, layout: Layout | None = None) -> Exchange:
+        """Return the messages that ask for the replies to a task, and how these are read.
+
+        With the layout of a model, each node replies with its whole new model in that layout.
+        """
+        if isinstance(task, Losses):
+            return self._evaluation(task.x)
+        self.nodes.sent, self.nodes.received, self.nodes.round = [], [], task.round + 1
+        steps = task if isinstance(task, LocalSteps) else None
+        if steps is not None:
+            described = describe_parts(steps.algorithm, self.uplink)
+            self.nodes.algorithm = described["algorithm"]["name"]
+        if self.coefficients and steps and steps.algorithm.coefficients_shape is None:
+            raise UsageError("uplink: the algorithm's updates have no coefficients to send")
+        downlink = self.nodes.downlink if steps is not None and task.index == 0 else None
+        if downlink is not None and steps is not None:
+            downlink.set_target(steps.x, steps)
+        packed = cache(lambda: protocol.pack(task, layout))  # once for all nodes, if any needs it
+
+        def message(node: int, own: list[int]) -> RecordDict:
+            short = self.coefficients and not self._registry.unlike(node)
+            sync = None if downlink is None else self._sync_message(node)
+            if sync is not None:
+                return protocol.task(sync, own, short)
+            rows = steps is not None and (steps.x.ndim == 2 or steps.rows)
+            return protocol.task(protocol.pack(task.only(own)) if rows else packed(), own, short)
+
+        round, at_work = task.round, 0 if steps is None else steps.at_work
+
+        def read(content: RecordDict, asked: list[int]) -> Found:
+            if layout is not None and steps is not None:
+                return protocol.read_models(content, asked, steps, layout)
+            return _read_updates(content, asked, round, late=at_work > 0)
+
+        buffer = 0 if steps is None else steps.buffer
+        return Exchange(protocol.TRAIN, task.devices, message, read, at_work, buffer)
+
+    def answer(self, task: Task | Losses, replies: Iterable[Message]) -> Any:
+        """Return what :meth:`ask` returns, from the nodes' replies to the messages of a task."""
+        if isinstance(task, Losses):
+            return Evaluation(self._losses(self.nodes.results(replies)), self.metrics())
+        return Replies(self._updates(task, replies), task)
 
     def losses(self, x: Array) -> Array:
         """Return f_i(x) of all N devices, shape (N,), each evaluated on the device's node."""
-        self._metrics, first = {}, self._first()
+        return self._losses(self.nodes.ask(self._evaluation(x)))
+
+    def _evaluation(self, x: Array, metrics: bool = True) -> Exchange:
+        """Return the request for the losses of all devices, and for the metrics of the first."""
+        self._metrics, first = {}, self._first() if metrics else -1
 
         def read(content: RecordDict, asked: list[int]) -> Found:
             found, failures, metrics = protocol.read_losses(content, len(asked))
@@ -202,16 +257,15 @@ class FlowerEngine:
                 self._metrics = metrics
             return {**failures, **found}
 
-        if self._nodes.downlink is not None:
-            self._nodes.downlink.set_target(x)
-        found = self._nodes.ask(
-            protocol.EVALUATE,
-            range(self.devices),
-            lambda node, own: protocol.model(
-                self._sync_message(node) or x, own, metrics=first in own
-            ),
-            read,
-        )
+        def message(node: int, own: list[int]) -> RecordDict:
+            return protocol.model(self._sync_message(node) or x, own, metrics=first in own)
+
+        if self.nodes.downlink is not None:
+            self.nodes.downlink.set_target(x)
+        return Exchange(protocol.EVALUATE, range(self.devices), message, read)
+
+    def _losses(self, found: Mapping[int, float]) -> Array:
+        """Return the losses of all devices, without outliers; NaN for those without one."""
         losses = np.full(self.devices, np.nan)
         for device, loss in found.items():
             losses[device] = loss
@@ -220,7 +274,7 @@ class FlowerEngine:
         finite = np.abs(losses) < np.finfo(float).max / self.devices  # and so is their sum
         if finite.any():  # one device's NaN must not end the run; if all are, it has diverged
             wrong = [i for i in found if not finite[i]]
-            self._nodes.leave_out(dict.fromkeys(wrong, "the loss is not finite"))
+            self.nodes.leave_out(dict.fromkeys(wrong, "the loss is not finite"))
         return losses
 
     def _mean_loss(self, sums: SecureSums, x: Array) -> Evaluation:
@@ -229,16 +283,10 @@ class FlowerEngine:
         if self._evaluated is not None and np.array_equal(self._evaluated[0], x):
             mean = self._evaluated[1]  # nodes reveal it for one set of nodes, and some may be back
             return Evaluation(np.full(self.devices, mean), self.metrics(), mean)
-        if self._nodes.downlink is not None:
-            self._nodes.downlink.set_target(x)
-        before = len(self._nodes.sent), len(self._nodes.received)
-        found = sums.ask(
-            protocol.EVALUATE,
-            range(self.devices),
-            lambda node, own: protocol.model(self._sync_message(node) or x, own),
-            bound,
-        )
-        del self._nodes.sent[before[0] :], self._nodes.received[before[1] :]
+        before = len(self.nodes.sent), len(self.nodes.received)
+        exchange = self._evaluation(x, metrics=False)
+        found = sums.ask(exchange, bound)
+        del self.nodes.sent[before[0] :], self.nodes.received[before[1] :]
         if not found.devices:
             return Evaluation(losses, {})
         warn_clipped(found.clipped, "losses", "loss_clip", bound)
@@ -252,7 +300,7 @@ class FlowerEngine:
         The bytes are those of the last round, see :func:`~fedzo.flower.protocol.traffic`.
         """
         own = {k: v for k, v in self._metrics.items() if k not in RESERVED}
-        return {**own, **protocol.traffic(self._nodes.sent, self._nodes.received)}
+        return {**own, **protocol.traffic(self.nodes.sent, self.nodes.received)}
 
     def _first(self) -> int:
         homes = self._registry.homes(self._registry.sizes)
@@ -260,61 +308,34 @@ class FlowerEngine:
 
     # ---------------------------------------------------------------------- a round's updates
 
-    def _updates(self, task: Task) -> Iterator[Update]:
-        self._nodes.sent, self._nodes.received, self._nodes.round = [], [], task.round + 1
-        steps = task if isinstance(task, LocalSteps) else None
-        if steps is not None:
-            described = describe_parts(steps.algorithm, self.uplink)
-            self._nodes.algorithm = described["algorithm"]["name"]
-        if self.coefficients and steps and steps.algorithm.coefficients_shape is None:
-            raise UsageError("uplink: the algorithm's updates have no coefficients to send")
-        downlink = self._nodes.downlink if steps is not None and task.index == 0 else None
-        if downlink is not None and steps is not None:
-            downlink.set_target(steps.x, steps)
-        packed = cache(lambda: protocol.pack(task))  # once for all nodes, if any needs it
-
-        def message(node: int, own: list[int]) -> RecordDict:
-            short = self.coefficients and not self._registry.unlike(node)
-            sync = None if downlink is None else self._sync_message(node)
-            if sync is not None:
-                return protocol.task(sync, own, short)
-            rows = steps is not None and (steps.x.ndim == 2 or steps.rows)
-            return protocol.task(protocol.pack(task.only(own)) if rows else packed(), own, short)
-
-        if self._sums is not None:
-            if steps is None:
-                raise UsageError("uplink.secure: only local steps are summed", code="secure-task")
-            valid = list(self._secure_update(self._sums, steps, message))
-            if downlink is not None:
-                downlink.record(steps, valid)
-            yield from valid
-            return
-        found = self._nodes.ask(
-            protocol.TRAIN,
-            task.devices,
-            message,
-            lambda content, asked: _read_updates(content, asked, task),
-        )
+    def _updates(self, task: Task, replies: Iterable[Message]) -> Iterator[Update]:
         sizes = self._registry.sizes
         validator = UpdateValidator(task, self.dim, self.uplink, self.settings, sizes, self.devices)
-        valid = list(validator.updates(found))
-        self._nodes.leave_out(validator.refused)
-        if downlink is not None and steps is not None:
-            downlink.record(steps, valid)
+        valid = list(validator.updates(self.nodes.results(replies)))
+        self.nodes.leave_out(validator.refused)
+        self._record(task, valid)
         yield from valid
         diverged = [absent.device for absent in self.dropped if "not finite" in absent.reason]
         if diverged and not valid:
             raise NonFinite("the loss", task.round + 1, diverged[0])
 
-    def _secure_update(
-        self, sums: SecureSums, task: LocalSteps, message: Write
-    ) -> Iterator[Update]:
+    def _record(self, task: Task, updates: list[Update]) -> None:
+        """Log the updates of a round, if nodes replay it."""
+        if self.nodes.downlink is not None and isinstance(task, LocalSteps) and task.index == 0:
+            self.nodes.downlink.record(task, updates)
+
+    def _secure_update(self, sums: SecureSums, task: Task) -> Iterator[Update]:
         """Yield one update for all devices, the mean of their sum."""
-        uplink = cast(Seeds, self.uplink)
+        if not isinstance(task, LocalSteps):
+            raise UsageError("uplink.secure: only local steps are summed", code="secure-task")
+        uplink, exchange = cast(Seeds, self.uplink), self.exchange(task)
         weights = self._registry.sizes if task.algorithm.weighting == "size" else None
-        found = sums.ask(protocol.TRAIN, task.devices, message, uplink.bound(task), weights)
-        if not found.devices:
-            return
+        found = sums.ask(exchange, uplink.bound(task), weights)
+        updates = [self._summed(task, found, uplink)] if found.devices else []
+        self._record(task, updates)
+        yield from updates
+
+    def _summed(self, task: LocalSteps, found: Summed, uplink: Seeds) -> Update:
         warn_clipped(found.clipped, "updates", "clip", uplink.clip)
         own = found.mean.reshape(task.algorithm.coefficients_shape).astype(task.x.dtype)
         if found.private:
@@ -325,17 +346,18 @@ class FlowerEngine:
         update = Update(
             min(found.devices), np.empty(0), 1, found.queries, own, contributors=len(found.devices)
         )
-        yield update._replace(delta=task.rebuilt(update))
+        return update._replace(delta=task.rebuilt(update))
 
     def _sync_message(self, node: int) -> SyncMessage | None:
         """Return the message by which a node reaches the model, if it replays the run."""
-        if self._nodes.downlink is None or self._registry.unlike(node):
+        if self.nodes.downlink is None or self._registry.unlike(node):
             return None
-        return self._nodes.downlink.message_to(node)
+        return self.nodes.downlink.message_to(node)
 
 
-def _read_updates(content: RecordDict, asked: list[int], task: Task) -> Found:
+def _read_updates(content: RecordDict, asked: list[int], round: int, late: bool) -> Found:
     answer = protocol.read_answer(content, len(asked))
-    if answer.round != task.round:
+    if answer.round != round:
         raise Malformed(f"its reply is of round {answer.round + 1}")
-    return {**answer.failures, **{update.device: update for update in answer.updates}}
+    updates = (u._replace(started=round) if late else u for u in answer.updates)
+    return {**answer.failures, **{update.device: update for update in updates}}

@@ -16,9 +16,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -32,9 +33,11 @@ from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Slopes, Task, Update
 from fedzo.core.types import Array
+from fedzo.core.updates import UpdateMean
 from fedzo.errors import FedzoError
 from fedzo.flower import schema
 from fedzo.flower.errors import ErrorCode, Malformed, Rejected
+from fedzo.flower.schema import Layout
 from fedzo.flower.sync import SyncMessage
 from fedzo.runs.registry import describe_parts, make_parts
 from fedzo.uplinks import Ideal
@@ -194,6 +197,7 @@ class _TaskFields:
 class _StepsFields(_TaskFields):
     algorithm: str
     learning_rate: float
+    named: bool = False  # x is named arrays, and the reply is a whole model in this form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +213,8 @@ class _SlopesFields(_EvaluateFields):
     turn: int
 
 
-def pack(task: Task) -> Packed:
-    """Return a task with its model, ready to be sent."""
+def pack(task: Task, layout: Layout | None = None) -> Packed:
+    """Return a task with its model, ready to be sent; with a layout, as named arrays."""
     plain: dict[str, Any] = {"seed": str(task.seed)}
     if isinstance(task, LocalSteps):
         kind: type[_TaskFields] = _StepsFields
@@ -218,6 +222,9 @@ def pack(task: Task) -> Packed:
         arrays = {"x": task.x, **{f"row {name}": rows for name, rows in task.rows.items()}}
         if task.direction_scale is not None:
             arrays["direction_scale"] = task.direction_scale
+        plain["named"] = layout is not None
+        if layout is not None:
+            arrays = layout.named(task.x)
     elif isinstance(task, Evaluate):
         kind, arrays = _EvaluateFields, {"points": np.asarray(task.points)}
     else:
@@ -234,7 +241,7 @@ def describe_algorithm(algorithm: Algorithm) -> str:
 
 
 def task(work: Packed | SyncMessage, devices: Sequence[int], coefficients: bool) -> RecordDict:
-    """Return a message that gives these devices a task.
+    """Return a message that gives these devices a task, and asks for coefficients or updates.
 
     All plain values are in one record, because Flower sends every object in its own request.
 
@@ -253,18 +260,23 @@ def task(work: Packed | SyncMessage, devices: Sequence[int], coefficients: bool)
 
 def read_task(
     content: RecordDict, known: Mapping[str, Any]
-) -> tuple[Task | SyncMessage, list[int], bool]:
-    """Return the task, the devices that are to do it, and whether to reply with coefficients.
+) -> tuple[Task | SyncMessage, list[int], bool | Layout]:
+    """Return the task, the devices that are to do it, and the form of the reply.
 
-    ``known`` maps names to the algorithms that this node allows.
+    This is True for coefficients, False for updates, or the layout of a whole model. ``known`` maps
+    names to the algorithms that this node allows.
     """
     plain, devices, coefficients = _read_addressed(content, "coefficients")
-    message = SyncMessage.read(plain, content.array_records.get("arrays"))
+    message, read = SyncMessage.read(plain, content.array_records.get("arrays")), cast(Any, None)
     if message is not None:
         return message, devices, coefficients
     arrays = dict(schema.array_record(content))
+    if plain.get("named") is True:
+        layout = Layout.read(arrays)
+        read = _local_steps(plain, {"x": FlowerArray(layout.vector())}, devices, known)
+        return read, devices, layout
     if "algorithm" in plain:
-        read: Task = _local_steps(plain, arrays, devices, known)
+        read = _local_steps(plain, arrays, devices, known)
     elif "points" in arrays:
         asked = schema.read_fields(_EvaluateFields, plain)
         read = Evaluate(_matrix("points", arrays), **_sampling(asked), **_address(asked, devices))
@@ -442,8 +454,8 @@ class _LossFields:
     reasons: tuple[str, ...] = ()
 
 
-def answer(found: Answer, coefficients: bool) -> RecordDict:
-    """Return the reply to a task.
+def answer(found: Answer, form: bool | Layout, x: Array | None = None) -> RecordDict:
+    """Return the reply to a task: coefficients, updates, or the mean model of the devices from x.
 
     Coefficients are few, so they are bytes of the record: an array of Flower's is three objects,
     each with a hash of 64 characters.
@@ -451,7 +463,12 @@ def answer(found: Answer, coefficients: bool) -> RecordDict:
     updates, records, numbers = found.updates, RecordDict(), dict[str, Any]()
     if updates and updates[0].values is not None:
         numbers["values"] = np.stack([np.asarray(u.values, "<f8") for u in updates]).tobytes()
-    elif updates and coefficients and updates[0].coefficients is not None:
+    elif updates and isinstance(form, Layout):
+        mean = UpdateMean(len(updates[0].delta))
+        for update in updates:
+            mean.add(update.delta, update.weight)
+        records["arrays"] = form.record(np.asarray(x + mean.value()))
+    elif updates and form and updates[0].coefficients is not None:
         stacked = np.stack([np.asarray(u.coefficients) for u in updates])
         numbers["steps"], numbers["dtype"] = stacked.shape[1], stacked.dtype.name
         numbers["coefficients"] = stacked.astype(stacked.dtype.newbyteorder("<")).tobytes()
@@ -497,6 +514,26 @@ def read_answer(content: RecordDict, asked: int) -> Answer:
             raise Malformed(text, "deltas")
     updates = map(Update, told.devices, deltas, weights, told.queries, coefficients, values)
     return Answer(told.round, tuple(updates), failures)
+
+
+def read_models(
+    content: RecordDict, asked: Sequence[int], task: LocalSteps, layout: Layout
+) -> dict[int, Any]:
+    """Return the updates of a node's devices from their mean model: the same update for each."""
+    told = schema.read_fields(_AnswerFields, schema.config(content, "answer"), len(asked))
+    failures, count = _failures(told), len(told.devices)
+    weights = told.weights or (1.0,) * count
+    _require_lengths(count, weights=weights, queries=told.queries)
+    if told.round != task.round:
+        raise Malformed(f"its reply is of round {told.round + 1}")
+    if not count:
+        return dict(failures)
+    own = Layout.read(dict(schema.array_record(content)))
+    if own.shapes != layout.shapes:
+        raise Malformed("the reply has other arrays than the model", "arrays")
+    delta = own.vector() - task.x
+    updates = map(Update, told.devices, [delta] * count, weights, told.queries)
+    return {**failures, **{update.device: update for update in updates}}
 
 
 def losses(

@@ -5,10 +5,10 @@ devices, waits for replies, and drops devices that do not reply in time.
 """
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message, RecordDict
@@ -22,15 +22,18 @@ from fedzo.flower import protocol
 from fedzo.flower.errors import explain, log, short_line
 from fedzo.flower.policy import read_bindings
 from fedzo.flower.protocol import Hello, directions_checksum
-from fedzo.flower.sync import Downlink, read_out_of_sync
+from fedzo.flower.sync import Downlink, read_out_of_sync, synced_round
 from fedzo.runs.options import FlowerSettings
 
 # Results by device; a string is the error of a device that failed.
 Found = Mapping[int, Any]
 Write = Callable[[int, list[int]], RecordDict]
 Read = Callable[[RecordDict, list[int]], Found]
-InFlight = dict[str, tuple[int, list[int]]]  # messages without a reply: their nodes and devices
+Configure = Callable[[list[Message]], Iterable[Message]]
+InFlight = dict[str, tuple[Message, "Asked"]]  # messages without a reply
+Arrived = tuple[Message, "Asked", Message]  # and with their replies
 
+LOST = "the node was lost"
 SILENT = "no reply within the"  # the begin of the reason why a silent device was dropped
 COUNTED = (protocol.TRAIN, protocol.SHARES, protocol.UNMASK)  # in the bytes of a round
 _POLLED = 128  # messages per request for replies
@@ -263,6 +266,31 @@ def asked_again(silences: Iterable[int]) -> int:
     return again
 
 
+class Exchange(NamedTuple):
+    """A request to the nodes of some devices: what they are sent, and how a reply is read.
+
+    With ``at_work`` the request is asynchronous. So many devices are kept at work, in their given
+    order, and the request ends when ``buffer`` of them have replied, also to earlier requests.
+    """
+
+    kind: str
+    devices: Sequence[int]
+    write: Write
+    read: Read
+    at_work: int = 0
+    buffer: int = 0
+
+
+class Asked(NamedTuple):
+    """The receiver of a message, and how its reply is read."""
+
+    node: int
+    devices: list[int]
+    read: Read
+    synced: int | None  # the round that the node reaches by the message
+    sent: float  # the time
+
+
 class Requests:
     """Sends messages to the nodes of devices and collects the replies.
 
@@ -295,6 +323,9 @@ class Requests:
         self.sent: list[Message] = []  # in the last round
         self.received: list[Message] = []
         self._ttl = settings.patience + settings.grace
+        self._unread: list[tuple[Message, Asked]] = []  # with replies that were not read yet
+        self._at_work: InFlight = {}  # of asynchronous requests
+        self._early: deque[Arrived] = deque()  # replies that came before they were needed
         self.registry = NodeRegistry(grid, self._ttl, read_bindings(settings.bindings), problem)
 
     def gather(self) -> Hello:
@@ -320,52 +351,118 @@ class Requests:
                 state += f", and node {node} is rejected: {reason}"
             wait.pause(enough, state)
 
-    def ask(self, kind: str, devices: Sequence[int], content: Write, read: Read) -> dict[int, Any]:
-        """Ask the nodes of these devices; return the results by device.
+    def ask(self, exchange: Exchange) -> dict[int, Any]:
+        """Ask the nodes of these devices; return the results by device."""
+        return self.results(self.replies(exchange))
+
+    def prepare(self, exchange: Exchange) -> list[Message]:
+        """Return the messages of a request, for a caller that sends them and has the replies."""
+        prepared = self._messages(exchange, self.ready(exchange.devices))
+        self._unread = list(prepared)
+        return [message for message, _ in prepared]
+
+    def replies(self, exchange: Exchange, configure: Configure = list) -> list[Message]:
+        """Send the messages of a request; return the replies, for :meth:`results` to read.
 
         Wait for all devices. When a quorum has replied, wait up to ``grace`` seconds more, and only
-        for connected nodes. Devices that fail or are missing then are dropped from the request.
-        Nodes that return in the meantime are asked again. A node that was silent is not asked for
-        some rounds (see :func:`asked_again`), unless the quorum needs it.
+        for connected nodes. Devices that are missing then are dropped from the request. Nodes that
+        return in the meantime are asked again. A node that was silent is not asked for some rounds
+        (see :func:`asked_again`), unless the quorum needs it. ``configure`` receives the messages
+        that are about to be sent, and returns those that are sent.
         """
-        found: dict[int, Any] = {}
-        missing, in_flight = dict.fromkeys(devices, "not on any connected node"), InFlight()
+        if exchange.at_work:
+            return self._first_replies(exchange, configure)
+        devices, in_flight, found = exchange.devices, InFlight(), list[Message]()
+        missing = dict.fromkeys(devices, "not on any connected node")
         need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
-        paused = self._paused()
+        paused, slow = self._paused(), {own.node for _, own in self._at_work.values()}
         while missing:
             if wait.time_to_look():
-                self.registry.look()
-                for i, (node, asked) in list(in_flight.items()):
-                    if node not in self.registry:
-                        del in_flight[i]
-                        missing.update(dict.fromkeys(asked, "the node was lost"))
-            under_way = {i for _, asked in in_flight.values() for i in asked}
+                missing.update(self._lost(in_flight))
+            under_way = _devices(in_flight)
             homes = self.registry.homes(missing.keys() - under_way)
             ready = {node: own for node, own in homes.items() if node not in paused}
             hoped = len(devices) - len(missing) + len(under_way) + sum(map(len, ready.values()))
             if hoped < need:
                 paused, ready = {}, homes
-            self._send(kind, ready, content, in_flight)
+            for device in self._send(exchange, ready, in_flight, configure):
+                del missing[device]
             before = len(in_flight)
-            for node, asked, reply in self._replies(kind, in_flight):
-                results = self._results(node, asked, reply, read)
-                for device in asked:
-                    if device not in results:
-                        missing[device] = "the node was lost"
-                        continue
-                    del missing[device]
-                    if not isinstance(results[device], str):
-                        found[device] = results[device]
-                self.leave_out({i: why for i, why in results.items() if isinstance(why, str)})
+            for message, own, reply in self._pull(in_flight):
+                again = self._again(own.node, reply)
+                for device in own.devices:
+                    if again is None:
+                        del missing[device]
+                    else:
+                        missing[device] = again
+                if again is None:
+                    found.append(reply)
+                    self._unread.append((message, own))
             enough = len(devices) - len(missing) >= need
             expected = in_flight or self.registry.homes(missing).keys() - paused  # now, or again
-            if not missing or (enough and (not expected or wait.grace_is_over())):
+            waits = any(own.node in slow for _, own in in_flight.values())  # at work since before
+            if not missing or (enough and (not expected or (wait.grace_is_over() and not waits))):
                 break
             if before - len(in_flight) > _POLLED // 2:  # there may be more replies
                 continue
             state = f"{len(devices) - len(missing)} of {len(devices)} devices have replied"
             wait.pause(enough, state, at_work=bool(in_flight))
         self._drop_silent(missing, in_flight, paused)
+        return found
+
+    def _first_replies(self, exchange: Exchange, configure: Configure) -> list[Message]:
+        """Return the next replies of devices at work, to this request or to earlier ones.
+
+        A device that fails is replaced by the next one. When a quorum of ``buffer`` has replied,
+        wait up to ``grace`` seconds more. Devices at work may reply to a later request.
+        """
+        left, found, done = list(exchange.devices), list[Message](), 0
+        need, wait = self.settings.needed(exchange.buffer), _Wait(self.settings)
+        while done < exchange.buffer:
+            if wait.time_to_look():
+                self.leave_out(self._lost(self._at_work))
+            busy = _devices(self._at_work) | {i for _, own, _ in self._early for i in own.devices}
+            there = {i for own in self.registry.homes(left).values() for i in own} - busy
+            idle = [i for i in left if i in there][: max(0, exchange.at_work - len(busy) - done)]
+            left = [i for i in left if i not in idle]
+            self._send(exchange, self.registry.homes(idle), self._at_work, configure)
+            self._early += self._pull(self._at_work)
+            while self._early and done < exchange.buffer:
+                message, own, reply = self._early.popleft()
+                if self._again(own.node, reply) is None:
+                    found.append(reply)
+                    self._unread.append((message, own))
+                    results = self._results(own, reply).values()
+                    done += sum(not isinstance(result, str) for result in results)
+                else:
+                    left = own.devices + left
+            enough = done >= need
+            failed = not (there or self._at_work) and len(left) < len(exchange.devices)
+            if failed or (enough and wait.grace_is_over()):
+                break
+            if done < exchange.buffer:
+                state = f"{done} of {exchange.buffer} updates have arrived"
+                wait.pause(enough, state, at_work=bool(self._at_work))
+        return found
+
+    def results(self, replies: Iterable[Message]) -> dict[int, Any]:
+        """Return the results of a request by device, from the replies to its messages.
+
+        Devices that fail, and those of replies that the caller has left out, are dropped.
+        """
+        asked = {message.metadata.message_id: own for message, own in self._unread}
+        found, failed, self._unread = dict[int, Any](), dict[int, str](), []
+        for reply in replies:
+            own = asked.pop(reply.metadata.reply_to_message_id, None)
+            if own is None:  # not of this request
+                continue
+            for device, result in self._results(own, reply).items():
+                if isinstance(result, str):
+                    failed[device] = result
+                else:
+                    found[device] = result
+        ignored = (device for own in asked.values() for device in own.devices)
+        self.leave_out({**failed, **dict.fromkeys(ignored, "no reply was aggregated")})
         return found
 
     def _drop_silent(
@@ -376,12 +473,29 @@ class Requests:
             if node in paused:
                 why = f"the node was silent: it is asked again in round {paused[node]}"
                 missing.update(dict.fromkeys(own, why))
-        late = f"{SILENT} {self.settings.grace:g} s grace period"
-        for node, asked in in_flight.values():
-            self._silences.setdefault(node, set()).add(self.round)
-            self.registry.drop(node, late)
-            missing.update(dict.fromkeys(asked, late))
+        for _, asked in in_flight.values():
+            missing.update(self._silent(asked, self.settings.grace, "grace period"))
         self.leave_out(missing)
+
+    def _silent(self, asked: Asked, seconds: float, period: str) -> dict[int, str]:
+        """Drop a node that did not reply in time; return the reason by device."""
+        late = f"{SILENT} {seconds:g} s {period}"
+        self._silences.setdefault(asked.node, set()).add(self.round)
+        self.registry.drop(asked.node, late)
+        return dict.fromkeys(asked.devices, late)
+
+    def _lost(self, in_flight: InFlight) -> dict[int, str]:
+        """Update the list of nodes; return the devices of messages that have no node any more."""
+        self.registry.look()
+        lost: dict[int, str] = {}
+        for i, (_, asked) in list(in_flight.items()):
+            if asked.node not in self.registry:
+                lost.update(dict.fromkeys(asked.devices, LOST))
+            elif time.monotonic() - asked.sent > self._ttl:
+                lost.update(self._silent(asked, self._ttl, "lifetime of the message"))
+            if not lost.keys().isdisjoint(asked.devices):
+                del in_flight[i]
+        return lost
 
     def ready(self, devices: Iterable[int]) -> dict[int, list[int]]:
         """Return the nodes of these devices that are asked now, with the devices of each."""
@@ -406,22 +520,44 @@ class Requests:
             self._warn(f"{who} dropped: %s", device_ranges(devices), str(explanation))
             self.dropped += [DroppedDevice(device, explanation.words) for device in devices]
 
-    def _send(
-        self, kind: str, homes: dict[int, list[int]], content: Write, in_flight: InFlight
-    ) -> None:
-        messages = [
-            Message(content(node, own), node, kind, ttl=self._ttl) for node, own in homes.items()
-        ]
-        if messages:
-            self.sent += messages if kind in COUNTED else []
-            ids = self.grid.push_messages(messages)
-            for i, (node, own) in zip(ids, homes.items(), strict=True):
-                if i:
-                    in_flight[i] = (node, own)
-                else:
-                    self.registry.drop(node, "no message can be sent to it")
+    def _messages(
+        self, exchange: Exchange, homes: Mapping[int, list[int]]
+    ) -> list[tuple[Message, Asked]]:
+        """Return the messages to these nodes."""
+        made, now = [], time.monotonic()
+        for node, own in homes.items():
+            content = exchange.write(node, own)
+            asked = Asked(node, own, exchange.read, synced_round(content), now)
+            made.append((Message(content, node, exchange.kind, ttl=self._ttl), asked))
+        return made
 
-    def _replies(self, kind: str, in_flight: InFlight) -> Iterator[tuple[int, list[int], Message]]:
+    def _send(
+        self,
+        exchange: Exchange,
+        homes: Mapping[int, list[int]],
+        in_flight: InFlight,
+        configure: Configure,
+    ) -> list[int]:
+        """Send the messages to these nodes; return the devices that ``configure`` leaves out."""
+        if not homes:
+            return []
+        made = self._messages(exchange, homes)
+        sent = list(configure([message for message, _ in made]))
+        wanted = {id(message) for message in sent}
+        without = [own for message, own in made if id(message) not in wanted]
+        left_out = [device for own in without for device in own.devices]
+        self.leave_out(dict.fromkeys(left_out, "no message was configured for it"))
+        self.sent += sent if exchange.kind in COUNTED else []
+        pushed = set(self.grid.push_messages(sent)) if sent else set()
+        for message, own in made:
+            if message.metadata.message_id in pushed and id(message) in wanted:
+                in_flight[message.metadata.message_id] = (message, own)
+            elif id(message) in wanted:
+                self.registry.drop(own.node, "no message can be sent to it")
+        return left_out
+
+    def _pull(self, in_flight: InFlight) -> Iterator[Arrived]:
+        """Take the messages whose replies have arrived, with these."""
         if not in_flight:
             return
         # Flower looks up each id under a lock that simulated nodes need. So ask for a few messages,
@@ -432,31 +568,46 @@ class Requests:
         for reply in self.grid.pull_messages(some):
             known = in_flight.pop(reply.metadata.reply_to_message_id, None)
             if known is not None:  # else it is late, or was received before
-                self.received += [reply] if kind in COUNTED else []
-                yield *known, reply
+                message, own = known
+                counted = message.metadata.message_type in COUNTED
+                self.received += [reply] if counted else []
+                yield message, own, reply
 
-    def _results(self, node: int, asked: list[int], reply: Message, read: Read) -> Found:
-        """Return the result of each device that was asked; an empty one means: ask again."""
+    def _again(self, node: int, reply: Message) -> str | None:
+        """Return why the node of a reply has to be asked again; None if it has not."""
         if is_lost(reply):
             self.registry.drop(node, "Flower has lost it")
-            return {}
+            return LOST
+        try:
+            position = None if reply.has_error() else read_out_of_sync(reply.content)
+        except FedzoError:
+            return None
+        if position is None or self.downlink is None:
+            return None
+        again = self.downlink.mark_out_of_sync(node, position)
+        return "the node is out of sync" if again else None
+
+    def _results(self, own: Asked, reply: Message) -> Found:
+        """Return the result of each device that was asked; a string is an error."""
         if reply.has_error():
-            return dict.fromkeys(asked, flower_failure(reply))
+            return dict.fromkeys(own.devices, LOST if is_lost(reply) else flower_failure(reply))
         try:
             refusal = protocol.read_refusal(reply.content)
+            if refusal is None and read_out_of_sync(reply.content) is not None:
+                refusal = "the node cannot replay the run"
             if refusal is not None:
-                return dict.fromkeys(asked, refusal)
-            position = read_out_of_sync(reply.content)
-            if position is not None:
-                downlink = self.downlink
-                again = downlink is not None and downlink.mark_out_of_sync(node, position)
-                return {} if again else dict.fromkeys(asked, "the node cannot replay the run")
-            results = read(reply.content, asked)
-            if self.downlink is not None:
-                self.downlink.mark_synced(node)
+                return dict.fromkeys(own.devices, refusal)
+            results = own.read(reply.content, own.devices)
+            if own.synced is not None and self.downlink is not None:
+                self.downlink.mark_synced(own.node, own.synced)
         except Exception as error:  # a decoder can raise anything on another machine's bytes
-            return dict.fromkeys(asked, f"the node's reply is malformed: {error}")
-        return {i: results.get(i, "the node did not reply for it") for i in asked}
+            return dict.fromkeys(own.devices, f"the node's reply is malformed: {error}")
+        return {i: results.get(i, "the node did not reply for it") for i in own.devices}
+
+
+def _devices(in_flight: InFlight) -> set[int]:
+    """Return the devices of messages without a reply."""
+    return {device for _, own in in_flight.values() for device in own.devices}
 
 
 class _Wait:

@@ -4,11 +4,14 @@ Every field of a record that another machine wrote is checked by name and type b
 a record with unknown fields is rejected. Nothing is unpickled.
 """
 
+from __future__ import annotations
+
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +19,7 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedzo.core.types import Array
+from fedzo.errors import InvalidValue, nearest, require
 from fedzo.flower.errors import Malformed
 
 T = TypeVar("T")
@@ -113,7 +117,7 @@ def read_json(text: str) -> dict[str, Any]:
 
 def write_arrays(arrays: Mapping[str, Array]) -> ArrayRecord:
     """Return arrays as a record."""
-    return ArrayRecord({k: FlowerArray(np.ascontiguousarray(a)) for k, a in arrays.items()})
+    return ArrayRecord({k: FlowerArray(np.asarray(a, order="C")) for k, a in arrays.items()})
 
 
 def array_record(content: RecordDict) -> ArrayRecord:
@@ -135,3 +139,70 @@ def numpy_of(arrays: dict[str, Any], name: str) -> Array:
     if found.dtype not in (np.float32, np.float64):
         raise Malformed(f"the array {name!r} has type {found.dtype}, not float32 or float64", name)
     return found
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Named arrays as one vector, and back.
+
+    The trained arrays are part of the vector, in their order. The others, such as a count of
+    batches, are unchanged.
+
+    Examples
+    --------
+    >>> arrays = {"weight": np.ones((2, 3), np.float32), "count": np.array(7)}
+    >>> layout = Layout.of(write_arrays(arrays))
+    >>> layout.vector().shape, layout.record(np.zeros(6))["weight"].numpy().shape
+    ((6,), (2, 3))
+    """
+
+    arrays: Mapping[str, Array]
+    trained: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: ArrayRecord, trainable: Sequence[str] | None = None) -> Layout:
+        """Return the layout of a record.
+
+        ``trainable`` are names or patterns of arrays; by default all arrays of floats.
+        """
+        arrays = {name: np.asarray(array.numpy()) for name, array in record.items()}
+        floats = [name for name, array in arrays.items() if np.issubdtype(array.dtype, np.floating)]
+        if not floats:
+            raise InvalidValue("initial_arrays", f"{len(arrays)} arrays", "arrays of floats")
+        for pattern in trainable or ():
+            allowed = f"the name or a pattern of an array of floats{nearest(pattern, floats)}"
+            fits = any(fnmatchcase(name, pattern) for name in floats)
+            require(fits, "trainable", pattern, allowed)
+        wanted = ["*"] if trainable is None else trainable
+        trained = (name for name in floats if any(fnmatchcase(name, one) for one in wanted))
+        return cls(arrays, tuple(trained))
+
+    @classmethod
+    def read(cls, arrays: dict[str, Any]) -> Layout:
+        """Return the layout of the arrays of a message, which are all trained and of one type."""
+        found = {name: numpy_of(arrays, name) for name in list(arrays)}
+        if len({array.dtype for array in found.values()}) != 1:
+            raise Malformed("the arrays of a model need one type", "arrays")
+        return cls(found, tuple(found))
+
+    @property
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """The name and the shape of each array, in their order."""
+        return [(name, array.shape) for name, array in self.arrays.items()]
+
+    def vector(self) -> Array:
+        """Return the trained arrays as one vector."""
+        return np.concatenate([self.arrays[name].reshape(-1) for name in self.trained])
+
+    def record(self, x: Array) -> ArrayRecord:
+        """Return a vector as a record with the same names, shapes and types."""
+        return write_arrays(self.named(x))
+
+    def named(self, x: Array) -> dict[str, Array]:
+        """Return a vector as arrays by name."""
+        made, at = dict(self.arrays), 0
+        for name in self.trained:
+            array = made[name]
+            made[name] = x[at : at + array.size].reshape(array.shape).astype(array.dtype)
+            at += array.size
+        return made

@@ -1,88 +1,41 @@
-"""A strategy for Flower users: an object whose ``start`` runs the rounds."""
+"""A strategy for Flower users: fedzo's algorithms by the hooks of Flower's strategies."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
-from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 
 from fedzo.algorithms import Algorithm, FedZO
+from fedzo.algorithms.compose import compose
+from fedzo.core.tasks import LocalSteps, Losses, Slopes, Task
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, nearest, require
+from fedzo.errors import InvalidValue, UsageError
 from fedzo.flower.engine import FlowerEngine
 from fedzo.flower.errors import log
 from fedzo.flower.protocol import vector
 from fedzo.flower.registry import device_ranges
+from fedzo.flower.schema import Layout
 from fedzo.flower.server import HELD_BY_NODES, log_progress
-from fedzo.runs.loop import Job, run_job
+from fedzo.runs.history import mean_loss
+from fedzo.runs.loop import Job, Running, tasks
 from fedzo.runs.minimize import checked_start
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.registry import describe_job
 from fedzo.runs.result import Progress
 from fedzo.uplinks import Ideal, Uplink
+from fedzo.uplinks.base import RunSetting
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Named arrays as one vector, and back.
-
-    The trained arrays are part of the vector, in their order. The others, such as a count of
-    batches, are unchanged.
-
-    Examples
-    --------
-    >>> arrays = {"weight": np.ones((2, 3), np.float32), "count": np.array(7)}
-    >>> layout = Layout.of(ArrayRecord({k: FlowerArray(v) for k, v in arrays.items()}))
-    >>> layout.vector().shape, layout.record(np.zeros(6))["weight"].numpy().shape
-    ((6,), (2, 3))
-    """
-
-    arrays: Mapping[str, Array]
-    trained: tuple[str, ...]
-
-    @classmethod
-    def of(cls, record: ArrayRecord, trainable: Sequence[str] | None = None) -> Layout:
-        """Return the layout of a record.
-
-        ``trainable`` are names or patterns of arrays; by default all arrays of floats.
-        """
-        arrays = {name: np.asarray(array.numpy()) for name, array in record.items()}
-        floats = [name for name, array in arrays.items() if np.issubdtype(array.dtype, np.floating)]
-        if not floats:
-            raise InvalidValue("initial_arrays", f"{len(arrays)} arrays", "arrays of floats")
-        for pattern in trainable or ():
-            allowed = f"the name or a pattern of an array of floats{nearest(pattern, floats)}"
-            fits = any(fnmatchcase(name, pattern) for name in floats)
-            require(fits, "trainable", pattern, allowed)
-        wanted = ["*"] if trainable is None else trainable
-        trained = (name for name in floats if any(fnmatchcase(name, one) for one in wanted))
-        return cls(arrays, tuple(trained))
-
-    def vector(self) -> Array:
-        """Return the trained arrays as one vector."""
-        return np.concatenate([self.arrays[name].reshape(-1) for name in self.trained])
-
-    def record(self, x: Array) -> ArrayRecord:
-        """Return a vector as a record with the same names, shapes and types."""
-        made, at = {}, 0
-        for name, array in self.arrays.items():
-            if name in self.trained:
-                own = x[at : at + array.size].reshape(array.shape).astype(array.dtype)
-                made[name], at = FlowerArray(np.ascontiguousarray(own)), at + array.size
-            else:
-                made[name] = FlowerArray(array)
-        return ArrayRecord(made)
 
 
 @dataclass
@@ -94,13 +47,23 @@ class StrategyResult(Result):
     dropped: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class FedzoStrategy:
+@dataclass(eq=False)
+class FedzoStrategy(Strategy):
     """Runs any of fedzo's algorithms in the ``main`` of a ServerApp.
 
-    It has the ``start`` of Flower's strategies, but not their four hooks: the algorithm defines the
-    requests of a round and their aggregation, and ``settings`` the times to wait.
-    ``evaluate_every`` and ``checkpoint_every`` are those of
+    :meth:`start` calls the four hooks of Flower's strategies for each request to the nodes, so a
+    subclass may extend them. A hook calls that of this class, and may
+
+    * leave out messages of ``configure_train`` and ``configure_evaluate``: the devices of their
+      nodes are dropped from the round;
+    * leave out replies in ``aggregate_train`` and ``aggregate_evaluate``, with the same effect;
+    * change the metrics that these return.
+
+    The arrays that ``aggregate_train`` returns cannot be replaced in :meth:`start`, because nodes
+    and a resumed run compute the same ones. They can in Flower's own loop, ``Strategy.start``,
+    which wrappers of strategies use: see docs/operate.md for its limits. With secure sums, the
+    messages of a request depend on each other: ``configure_*`` is not called, and ``aggregate_*``
+    is called without replies. ``evaluate_every`` and ``checkpoint_every`` are those of
     :class:`~fedzo.runs.options.RunOptions`.
 
     Parameters
@@ -145,6 +108,50 @@ class FedzoStrategy:
     trainable: Sequence[str] | None = None
     run_dir: str | os.PathLike[str] | None = None
     resume: bool = False
+    _run: _Run | None = field(default=None, init=False, repr=False)
+
+    def summary(self) -> None:
+        """Log the algorithm, the uplink and the seed."""
+        log.info("fedzo: %s over %s, seed %s", self.algorithm, self.uplink, self.seed)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask nodes for a round's updates."""
+        run = self._run
+        if run is None or (isinstance(run, _FlowerRun) and server_round == 1):
+            run = self._run = self._run_by_flower(arrays, config, grid)
+        if isinstance(run, _FlowerRun):
+            run.begin_round(arrays)
+        return run.messages()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the arrays after the round, its participants and queries."""
+        run = self._running()
+        found = run.answer(replies)
+        metrics = MetricRecord({"participants": found.count, "queries": found.queries})
+        run.arrays = run.layout.record(run.x)
+        return run.arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask all nodes for the losses of their devices."""
+        run = self._running()
+        if isinstance(run, _FlowerRun):
+            run.evaluate(arrays)
+        return run.messages()
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the record of the evaluation; None if it was not for the history."""
+        run = self._running()
+        run.record = None
+        run.answer(replies)
+        return None if run.record is None else MetricRecord(run.record)
 
     def start(
         self,
@@ -192,24 +199,24 @@ class FedzoStrategy:
         """
         algorithm = self._with(train_config or {})
         _warn_ignored("evaluate_config", evaluate_config or {})
-        log.info("fedzo: %s over %s, seed %s", algorithm, self.uplink, self.seed)
+        self.summary()
         settings = self.settings if timeout is None else replace(self.settings, patience=timeout)
         engine = FlowerEngine(grid, self.seed, self.uplink, settings)
         result = StrategyResult()
 
         def watch(progress: Progress) -> None:
             log_progress(progress)
-            if progress.record is not None:
-                numbers: dict[str, Any] = {
-                    k: v for k, v in progress.record.items() if isinstance(v, int | float)
-                }
-                result.evaluate_metrics_clientapp[progress.round] = MetricRecord(numbers)
-                if progress.round:
-                    cost = {k: v for k, v in numbers.items() if k in _COST}
-                    result.train_metrics_clientapp[progress.round] = MetricRecord(cost)
-                found = evaluate_fn and evaluate_fn(progress.round, layout.record(progress.x))
-                if found is not None:
-                    result.evaluate_metrics_serverapp[progress.round] = found
+            if progress.record is None:
+                return
+            run.record = {k: v for k, v in progress.record.items() if isinstance(v, int | float)}
+            if progress.round:
+                cost = {k: v for k, v in run.record.items() if k in _COST}
+                result.train_metrics_clientapp.setdefault(progress.round, MetricRecord()).update(
+                    cost
+                )
+            found = evaluate_fn and evaluate_fn(progress.round, layout.record(progress.x))
+            if found is not None:
+                result.evaluate_metrics_serverapp[progress.round] = found
 
         options = RunOptions(
             rounds=num_rounds,
@@ -229,13 +236,16 @@ class FedzoStrategy:
             watchers=(watch,),
         )
         engine.restore(job)
-        layout = Layout.of(initial_arrays or vector(engine.initial()), self.trainable)
-        x0 = checked_start(layout.vector())
-        if x0.shape != (engine.dim,):
-            allowed = f"{engine.dim} numbers for the nodes' problem; trainable selects arrays"
-            raise InvalidValue("initial_arrays", f"{x0.size} numbers", allowed)
+        layout, x0 = self._layout(engine, initial_arrays)
         engine.enable_replay(job, x0)
-        found = run_job(job, engine, x0)
+        generator = tasks(job, engine, x0)
+        run = self._run = _Run(engine, layout, x0, generator)
+        try:
+            with closing(generator):
+                self._drive(run, grid, (train_config, evaluate_config), result)
+        finally:
+            self._run = None
+        found = run.result
         result.success, result.message, result.dropped = found.success, found.message, found.dropped
         result.arrays = layout.record(found.x)
         if not found.success:
@@ -246,6 +256,73 @@ class FedzoStrategy:
         else:
             log.info("%s", found.message)
         return result
+
+    def _drive(
+        self, run: _Run, grid: Grid, configs: tuple[ConfigRecord | None, ...], result: Result
+    ) -> None:
+        """Answer the tasks of a run by the hooks."""
+        training, evaluating = (config or ConfigRecord() for config in configs)
+        run.step(None)
+        while (task := run.task) is not None:
+            t, evaluates = run.round, isinstance(task, Losses)
+            hook = self.configure_evaluate if evaluates else self.configure_train
+            arrays, config = run.layout.record(run.x), evaluating if evaluates else training
+            try:
+                replies = run.replies(partial(hook, t, arrays, config, grid))
+            except BaseException as error:
+                run.throw(error)
+                continue
+            if evaluates:
+                metrics = self.aggregate_evaluate(t, replies)
+                kept = result.evaluate_metrics_clientapp
+            else:
+                found, metrics = self.aggregate_train(t, replies)
+                kept = result.train_metrics_clientapp
+                if found is not None and found is not run.arrays and found != run.arrays:
+                    text = (
+                        "aggregate_train returned other arrays than fedzo's: change the server "
+                        "optimizer instead, or run Flower's loop, Strategy.start"
+                    )
+                    raise UsageError(text, code="arrays-replaced")
+            if run.task is task:
+                name = "aggregate_evaluate" if evaluates else "aggregate_train"
+                raise UsageError(f"{name} has to call that of FedzoStrategy", code="no-super")
+            if metrics is not None:
+                kept.setdefault(t, MetricRecord()).update(metrics)
+
+    def _running(self) -> _Run:
+        if self._run is None:
+            raise UsageError("configure_train has not begun a run", code="no-run")
+        return self._run
+
+    def _layout(
+        self, engine: FlowerEngine, initial_arrays: ArrayRecord | None
+    ) -> tuple[Layout, Array]:
+        """Return the layout of the model, and the start."""
+        layout = Layout.of(initial_arrays or vector(engine.initial()), self.trainable)
+        x0 = checked_start(layout.vector())
+        if x0.shape != (engine.dim,):
+            allowed = f"{engine.dim} numbers for the nodes' problem; trainable selects arrays"
+            raise InvalidValue("initial_arrays", f"{x0.size} numbers", allowed)
+        return layout, x0
+
+    def _run_by_flower(self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> _FlowerRun:
+        """Return a run whose rounds Flower's own loop asks for."""
+        if "clipping_norm" in config:
+            text = "fedzo's nodes have no mods that clip: use a wrapper that clips on the server"
+            raise UsageError(text, code="no-mods")
+        if type(self.uplink) is not Ideal:
+            raise _not_by_flower("aggregates whole models, as uplink.name = 'ideal' does")
+        algorithm = self._with({k: v for k, v in config.items() if k != "server-round"})
+        if isinstance(algorithm, FedZO) and (algorithm.automatic or algorithm.fixed_directions):
+            raise _not_by_flower("has no probes for 'auto', and takes no fixed_directions")
+        self.summary()
+        engine = FlowerEngine(grid, self.seed, self.uplink, self.settings)
+        layout, x0 = self._layout(engine, arrays)
+        types = {array.dtype for array in layout.arrays.values()}
+        if len(layout.trained) < len(layout.arrays) or len(types) > 1:
+            raise _not_by_flower("changes all arrays: train them all, in one type of floats")
+        return _FlowerRun(engine, layout, x0, compose(algorithm, self.uplink))
 
     def _with(self, train_config: Mapping[str, Any]) -> Algorithm:
         """Return the algorithm with the hyper-parameters of a configuration."""
@@ -263,3 +340,119 @@ _COST = ("participants", "queries", "uplink_bytes", "downlink_bytes", "channel_u
 def _warn_ignored(which: str, keys: Collection[str]) -> None:
     if keys:
         log.warning("%s: ignored keys, unknown to fedzo's nodes: %s", which, ", ".join(keys))
+
+
+def _not_by_flower(what: str) -> UsageError:
+    text = f"Flower's own loop, which wrappers use, {what}; or call FedzoStrategy.start"
+    return UsageError(text, code="flower-loop")
+
+
+class _Run:
+    """A run between two hooks: its next task, and the model."""
+
+    def __init__(
+        self, engine: FlowerEngine, layout: Layout, x: Array, generator: Running[Any] | None = None
+    ) -> None:
+        self.engine, self.layout, self.x = engine, layout, x
+        self.generator: Any = generator
+        self.task: Task | Losses | None = None
+        self.result: Any = None
+        self.record: dict[str, Any] | None = None  # of the last evaluation
+        self.arrays: ArrayRecord | None = None  # after the last round
+        self.sending: list[Message] = []
+
+    @property
+    def round(self) -> int:
+        """The number of the round that the task is part of."""
+        return self.task.round + 1 if isinstance(self.task, Task) else self.engine.nodes.round
+
+    def messages(self) -> list[Message]:
+        """Return the messages of the task that are about to be sent."""
+        return self.sending
+
+    def replies(self, configure: Callable[[], Iterable[Message]]) -> list[Message]:
+        """Send the messages of the task, as configured; return the replies."""
+        if self.engine.sums is not None or self.task is None:
+            return []
+
+        def configured(messages: list[Message]) -> Iterable[Message]:
+            self.sending = messages
+            return configure()
+
+        return self.engine.nodes.replies(self.engine.exchange(self.task), configured)
+
+    def answer(self, replies: Iterable[Message]) -> Any:
+        """Answer the task by the nodes' replies, and go on to the next one."""
+        if self.task is None:
+            raise UsageError("the run has ended", code="no-run")
+        secure = self.engine.sums is not None
+        answer = self.engine.ask(self.task) if secure else self.engine.answer(self.task, replies)
+        self.step(answer)
+        return answer
+
+    def step(self, answer: Any) -> None:
+        """Go on to the next task."""
+        self._go(self.generator.send, answer)
+
+    def throw(self, error: BaseException) -> None:
+        """Raise an error where the run waits for an answer."""
+        self._go(self.generator.throw, error)
+
+    def _go(self, resume: Callable[[Any], Any], argument: Any) -> None:
+        try:
+            self.task = resume(argument)
+        except StopIteration as end:
+            self.task, self.result = None, end.value
+        if isinstance(self.task, Losses | LocalSteps | Slopes) and self.task.x.ndim == 1:
+            self.x = self.task.x
+
+
+class _FlowerRun(_Run):
+    """A run whose rounds Flower's own loop asks for; it may change the model in between."""
+
+    def __init__(self, engine: FlowerEngine, layout: Layout, x: Array, algorithm: Any) -> None:
+        super().__init__(engine, layout, x)
+        self._setting = RunSetting(engine, engine.uplink, algorithm.coefficients_shape)
+        self._algorithm, self._state = algorithm, algorithm.init(x, self._setting)
+        self._next = 0  # the number of the next round
+
+    def begin_round(self, arrays: ArrayRecord) -> None:
+        """Start the next round from these arrays."""
+        self.x = Layout.of(arrays).vector()
+        if "x" not in self._state._fields:
+            raise _not_by_flower("changes the model, which a search cannot use")
+        state = self._state._replace(x=self.x)
+        self.generator = self._algorithm.round(self._next, state, self._setting)
+        self.step(None)
+        task = self.task
+        plain = isinstance(task, LocalSteps) and task.x.ndim == 1 and not task.rows
+        if not plain or cast(LocalSteps, task).direction_scale is not None:
+            raise _not_by_flower("sends nodes the model and a plain task only")
+
+    def evaluate(self, arrays: ArrayRecord) -> None:
+        """Make the evaluation of these arrays the next task."""
+        self.x = Layout.of(arrays).vector()
+        self.task = Losses(self.x)
+
+    def messages(self) -> list[Message]:
+        """Return the messages of the task."""
+        assert self.task is not None
+        return self.engine.nodes.prepare(self.engine.exchange(self.task, self.layout))
+
+    def answer(self, replies: Iterable[Message]) -> Any:
+        """Answer the task by the nodes' replies."""
+        if isinstance(self.task, Losses):
+            found = self.engine.answer(self.task, replies)
+            losses = found.losses[np.isfinite(found.losses)]
+            self.record = (
+                {"train_loss": mean_loss(losses), **found.metrics} if len(losses) else None
+            )
+            return found
+        answer = super().answer(replies)
+        if self.task is not None:
+            raise _not_by_flower(
+                f"has one task per round: {type(self._algorithm).__name__} has more"
+            )
+        self._state, _ = self.result
+        self.x, self._next = self._algorithm.model(self._state), self._next + 1
+        return answer

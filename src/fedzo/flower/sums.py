@@ -12,7 +12,7 @@ from fedzo.core.types import Array
 from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
 from fedzo.flower.protocol import SumReply, SumRequest
-from fedzo.flower.registry import Found, Requests, Write
+from fedzo.flower.registry import Exchange, Found, Requests
 from fedzo.flower.secure import NAME, SumServer
 
 
@@ -39,19 +39,17 @@ class SecureSums:
 
     def ask(
         self,
-        kind: str,
-        devices: Iterable[int],
-        content: Write,
+        exchange: Exchange,
         bound: float,
         weights: Mapping[int, float] | None = None,
     ) -> Summed:
-        """Return the mean over the devices that reply; ``content`` are the messages to their nodes.
+        """Return the mean over the devices that reply, of the numbers that a request asks for.
 
         ``bound`` is that of the numbers of a device: a mean beyond it is not used. All weights are
         one by default.
         """
         self._last = number = max(time.time_ns(), self._last + 1)
-        homes, before = self._homes(devices), len(self._nodes.dropped)
+        homes, before = self._homes(exchange.devices), len(self._nodes.dropped)
         asked = [device for own in homes.values() for device in own]
         names = {node: self._nodes.registry.key(node)[:NAME] for node in homes}
         server = SumServer(sorted(names.values()))
@@ -65,10 +63,10 @@ class SecureSums:
         def to_mask(node: int, own: list[int]) -> RecordDict:
             inbox = server.inbox(names[node]) if node in homes else (b"", b"")
             request = SumRequest(number, b"", *inbox, bound)
-            return protocol.with_sum(content(node, own), request)
+            return protocol.with_sum(exchange.write(node, own), request)
 
         enough = len(homes) >= server.least
-        second = self._exchange(kind, homes, to_mask) if enough else dict[int, SumReply]()
+        second = self._exchange(exchange.kind, homes, to_mask) if enough else dict[int, SumReply]()
         homes = {node: own for node, own in homes.items() if node in second}
         masked = {names[node]: reply.masked for node, reply in second.items()}
         end = SumRequest(number, survivors=server.bits(masked))
@@ -118,5 +116,5 @@ class SecureSums:
             replies[node_of[asked[0]]] = reply
             return {**dict.fromkeys(asked, reply), **failures}
 
-        self._nodes.ask(kind, sorted(node_of), content, read)
+        self._nodes.ask(Exchange(kind, sorted(node_of), content, read))
         return replies

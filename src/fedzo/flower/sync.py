@@ -210,6 +210,12 @@ def read_out_of_sync(content: RecordDict) -> NodePosition | None:
     return read_fields(NodePosition, config(content, "position"))
 
 
+def synced_round(content: RecordDict) -> int | None:
+    """Return the round that a node reaches by a message; None if it replays nothing for it."""
+    plain: dict[str, Any] = dict(content.config_records.get("task") or {})
+    return int(plain["round"]) if "run" in plain else None
+
+
 # ------------------------------------------------------------------------------- the node's side
 
 
@@ -472,10 +478,9 @@ class Downlink:
             self._send_state(node)
         return self._next[node]
 
-    def mark_synced(self, node: int) -> None:
-        """Note that a node has reached the model."""
-        if self._next.get(node, True):
-            self._synced[node] = self._round
+    def mark_synced(self, node: int, round: int) -> None:
+        """Note that a node has reached the model of a round."""
+        self._synced[node] = round
 
     def mark_out_of_sync(self, node: int, position: NodePosition) -> bool:
         """Note that a node could not reach the model; return whether to ask it again."""
