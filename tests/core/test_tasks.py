@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from driving import steps_of
 from fedzo import DZOPA, FedZO, Seeds, ZoneS
 from fedzo.core.engine import LocalEngine, ReplayEngine, drive
 from fedzo.core.random import Draws, Stream
-from fedzo.core.tasks import Evaluate, Replies, Update
-from fedzo.problems import Quadratic
+from fedzo.core.tasks import Evaluate, Replies, Slopes, Update
+from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.uplinks.base import RunSetting
 
 PROBLEM = Quadratic(dim=6, devices=5)
@@ -205,3 +206,28 @@ def test_a_log_is_replayed_to_the_same_round():
     for t in range(3):
         again, _ = drive(algorithm.round(t, again, RunSetting(engine, uplink)), engine)
     assert again.x.tobytes() == state.x.tobytes()
+
+
+@pytest.mark.parametrize("central", [False, True])
+def test_slopes_ask_for_points_in_blocks(central, monkeypatch):
+    monkeypatch.setattr("fedzo.core.tasks.LEAST_POINTS", 4)
+    monkeypatch.setattr("fedzo.core.tasks.NUMBERS_AT_ONCE", 40)
+    asked = []
+
+    def fun(points):
+        asked.append(points.copy())
+        return np.exp(points) @ np.arange(1.0, 10.0)
+
+    objective = FunctionObjective(fun, dim=9, vectorized=True)
+    x, steps = np.linspace(-1, 1, 9), np.linspace(1e-3, 2e-3, 9)
+    steps[4] = 0  # not asked for
+    update = Slopes(x, steps, central=central, devices=(0,)).reply(objective, 0)
+    assert {len(points) for points in asked} <= {1, 4}
+    wanted = [x, *(x + h for h in np.diag(steps)[steps > 0])]
+    wanted += [x - h for h in np.diag(steps)[steps > 0]] if central else []
+    assert_array_equal(np.concatenate(asked), wanted)
+    ahead, behind = (np.exp(x + s * steps) for s in (1, -central))
+    exact = np.arange(1.0, 10.0) * (ahead - behind)
+    exact[steps > 0] /= ((1 + central) * steps)[steps > 0]
+    # Two sums of nine terms, up to 120: 2 * 9 * 2^-53 * 120 / 1e-3 = 2.4e-10.
+    assert_allclose(update.values[1:10], exact, rtol=0, atol=3e-10)

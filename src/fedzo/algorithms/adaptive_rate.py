@@ -1,7 +1,7 @@
 r"""FedZO with a learning rate that adapts during the run: ``learning_rate = "auto"``."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -79,7 +79,7 @@ class AdaptiveRate(Variant):
         """Return whether f is to be evaluated after t rounds: see :class:`Candidates`."""
         return Candidates(fedzo=self.fedzo).evaluates(t)
 
-    def ends(self, rounds: Sequence[int], best: int) -> str:
+    def ends(self, rounds: Iterable[int], best: int) -> str:
         """Return the reason to end the run: see :class:`Candidates`."""
         return Candidates(fedzo=self.fedzo).ends(rounds, best)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -138,7 +138,7 @@ class Algorithm(Parameters):
         """Return whether f is to be evaluated after t rounds, whatever the schedule."""
         return False
 
-    def ends(self, rounds: Sequence[int], best: int) -> str:
+    def ends(self, rounds: Iterable[int], best: int) -> str:
         """Return the reason to end the run, from its evaluated rounds and the best of them."""
         return ""
 

@@ -1,6 +1,6 @@
 """Rounds in which candidate points are compared before the first step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedzo.algorithms.base import Round, RoundInfo, check_uplink
@@ -56,7 +56,7 @@ class Candidates(Variant):
         x, kept = server.choose(state.server, state.x, some.points, values)
         return State(x, kept), RoundInfo.of(replies, sent)
 
-    def ends(self, rounds: Sequence[int], best: int) -> str:
+    def ends(self, rounds: Iterable[int], best: int) -> str:
         """Return the reason to end the run: evaluations after the halving without a gain."""
         server = self.fedzo.server
         if not isinstance(server, FourierSign) or not server.first_step:

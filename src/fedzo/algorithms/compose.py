@@ -1,6 +1,6 @@
 """Variants of FedZO as wrappers: which of them a run needs, and what is inside."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +49,7 @@ class Scheduled(Variant):
         factor = {"learning_rate_factor": self.fedzo.schedule.factor(t)}
         return state, info._replace(metrics={**info.metrics, **factor})
 
-    def ends(self, rounds: Sequence[int], best: int) -> str:
+    def ends(self, rounds: Iterable[int], best: int) -> str:
         """Return the reason to end the run."""
         return self.at(0).ends(rounds, best)
 

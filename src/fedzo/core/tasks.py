@@ -9,7 +9,7 @@ and the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -26,6 +26,7 @@ from fedzo.errors import NoAnswer
 
 WEIGHTINGS = ("uniform", "size")
 AGAIN = 4  # times that a device is asked for a value that it failed to answer
+LEAST_POINTS, NUMBERS_AT_ONCE = 64, 1 << 20  # of the points of slopes, in one call
 
 
 class Update(NamedTuple):
@@ -258,7 +259,12 @@ class Evaluate(Task):
             found = np.asarray(streamed.values_streamed(points.x, None, points.steps, batch))
             values = found.mean(axis=1, dtype=np.float64)
             return Update(device, np.empty(0), weight, found.size, values=values)
-        values, asked, eps = mean_values(objective, np.asarray(points), batch)
+        array = np.asarray(points)
+
+        def these(some: Array) -> Array:
+            return array if some.size == len(array) else array[some]
+
+        values, asked, eps = mean_values(objective, these, len(array), batch)
         return Update(device, np.empty(0), weight, asked, values=values, eps=eps)
 
 
@@ -335,11 +341,19 @@ class Slopes(Task):
         batch = objective.batch(device, self.batch_size, self.draws(device).on(Stream.BATCHES))
         own = self.own(device, objective.devices)
         asked = np.flatnonzero(self.steps if self.everyone else own)
-        moves = np.zeros((len(asked), self.x.size))
-        moves[np.arange(len(asked)), asked] = self.steps[asked]
-        sides = [self.x + moves, self.x - moves] if self.central else [self.x + moves]
-        points = np.concatenate([self.x[None], *sides])
-        values, queries, eps = mean_values(objective, points, batch)
+        moved = np.concatenate([asked, asked]) if self.central else asked
+        moves = self.steps[moved]
+        moves[len(asked) :] *= -1
+
+        def these(some: Array) -> Array:
+            points = np.repeat(self.x[None], some.size, axis=0)
+            sides = some[some > 0] - 1  # the first point is x
+            points[np.flatnonzero(some), moved[sides]] += moves[sides]
+            return points
+
+        # As one array the points would be as large as a Hessian.
+        block = max(LEAST_POINTS, NUMBERS_AT_ONCE // self.x.size)
+        values, queries, eps = mean_values(objective, these, 1 + len(moved), batch, block)
         ahead, behind = values[1 : 1 + len(asked)], values[1 + len(asked) :]
         rise = (ahead - behind) / 2 if self.central else ahead - values[0]
         slopes = np.zeros(self.x.size)
@@ -403,19 +417,26 @@ def weight_of(weighting: str, objective: Objective, device: int) -> float:
     return 1 if weighting == "uniform" else objective.size(device)
 
 
-def mean_values(objective: Objective, points: Array, batch: Any) -> tuple[Array, int, float]:
+def mean_values(
+    objective: Objective,
+    points: Callable[[Array], Array],
+    count: int,
+    batch: Any,
+    block: int | None = None,
+) -> tuple[Array, int, float]:
     """Return the mean loss over a batch at each point, the number of values and their precision.
 
-    A point at which the device fails is asked ``AGAIN`` more times, then its mean is NaN. A device
-    that fails all these times before it has answered once does not reply at all.
+    ``points`` returns the points with some of the numbers 0, ..., count - 1, at most ``block`` at a
+    time. A point at which the device fails is asked ``AGAIN`` more times, then its mean is NaN. A
+    device that fails all these times before it has answered once does not reply at all.
     """
-    means, eps, asked = np.full(len(points), np.nan), 0.0, 0
-    missing = np.arange(len(points))
-    failures = 0
+    means, eps, asked = np.full(count, np.nan), 0.0, 0
+    missing, failures = np.arange(count), 0
     while missing.size:
+        some = missing[:block]
         try:
-            found = objective.values(points[missing], batch)
-            values = returned(objective, "values", found, (len(missing), -1))
+            found = objective.values(points(some), batch)
+            values = returned(objective, "values", found, (len(some), -1))
         except NoAnswer as error:
             failures += 1
             if error.answered is None or (failures > AGAIN and np.isnan(means).all()):
@@ -427,7 +448,8 @@ def mean_values(objective: Objective, points: Array, batch: Any) -> tuple[Array,
             given_up = False
         if values.dtype.kind == "f":
             eps = float(np.finfo(values.dtype).eps)
-        count, asked = len(values), asked + values.size
-        means[missing[:count]] = np.asarray(values, np.float64).mean(axis=1)
-        missing = missing[count + given_up :]
+        done, asked = len(values), asked + values.size
+        single = values.ndim == 2 and values.shape[1] == 1  # as of a function
+        means[some[:done]] = values[:, 0] if single else np.asarray(values, float).mean(axis=1)
+        missing = missing[done + given_up :]
     return means, asked, eps

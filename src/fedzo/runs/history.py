@@ -34,6 +34,8 @@ def numeric_metrics(metrics: Mapping[str, Any], taken: Iterable[str] = ()) -> di
     >>> numeric_metrics({"accuracy": np.float32(0.5), "note": "good"})
     {'accuracy': 0.5}
     """
+    if metrics == {}:  # as of most rounds
+        return {}
     if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
         words = f"metrics returned {shown(metrics)}, not numbers by their names"
         raise UsageError(words, code="not-metrics")

@@ -137,9 +137,9 @@ class RunState(NamedTuple):
         self, state: Any, info: RoundInfo, dropped: Iterable[Record] = (), still: bool = False
     ) -> RunState:
         """Return the run state after one more round."""
-        # A round may count in NumPy's integers.
+        # A round may count in NumPy's integers. Of its metrics only numbers enter the history.
         counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
-        info = info._replace(**counts)
+        info = info._replace(**counts, metrics=numeric_metrics(info.metrics))
         sums: dict[str, Any] = {key: getattr(self, key) + counts[key] for key in SUMS}
         costs = numeric_metrics(info.costs)
         sums["costs"] = {**self.costs, **{k: self.costs.get(k, 0.0) + v for k, v in costs.items()}}
@@ -388,10 +388,7 @@ class Loop:
         dropped = self._take_dropped(t + 1)
         if not all_finite(self.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
-        # A round may report anything. Only numbers enter the history.
-        info = info._replace(
-            metrics=numeric_metrics(info.metrics), queries=self._requested(before, info.queries)
-        )
+        info = info._replace(queries=self._requested(before, info.queries))
         self.at = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
         self._held.close()
 
@@ -409,16 +406,12 @@ class Loop:
         """Return the status and message if the run ends after this round."""
         t, done, target = self.at.round, self.at.last.done, self.options.target
         record = self.history[-1] if self._recorded() else None
-        progress = Progress(
-            t,
-            self.options.rounds,
-            self.to_user(self.x),
-            self.at.queries,
-            self.seconds,
-            record,
-            None if self.engine.meter is None else self.engine.meter.left,
-        )
-        stops = [call_user(_stops, watcher, progress) for watcher in self.job.watchers]
+        stops = []
+        if self.job.watchers:
+            left = None if self.engine.meter is None else self.engine.meter.left
+            x, queries, seconds = self.to_user(self.x), self.at.queries, self.seconds
+            progress = Progress(t, self.options.rounds, x, queries, seconds, record, left)
+            stops = [call_user(_stops, watcher, progress) for watcher in self.job.watchers]
         reached = target is not None and record is not None and record["train_loss"] <= target
         self.stopped = True in stops or reached
         if True in stops:
@@ -427,7 +420,7 @@ class Loop:
             return Status.STOPPED, f"reached the target {target:g} after round {t}"
         if self._next_exceeds_budget:
             done = f"the budget of {self.options.max_queries:,} queries is spent"
-        done = done or self.algorithm.ends([r["round"] for r in self.history], self.at.best.round)
+        done = done or self.algorithm.ends((r["round"] for r in self.history), self.at.best.round)
         if done:
             return Status.STOPPED, f"{done} after round {t}"
         return (Status.FINISHED, f"finished {t} round{'s' * (t != 1)}") if self._at_end else None
@@ -642,7 +635,12 @@ class Loop:
     def _charge_skipped(self) -> None:
         """Charge an evaluation at which an earlier session ended, and which this one skips."""
         meter = self.engine.meter
-        if meter is not None and meter.left is not None and not self._recorded():
+        if (
+            meter is not None
+            and meter.log.active
+            and not self._recorded()
+            and meter.left is not None
+        ):
             skipped = meter.log.unread(self.at.round, Phase.EVALUATION, Phase.FRESH)
             meter.queries += skipped
             self.metered_before += skipped

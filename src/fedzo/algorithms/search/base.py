@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedzo.algorithms.base import (
     Algorithm,
@@ -110,7 +111,7 @@ class SearchContext:
 
         Of noisy values the lowest is only the luckiest: those are settled by :meth:`compare`.
         """
-        points = np.atleast_2d(points)
+        points = points.reshape(-1, self.dim)
         values = yield from self.ask(Evaluate(points))
         values = np.where(np.isnan(values), np.inf, values)
         lowest = int(np.argmin(values))
@@ -141,7 +142,7 @@ class SearchContext:
     def _check_bounded(self, values: Array) -> None:
         """Raise where f falls without an end."""
         if self.asked <= 10 * (self.dim + 2) * self.devices:
-            self._usual = max(self._usual, *np.abs(values[np.isfinite(values)]), 0.0)
+            self._usual = max(self._usual, np.abs(values[np.isfinite(values)]).max(initial=0.0))
         lowest = float(np.min(values))
         if lowest < -ENDLESS * self._usual:
             raise Halted(f"f is unbounded below: a value is {lowest:.3g}")
@@ -287,18 +288,21 @@ def complete(updates: list[Update], means: Array, known: Array) -> tuple[Array, 
     >>> complete(updates, np.array([6.0, np.nan]), np.full(3, np.inf))
     (array([6., 7.]), array([ 1., 11., inf]))
     """
-    whole = len(updates) == np.count_nonzero(np.isfinite(known)) or np.isinf(known).all()
+    replied = np.isfinite(known)
+    whole = len(updates) == np.count_nonzero(replied) or not replied.any()
     devices = [update.device for update in updates]
     values = np.array([update.values for update in updates]).reshape(len(updates), -1)
-    weights = np.array([update.weight for update in updates], float)
-    there = np.isfinite(values)
-    means, known = means.copy(), known.copy()
-    full = there.all(axis=0) & whole
+    there, known = np.isfinite(values), known.copy()
+    if whole and there.all():
+        known[devices] = values[:, int(np.argmin(means))]
+        return means, known
+    means, full = means.copy(), there.all(axis=0) & whole
     if full.any():
         best = int(np.argmin(np.where(full, means, np.inf)))
         known[devices] = values[:, best]
-    elif np.isinf(known).all():
+    elif not replied.any():
         return means, known
+    weights = np.array([update.weight for update in updates], float)
     base = known[devices]
     new = np.isinf(base)
     for j in np.flatnonzero(~full):
@@ -361,6 +365,7 @@ class Suspended:
         self.task: Evaluate | Slopes | None = None
         self.reason = ""
         self.unit = 0.0  # unknown
+        self.same: bool | None = None  # whether an evaluation asks for the same values
         self._advance(None)
 
     @property
@@ -446,27 +451,31 @@ class Search(Algorithm):
         if search.task is None:
             return state, RoundInfo(participants=0, queries=0, done=search.reason)
         devices = setting.uplink.participants(t, self.participants, setting)
+        if state.silent.any():
+            devices = devices[self._are_asked(t, state)[devices]]
         task = replace(
             search.task,
             batch_size=self.batch_size,
             weighting=self.weighting,
             seed=setting.seed,
             round=t,
-            devices=[i for i in devices if self._is_asked(t, int(i), state)],
+            devices=devices,
         )
         replies = yield task
         updates = list(replies)
         values, sent = setting.uplink.aggregate_values(t, Replies(updates, task), setting)
-        known, silent = state.known, state.silent.copy()
+        known, silent = state.known, state.silent
         answered = [update.device for update in updates if update.contributors == 1]
         if self.participants is None and len(answered) == len(updates) and updates:
-            silent[list(task.devices)] += 1
-            silent[answered] = 0
             if isinstance(search.task, Evaluate):
                 values, known = complete(updates, values, known)
-            for device in np.flatnonzero((silent == GIVEN_UP) & np.isinf(known)):
-                words = f"device {device} never replied: f is the mean of the others"
-                warnings.warn(words, FedzoWarning, stacklevel=2)
+            if len(answered) < len(task.devices) or silent.any():
+                silent = silent.copy()
+                silent[list(task.devices)] += 1
+                silent[answered] = 0
+                for device in np.flatnonzero((silent == GIVEN_UP) & np.isinf(known)):
+                    words = f"device {device} never replied: f is the mean of the others"
+                    warnings.warn(words, FedzoWarning, stacklevel=2)
         left = setting.queries_left
         search.tell(left, values)
         search.log = search.read = np.concatenate([search.log, [left], values])
@@ -475,11 +484,10 @@ class Search(Algorithm):
         fun = np.array(self._known(search, setting))
         return SearchState(x, state.x0, search.log, known, silent, fun), info
 
-    def _is_asked(self, t: int, device: int, state: SearchState) -> bool:
-        """Return whether a device is asked: a silent one now and then, if it has ever replied."""
-        if state.silent[device] < GIVEN_UP or self.participants is not None:
-            return True
-        return bool(np.isfinite(state.known[device])) and t % ASKED_AGAIN == 0
+    def _are_asked(self, t: int, state: SearchState) -> NDArray[np.bool_]:
+        """Return which devices are asked: silent ones now and then, if they have ever replied."""
+        asked = (state.silent < GIVEN_UP) | (self.participants is not None)
+        return asked | np.isfinite(state.known) if t % ASKED_AGAIN == 0 else asked
 
     def _known(self, search: Suspended, setting: RunSetting) -> float:
         """Return f(x), if an evaluation by the run would ask for the very same values.
@@ -489,11 +497,14 @@ class Search(Algorithm):
         freshly.
         """
         context, meter = search.context, setting.engine.meter
-        if meter is not None:
-            meter.noise = search.noise
-        same = self.tracks_best and self.participants is None and self.weighting == "uniform"
-        same = same and setting.engine.provides(HasUserView)
-        if not same or meter is None or setting.engine.evaluation_cost != setting.devices:
+        if meter is None:
+            return math.inf
+        meter.noise = search.noise
+        if search.same is None:
+            same = self.tracks_best and self.participants is None and self.weighting == "uniform"
+            same = same and setting.engine.evaluation_cost == setting.devices
+            search.same = same and setting.engine.provides(HasUserView)
+        if not search.same:
             return math.inf
         if context.noise:
             return math.inf if search.reason else search.fun
