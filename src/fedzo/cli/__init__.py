@@ -7,6 +7,7 @@ This room may import every other room, and no room imports it.
 import argparse
 import io
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -20,7 +21,7 @@ from fedzo._version import __version__
 from fedzo.cli.common import fill
 from fedzo.core.importing import failure_of, own_traceback, user_error
 from fedzo.core.progress import LiveLine, show
-from fedzo.errors import Exit, FedzoError, UsageError, one_line
+from fedzo.errors import Exit, FedzoError, UsageError, nearest, one_line
 
 COMMANDS = "run list_runs plot report sweep reproduce theory audit receipt data bench node server"
 
@@ -90,6 +91,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, which ends with the exit code of bad input."""
+        if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message += nearest(wrong[1], re.findall(r"[\w-]+", wrong[2]))
         raise UsageError(f"{message} ({self.prog} --help)", code="bad-arguments")
 
 

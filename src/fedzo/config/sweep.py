@@ -246,13 +246,17 @@ def _as_text(table: Sequence[Sequence[Any]]) -> str:
     """Return the table for a terminal: values, means and status."""
     left_out = ("_low", "_high", "_n", "best")
     shown = [i for i, name in enumerate(table[0]) if not name.endswith(left_out)]
-    cells = [
-        [f"{r[i]:.4g}" if isinstance(r[i], float) else str(r[i]) for i in shown] for r in table
-    ]
+    cells = [[_cell(row[i]) for i in shown] for row in table]
     cells[0] = [name.removesuffix("_mean") for name in cells[0]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if 1e4 <= value < 1e12 else f"{value:.4g}"
 
 
 def _draw(settings: Sequence[Setting], histories: Runs, out: Path) -> None:

@@ -109,7 +109,7 @@ def _figure(problem: str, runs: dict[str, list[Path]], folder: Path) -> dict[str
         "name": problem,
         "title": problem,
         "about": "",
-        "caption": "mean and range where there are several seeds",
+        "caption": "Mean and range where there are several seeds",
         "axes": axes_of_runs(histories),
         "columns": columns(histories),
         "finals": finals(histories),

@@ -158,8 +158,7 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
         if "names" in panel:
             _name_points(spot, panel["names"])
         for axis in ("x", "y"):
-            if panel[f"log_{axis}"]:
-                _make_logarithmic(spot, axis)
+            _scale(spot, axis, panel[f"log_{axis}"])
         dress(spot, panel["title"], panel["x"], panel["y"])
         if not shared and any(names) and names != after:
             aside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
@@ -194,19 +193,21 @@ def _need_legend(panel: Mapping[str, Any]) -> bool:
     return len(panel["series"]) > 1 or any(curve["seeds"] > 1 for curve in panel["series"])
 
 
-def _make_logarithmic(spot: Any, axis: str) -> None:
-    """Set a log scale; if it spans few decades, with plain numbers at 1, 2 and 5."""
+def _scale(spot: Any, axis: str, logarithmic: bool) -> None:
+    """Set the scale of an axis: thousands as 20k, and few decades with ticks at 1, 2 and 5."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
-    # Masked: a run begins at zero queries or bytes, which a log axis cannot show.
-    getattr(spot, f"set_{axis}scale")("log", nonpositive="mask")
+    ticks = getattr(spot, f"{axis}axis")
+    if logarithmic:  # masked: a run begins at zero queries or bytes, which a log axis cannot show
+        getattr(spot, f"set_{axis}scale")("log", nonpositive="mask")
     low, high = getattr(spot, f"get_{axis}lim")()
-    if high < 1000 * low:
-        ticks = getattr(spot, f"{axis}axis")
+    decades = logarithmic and high >= 1000 * low
+    if not decades and high > 10_000:
+        ticks.set_major_formatter(EngFormatter(sep=""))  # longer labels would overlap
+    elif not decades and logarithmic:
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if not decades and logarithmic:
         ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        thousands = EngFormatter(sep="")  # 20k: longer labels would overlap
-        plain = FuncFormatter(lambda value, _: f"{value:g}")
-        ticks.set_major_formatter(thousands if high > 10_000 else plain)
         ticks.set_minor_formatter(NullFormatter())
 
 

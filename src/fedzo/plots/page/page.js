@@ -132,7 +132,7 @@ function section(figure) {
     make("h2", {}, figure.title),
     figure.about ? make("p", {}, figure.about) : null,
     make("div", { class: "charts" }, ...own.map((chart) => chart.root)),
-    make("p", { class: "faint" }, `${figure.caption}. ${figure.seconds < 60 ? `${figure.seconds} s` : `${Math.round(figure.seconds / 60)} minutes`} of runs, one core each. `
+    make("p", { class: "faint" }, `${figure.caption}. ${figure.seconds < 60 ? `${figure.seconds} s` : `${Math.round(figure.seconds / 60)} min`} of runs, one core each. `
       + "Drag to zoom, double click to reset, click a name to hide its curve. ", download(figure)),
     figure.claims.length ? claimsTable(figure.claims) : null,
     make("details", { open: figure.claims.length ? null : "" },
