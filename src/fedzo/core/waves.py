@@ -134,17 +134,18 @@ def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
     if not count:
         return np.empty((0, math.prod(shape)), np.float32)
     down, right = (np.pi / divisions * np.arange(side) for side in waves.sides)
-    planes = np.stack(
+    planes = np.array(
         [
             np.cos(i * down[:, None] + j * right + np.pi / 4)
             for i in range(divisions + 1)
             for j in range(0 if i in (0, divisions) else 1 - divisions, divisions + 1)
-        ]
+        ],
+        np.float32,
     )
     if len(shape) == 3:
-        tones = COLOURS if count > len(planes) else np.ones((1, 1))
+        tones = COLOURS.astype(np.float32) if count > len(planes) else np.ones((1, 1), np.float32)
         planes = np.moveaxis(np.multiply.outer(tones, planes), 1, 2 + waves._colours)
-    return waves.coefficients(planes.reshape(count, -1).astype(np.float32))
+    return waves.coefficients(planes.reshape(count, -1))
 
 
 def plane_wave_count(shape: tuple[int, ...], divisions: int) -> int:

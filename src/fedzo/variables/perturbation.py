@@ -47,6 +47,7 @@ from fedzo.errors import InvalidValue, UsageError, check_choice, require
 EDGE = 1 / 510
 NORMS = ("inf", "l2")
 LEVELS = 255  # steps of an 8-bit image
+_IN_CACHE = 16  # inputs at a time
 
 
 class Distortion(NamedTuple):
@@ -269,8 +270,14 @@ def unit_rows(inputs: Array, input_range: Sequence[float], shape: tuple[int, ...
     array([[ 0., 25.]], dtype=float32)
     """
     low, high = input_range
-    rows = (_checked_rows(inputs, input_range) - low) / (high - low)
-    return (np.rint(rows * LEVELS) / LEVELS if is_image(shape) else rows).astype(np.float32)
+    rows = _checked_rows(inputs, input_range)
+    rows -= low
+    rows /= high - low
+    if is_image(shape):
+        rows *= LEVELS
+        np.rint(rows, out=rows)
+        rows /= LEVELS
+    return rows.astype(np.float32)
 
 
 def in_range(rows: Array, input_range: Sequence[float]) -> Array:
@@ -292,13 +299,31 @@ def changes(rows: Array, delta: Array) -> tuple[Array, Array]:
     >>> changes(np.array([[0.0, 0.5]]), np.array([-0.25, 0.25]))  # the first number is clipped
     (array([0.25]), array([0.25]))
     """
-    # Clip δ itself: the rounding of a sum could exceed the budget.
-    moved = np.clip(delta.astype(np.float64), -rows.astype(np.float64), 1 - rows)
-    return np.linalg.norm(moved, axis=1), np.abs(moved).max(axis=1)
+    delta, l2, linf = delta.astype(np.float64), np.empty(len(rows)), np.empty(len(rows))
+    for start in range(0, len(rows), _IN_CACHE):
+        some = slice(start, start + _IN_CACHE)
+        # Clip δ itself: the rounding of a sum could exceed the budget.
+        moved = np.minimum(delta, 1 - rows[some])
+        np.maximum(moved, -rows[some], out=moved)
+        linf[some] = np.abs(moved, out=moved).max(axis=1)
+        l2[some] = np.sqrt(np.square(moved, out=moved).sum(axis=1))
+    return l2, linf
+
+
+def added(rows: Array, deltas: Array, input_range: Sequence[float]) -> Array:
+    """Return inputs in [0, 1] under each of k δ, (k, b, d) float32, in their range.
+
+    >>> added(np.float32([[0.0, 0.5]]), np.float32([[-0.25, 0.25]]), (-1, 3))
+    array([[[-1.,  2.]]], dtype=float32)
+    """
+    out = np.empty((len(deltas), *rows.shape), np.float32)
+    unit = tuple(input_range) == (0, 1)
+    _add(rows, deltas, out, unit, *_limits(input_range))
+    return out
 
 
 def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:
-    """Return inputs as (n, d) float64; reject numbers outside the range."""
+    """Return a copy of inputs as (n, d) float64; reject numbers outside the range."""
     low, high = input_range
     require(inputs.dtype.kind in "fiu", "inputs", f"an array of {inputs.dtype}", "of numbers")
     inside = bool(np.all((inputs >= low) & (inputs <= high)))  # False for NaN too
@@ -352,6 +377,27 @@ def _apply(angles: Any, shifts: Any, middle: Any, half: Any, bottom: Any, top: A
                 value = middle + half * ((t[j] + w[j]) / (one + t[j] * w[j]))
                 moved[j] = min(max(value, bottom), top)  # rounding may exceed the range
     return out
+
+
+@njit(nogil=True, cache=True)
+def _add(
+    rows: Any, deltas: Any, out: Any, unit: Any, middle: Any, half: Any, bottom: Any, top: Any
+) -> None:
+    """Write each input under each δ, clipped to [0, 1] and scaled to the range; NaN stays NaN."""
+    zero, one, two = np.float32(0), np.float32(1), np.float32(2)
+    for k in range(len(deltas)):
+        delta = deltas[k]
+        for m in range(len(rows)):
+            row, moved = rows[m], out[k, m]
+            for j in range(delta.size):
+                value = row[j] + delta[j]
+                value = zero if value < zero else value
+                moved[j] = one if value > one else value
+            if not unit:
+                for j in range(delta.size):
+                    value = middle + half * (two * moved[j] - one)
+                    value = bottom if value < bottom else value
+                    moved[j] = top if value > top else value
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})

@@ -10,9 +10,9 @@ from fedzo.core.waves import Waves
 from fedzo.errors import check_not_negative
 from fedzo.variables.perturbation import (
     Perturbation,
+    added,
     changes,
     check_ball,
-    in_range,
     inside,
     movements,
     perturbed,
@@ -90,15 +90,13 @@ class BudgetTransform:
 
         The inputs are not rounded: differences below one grey level must show.
         """
-        deltas = self._deltas(points)
-        moved = rows + deltas[:, None]
-        np.clip(moved, 0, 1, out=moved)
-        return in_range(moved, self.input_range), np.zeros(moved.shape[:2])
+        inputs = added(rows, self._deltas(points), self.input_range)
+        return inputs, np.zeros(inputs.shape[:2])
 
     def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
         """Return the inputs under one x, as they are reported: images in 8 bits."""
         delta = self.perturbation(x).noise.reshape(-1)
-        inputs = in_range((rows + delta).clip(0, 1), self.input_range)
+        (inputs,) = added(rows, delta[None], self.input_range)
         return PerturbedInputs(inputs, np.zeros(len(rows)), *changes(rows, delta))
 
     def perturbation(self, x: Array) -> Perturbation:
