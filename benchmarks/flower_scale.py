@@ -3,6 +3,7 @@
     python benchmarks/flower_scale.py nodes 100 300 1000     # one device on each simulated node
     python benchmarks/flower_scale.py packed 1000 10000 100000   # devices, packed on 100 nodes
     python benchmarks/flower_scale.py asynchronous 0 1 2         # seeds
+    python benchmarks/flower_scale.py real 4 6 2   # seconds of the fastest node, rounds, K
 
 Both strategies train and evaluate on all nodes in each round, with d = 100. FedAvg's client only
 scales x, so its round is all messages. A run is a process of its own; the first round starts Ray's
@@ -14,8 +15,10 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -30,6 +33,7 @@ from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app, simulati
 from fedzo.problems import Quadratic, softmax
 from fedzo.runs.options import FlowerSettings
 
+HERE = Path(__file__).resolve().parent
 ROUNDS = 5
 DIM = 100
 
@@ -161,11 +165,34 @@ def asynchronous(seeds: list[int], rounds: int = 60) -> None:
                 )
 
 
+def real(numbers: list[int]) -> None:
+    """Run the app of four slow nodes: rounds that wait for all, then K at a time."""
+    sys.path.append(str(HERE.parent / "tools"))
+    from flower_federation import Federation
+
+    seconds, rounds, buffer = numbers
+    with tempfile.TemporaryDirectory() as name, Federation(Path(name)) as made:
+        out = made.folder / "marks.json"
+        file = made.folder / "node.toml"
+        file.write_text('algorithms = ["fedzo", "fedbuff"]')
+        for i in range(4):
+            config = f'partition-id={i} num-partitions=4 seconds={seconds:.1f} node-file="{file}"'
+            made.start_node(f"node-{i}", config)
+        settings = {"rounds": rounds, "buffer": buffer, "out": str(out)}
+        run = made.run(HERE / "flower_slow", settings)
+        if not made.wait(run, 3600).endswith("completed"):
+            sys.exit(made.log(run))
+        waits, buffered = json.loads(out.read_text())
+    print(f"four nodes, {seconds} to {10 * seconds} s per round, until f = {waits[-1][1]:.3g}")
+    print(f"  waiting for all: {len(waits)} rounds, {waits[-1][0]:.0f} s")
+    ratio = f"{waits[-1][0] / buffered[-1][0]:.1f} times sooner"
+    print(f"  K = {buffer}: {len(buffered)} rounds, {buffered[-1][0]:.0f} s, {ratio}")
+
+
 if __name__ == "__main__":
     part, *numbers = sys.argv[1:] or ["nodes", "100", "300", "1000"]
     if part == "one":
         simulated(int(numbers[0]), numbers[1])
     else:
-        {"nodes": compare, "packed": packed, "asynchronous": asynchronous}[part](
-            [int(one) for one in numbers]
-        )
+        parts = {"nodes": compare, "packed": packed, "asynchronous": asynchronous, "real": real}
+        parts[part]([int(one) for one in numbers])

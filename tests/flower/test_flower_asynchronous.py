@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 
 import fedzo
 from fedzo.core.tasks import LocalSteps
@@ -203,3 +204,87 @@ def test_one_process_has_no_real_clock():
 def test_settings_that_do_not_fit(key, value):
     with rejects(key):
         fedzo.FedBuff(**{"clock": "real", key: value})
+
+
+# ------------------------------------------------------------------------ replies that lie
+
+
+class LyingGrid(SlowGrid):
+    """Node 1 is quick, and its replies to tasks are spoiled."""
+
+    def __init__(self, spoil):
+        super().__init__(make_client_app(lambda context: PROBLEM), (1, 2, 2, 3))
+        self.spoil = spoil
+
+    def answer(self, message):
+        reply = super().answer(message)
+        if message.metadata.dst_node_id == 1 and message.metadata.message_type == "train":
+            self.spoil(reply.content)
+        return reply
+
+
+def told(**changes):
+    def spoil(content):
+        if "answer" in content.config_records:
+            content["answer"] = ConfigRecord({**content["answer"], **changes})
+
+    return spoil
+
+
+def not_finite(content):
+    if "answer" in content.config_records:
+        numbers = np.frombuffer(content["answer"]["coefficients"], "<f8") * np.nan
+        told(coefficients=numbers.tobytes())(content)
+
+
+LIES = {
+    "another round": told(round=99),
+    "an earlier round": told(round=0),
+    "NaN": not_finite,
+    "half of the bytes": told(coefficients=b"12345678"),
+    "a huge reply": told(coefficients=bytes(8 * 10**6)),
+    "a million devices": told(devices=list(range(10**6))),
+    "another device": told(devices=[2]),
+    "a device twice": told(devices=[0, 0]),
+    "another weight": told(weights=[1e300]),
+    "negative queries": told(queries=[-1]),
+    "another type": told(dtype="object"),
+    "one step": told(steps=1),
+    "no fields": lambda content: content.pop("answer", None),
+    "an unknown field": told(payload=b"x"),
+    "a false position": lambda content: content.update(
+        {"position": ConfigRecord({"round": 10**9, "start": "0f", "differs": True})}
+    ),
+    "a code that is none": lambda content: content.update(
+        {"refusal": ConfigRecord({"reason": "\x1b[31m" + "x" * 10**6})}
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("buffer", [1, 2])
+def test_one_lying_node_cannot_stop_or_spoil_the_run(lie, buffer, tmp_path):
+    algorithm = fedzo.FedBuff(**STEPS, clock="real", buffer=buffer)
+    result, _ = run(algorithm, grid=LyingGrid(LIES[lie]), rounds=6, run_dir=tmp_path)
+    assert result.success
+    updates, x = logged(tmp_path, algorithm)
+    assert np.array_equal(x, result.last)
+    first = [u for own in updates for u in own if u.device == 0]
+    assert (all(u.started == 0 for u in first) and lie == "an earlier round") or not first
+    assert all(len(one["reason"]) <= 300 for one in result.dropped)
+
+
+class ForgetfulGrid(SlowGrid):
+    """Flower in memory: the ids of messages that cannot be stored are missing in the list."""
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        return super().push_messages([m for m in messages if m.metadata.dst_node_id != 2])
+
+
+@pytest.mark.parametrize("algorithm", [REAL, fedzo.FedZO(**STEPS)])
+def test_messages_that_cannot_be_sent_cost_their_node_only(algorithm):
+    app = make_client_app(lambda context: PROBLEM)
+    result, _ = run(algorithm, grid=ForgetfulGrid(app, (1, 1, 1, 1)), rounds=3)
+    assert result.success
+    assert {one["device"] for one in result.dropped} <= {1}

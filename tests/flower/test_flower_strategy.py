@@ -175,6 +175,62 @@ def test_the_loop_of_flower_is_the_same_run(kind, server):
     assert by_flower.arrays["weight"].numpy().dtype == kind
 
 
+def test_fedavg_by_the_loop_of_flower():
+    allowed = {"algorithms": ["fedavg"]}
+    algorithm = fedzo.FedAvg(learning_rate=0.05)
+    found = [
+        start(
+            FedzoStrategy(algorithm, settings=WHOLE), grid_of(node_config=allowed), state_dict(), 3
+        )
+        for start in (flower.Strategy.start, FedzoStrategy.start)
+    ]
+    last = [result.evaluate_metrics_clientapp[3]["train_loss"] for result in found]
+    assert last[0] == pytest.approx(last[1], rel=1e-9)
+
+
+class LyingGrid(InProcessGrid):
+    """The model that node 1 replies with is spoiled."""
+
+    def answer(self, message):
+        reply = super().answer(message)
+        if message.metadata.dst_node_id == 1 and message.metadata.message_type == "train":
+            self.spoil(reply.content)
+        return reply
+
+
+def arrays(**changed):
+    def spoil(content):
+        own = {name: array.numpy() for name, array in content["arrays"].items()}
+        own |= changed
+        content["arrays"] = ArrayRecord({k: Array(v) for k, v in own.items() if v is not None})
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        arrays(bias=np.full(2, np.nan)),
+        arrays(bias=np.full(2, 1e308)),
+        arrays(bias=np.zeros(3)),
+        arrays(bias=None),
+        arrays(more=np.zeros(2)),
+        arrays(bias=np.zeros(2, np.float32)),
+        arrays(bias=np.zeros(2, int)),
+        lambda content: content.pop("arrays", None),
+        lambda content: content["answer"].update({"round": 7}),
+        lambda content: content["answer"].update({"weights": [1.0]}),
+    ],
+)
+def test_a_lying_node_in_the_loop_of_flower(spoil):
+    grid = LyingGrid(make_client_app(lambda context: PROBLEM), 3)
+    grid.spoil = spoil
+    strategy = FedzoStrategy(STEPS, seed=4)
+    result = flower.Strategy.start(strategy, grid, state_dict(), num_rounds=2)
+    assert [m["participants"] for m in result.train_metrics_clientapp.values()] == [4, 4]
+    assert np.isfinite(result.evaluate_metrics_clientapp[2]["train_loss"])
+
+
 def wrapped(kind, **others):
     inner = FedzoStrategy(STEPS, seed=4, settings=WHOLE)
     return getattr(flower, kind)(inner, noise_multiplier=0.0, num_sampled_clients=3, **others)

@@ -137,3 +137,75 @@ def test_train_config_sets_the_algorithm_s_numbers(caplog):
     warned = [record.getMessage() for record in caplog.records]
     assert any("train_config" in one and "local-epochs" in one for one in warned)
     assert any("evaluate_config" in one and "fraction" in one for one in warned)
+
+
+# --------------------------------------------------------------------------- Flower Datasets
+
+
+def digits():
+    """Return inputs and labels as a data set of Hugging Face, whose rows are tensors."""
+    datasets = pytest.importorskip("datasets", reason="needs flwr-datasets")
+    draws = np.random.default_rng(5)
+    labels = draws.integers(0, 3, 120)
+    inputs = draws.normal(size=(120, 4)) + labels[:, None]
+    rows = {"inputs": inputs.astype(np.float32), "label": labels}
+    return datasets.Dataset.from_dict(rows).with_format("torch")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("IidPartitioner", {"num_partitions": 6}),
+        ("DirichletPartitioner", {"num_partitions": 6, "alpha": 0.5, "partition_by": "label"}),
+        ("PathologicalPartitioner",
+         {"num_partitions": 6, "partition_by": "label", "num_classes_per_partition": 2}),
+        ("SizePartitioner", {"partition_sizes": [10, 20, 30, 40, 10, 10]}),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:The specified min_partition_size")
+def test_partitioners_of_flower_datasets(kind, options):
+    partitioners = pytest.importorskip(
+        "flwr_datasets.partitioner", reason="needs flwr-datasets: pip install flwr-datasets"
+    )
+    partitioner = getattr(partitioners, kind)(**options)
+    partitioner.dataset = digits()
+
+    def loss(module, batch):
+        return torch.nn.functional.cross_entropy(
+            module(batch["inputs"]), batch["label"], reduction="none"
+        )
+
+    torch.manual_seed(0)
+    start = torch.nn.Linear(4, 3).state_dict()
+    app = torch_client(lambda: torch.nn.Linear(4, 3), loss, partitioner)
+    grid = InProcessGrid(app, nodes=2)  # three devices each
+    strategy = FedzoStrategy(fedzo.FedZO(learning_rate=0.05, directions=6), fedzo.Seeds())
+    result = strategy.start(grid, ArrayRecord(start), num_rounds=4)
+    assert result.success
+    losses = [m["train_loss"] for m in result.evaluate_metrics_clientapp.values()]
+    module = torch.nn.Linear(4, 3)
+    module.load_state_dict(start)
+    with torch.no_grad():  # the mean over devices of their own mean loss
+        parts = [partitioner.load_partition(i) for i in range(6)]
+        own = [loss(module, {"inputs": p["inputs"][:], "label": p["label"][:]}) for p in parts]
+    assert losses[0] == pytest.approx(float(np.mean([one.mean() for one in own])), rel=1e-5)
+    assert losses[-1] < losses[0]
+
+
+class Halves:
+    """A partitioner without the library: two devices."""
+
+    num_partitions = 2
+
+    def load_partition(self, partition_id):
+        inputs = torch.linspace(-1, 1, 20)[partition_id::2, None]
+        return inputs, 2 * inputs
+
+
+def test_a_partitioner_gives_the_number_of_devices():
+    def loss(module, batch):
+        return (module(batch[0]) - batch[1]).square().sum(1)
+
+    grid = InProcessGrid(torch_client(lambda: torch.nn.Linear(1, 1), loss, Halves()), nodes=1)
+    result = FedzoStrategy(fedzo.FedZO()).start(grid, num_rounds=1)
+    assert result.train_metrics_clientapp[1]["participants"] == 2

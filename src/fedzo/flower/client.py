@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
@@ -48,6 +48,20 @@ if TYPE_CHECKING:
     from fedzo.problems.network import Loss
 
 Factory = Callable[[Context], Objective]
+
+
+class Partitioner(Protocol):
+    """What Flower Datasets' partitioners have: the data of each device."""
+
+    @property
+    def num_partitions(self) -> int:
+        """The number of devices."""
+        ...
+
+    def load_partition(self, partition_id: int) -> Any:
+        """Return the data of a device."""
+        ...
+
 
 REPORTED = (HasGradient, HasSizes, Streamed)  # the capabilities that a server asks about
 
@@ -108,7 +122,7 @@ def make_client_app(
 def torch_client(
     module: Callable[[], Any],
     loss: Loss,
-    data: Callable[[int, int], Any],
+    data: Callable[[int, int], Any] | Partitioner,
     trainable: str | Sequence[str] | None = None,
     *,
     devices: int | None = None,
@@ -127,11 +141,13 @@ def torch_client(
         ``loss(module, batch)`` returns the loss of each sample of a batch.
     data : callable
         ``data(device, devices)`` returns the data of a device: tensors, a data set or a loader, as
-        for :class:`~fedzo.TorchProblem`. It is called for the devices of this node only.
+        for :class:`~fedzo.TorchProblem`. It is called for the devices of this node only. A
+        partitioner of Flower Datasets with a data set is accepted, too: device i has its partition
+        i. Its rows should be tensors: ``partitioner.dataset = data_set.with_format("torch")``.
     trainable : str or sequence of str, optional
         Names or patterns of the parameters to be trained; by default those that require a gradient.
     devices : int, optional
-        N; by default Flower's ``num-partitions``, one device per node.
+        N; by default the partitioner's number, or Flower's ``num-partitions``.
     metrics : callable, optional
         ``metrics(module)`` returns further numbers for the history.
     evaluation_batch : int
@@ -156,9 +172,12 @@ def torch_client(
     """
     from fedzo.problems.network import TorchProblem
 
+    load = data if callable(data) else lambda device, _: data.load_partition(device)
+    given = devices or (None if callable(data) else data.num_partitions)
+
     @functools.lru_cache(maxsize=1)
     def made(own: tuple[int, ...], count: int) -> TorchProblem:
-        samples = {device: data(device, count) for device in own}
+        samples = {device: load(device, count) for device in own}
         stand_in = samples[own[0]]  # for the devices of other nodes, which are never used here
         return TorchProblem(
             module(),
@@ -170,7 +189,7 @@ def torch_client(
         )
 
     def problem(context: Context) -> Objective:
-        count = devices or context.node_config.get("num-partitions")
+        count = given or context.node_config.get("num-partitions")
         if not isinstance(count, int):
             text = "torch_client needs devices, or nodes with num-partitions"
             raise UsageError(text, code="no-devices")

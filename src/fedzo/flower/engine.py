@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedzo.flower.replay import RunSpec
 from fedzo.flower.schema import Layout
 from fedzo.flower.sums import SecureSums, Summed
 from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, SyncMessage, drawn_by_sums
-from fedzo.flower.validation import UpdateValidator, clipped_losses
+from fedzo.flower.validation import InvalidUpdate, UpdateValidator, clipped_losses
 from fedzo.runs.history import RESERVED, read_history
 from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings
@@ -227,15 +228,39 @@ class FlowerEngine:
             rows = steps is not None and (steps.x.ndim == 2 or steps.rows)
             return protocol.task(protocol.pack(task.only(own)) if rows else packed(), own, short)
 
-        round, at_work = task.round, 0 if steps is None else steps.at_work
+        if steps is not None and steps.at_work:
+            shape = np.broadcast_to(steps.x.dtype.type(0), steps.x.shape)  # x is not held
+            late = partial(self._read_late, self._validator(replace(steps, x=shape, state=None)))
+            return Exchange(
+                protocol.TRAIN, task.devices, message, late, steps.at_work, steps.buffer
+            )
 
         def read(content: RecordDict, asked: list[int]) -> Found:
             if layout is not None and steps is not None:
                 return protocol.read_models(content, asked, steps, layout)
-            return _read_updates(content, asked, round, late=at_work > 0)
+            return _read_updates(content, asked, task.round)
 
-        buffer = 0 if steps is None else steps.buffer
-        return Exchange(protocol.TRAIN, task.devices, message, read, at_work, buffer)
+        return Exchange(protocol.TRAIN, task.devices, message, read)
+
+    def _read_late(
+        self, validator: UpdateValidator, content: RecordDict, asked: list[int]
+    ) -> Found:
+        """Return late updates with their round; one that is not valid makes room for another."""
+        task = validator.task
+        found = dict(_read_updates(content, asked, task.round))
+        for device in found.keys() & set(asked):
+            update = found[device]
+            if isinstance(update, Update):
+                try:
+                    validator.check(update)
+                    found[device] = update._replace(started=task.round)
+                except InvalidUpdate as error:
+                    found[device] = str(error)
+        return found
+
+    def _validator(self, task: Task) -> UpdateValidator:
+        sizes = self._registry.sizes
+        return UpdateValidator(task, self.dim, self.uplink, self.settings, sizes, self.devices)
 
     def answer(self, task: Task | Losses, replies: Iterable[Message]) -> Any:
         """Return what :meth:`ask` returns, from the nodes' replies to the messages of a task."""
@@ -309,8 +334,7 @@ class FlowerEngine:
     # ---------------------------------------------------------------------- a round's updates
 
     def _updates(self, task: Task, replies: Iterable[Message]) -> Iterator[Update]:
-        sizes = self._registry.sizes
-        validator = UpdateValidator(task, self.dim, self.uplink, self.settings, sizes, self.devices)
+        validator = self._validator(task)
         valid = list(validator.updates(self.nodes.results(replies)))
         self.nodes.leave_out(validator.refused)
         self._record(task, valid)
@@ -355,9 +379,8 @@ class FlowerEngine:
         return self.nodes.downlink.message_to(node)
 
 
-def _read_updates(content: RecordDict, asked: list[int], round: int, late: bool) -> Found:
+def _read_updates(content: RecordDict, asked: list[int], round: int) -> Found:
     answer = protocol.read_answer(content, len(asked))
     if answer.round != round:
         raise Malformed(f"its reply is of round {answer.round + 1}")
-    updates = (u._replace(started=round) if late else u for u in answer.updates)
-    return {**answer.failures, **{update.device: update for update in updates}}
+    return {**answer.failures, **{update.device: update for update in answer.updates}}

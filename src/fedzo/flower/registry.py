@@ -95,8 +95,9 @@ class NodeRegistry:
         if new := sorted(present - known):
             content = protocol.greeting(self._settings)
             greetings = [Message(content, node, protocol.HELLO, ttl=self._ttl) for node in new]
-            ids = self._grid.push_messages(greetings)
-            self._greeted.update({i: n for i, n in zip(ids, new, strict=True) if i})
+            pushed = set(self._grid.push_messages(greetings))  # without those that have left
+            ids = {each.metadata.message_id: each.metadata.dst_node_id for each in greetings}
+            self._greeted.update({i: node for i, node in ids.items() if i in pushed})
         if self._greeted:
             for reply in self._grid.pull_messages(list(self._greeted)):
                 node = self._greeted.pop(reply.metadata.reply_to_message_id, None)

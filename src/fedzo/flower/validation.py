@@ -76,8 +76,8 @@ class UpdateValidator:
         lengths: dict[int, float] = {}
         for device in sorted(found):
             try:
-                lengths[device] = self._check(found[device])
-            except _Invalid as error:
+                lengths[device] = self.check(found[device])
+            except InvalidUpdate as error:
                 self.refused[device] = str(error)
         if self.question is not None:
             yield from self._values({i: found[i] for i in lengths}, self.question)
@@ -88,13 +88,13 @@ class UpdateValidator:
             share = min(1.0, most / length) if length else 1.0
             yield self._whole(found[device]._replace(weight=self.shares[device]), share)
 
-    def _check(self, update: Update) -> float:
+    def check(self, update: Update) -> float:
         """Return the length of an update, or raise if it cannot be added to the others."""
         weight = self.weights[update.device]
         if update.weight != weight:
-            raise _Invalid(f"reported weight {update.weight:g}, expected {weight:g}")
+            raise InvalidUpdate(f"reported weight {update.weight:g}, expected {weight:g}")
         if not 0 <= update.queries <= MOST_QUERIES:
-            raise _Invalid(f"reported {update.queries} queries")
+            raise InvalidUpdate(f"reported {update.queries} queries")
         if self.question is not None:
             self._check_values(update, self.question)
             return 0.0
@@ -105,11 +105,11 @@ class UpdateValidator:
         elif self.uplink.wants_updates:
             _check_array("update", update.delta, (self.dim,), dtype)
         else:
-            raise _Invalid("sent no coefficients, which the uplink compares")
+            raise InvalidUpdate("sent no coefficients, which the uplink compares")
         length, limit = length_of(update, self.task), self.settings.max_norm
         if length > (limit or LONGEST):
             most = f"max_norm = {limit:g}" if limit else f"{LONGEST:g}"
-            raise _Invalid(f"update: length {length:.4g}, more than {most}")
+            raise InvalidUpdate(f"update: length {length:.4g}, more than {most}")
         return length
 
     def _check_values(self, update: Update, question: Evaluate | Slopes) -> None:
@@ -120,7 +120,7 @@ class UpdateValidator:
             own = question.own(update.device, self.devices)
             slopes, claimed = values[1 : 1 + dim], values[1 + dim : 1 + 2 * dim]
             if not np.array_equal(claimed, own) or slopes[~own].any():
-                raise _Invalid("sent slopes that were not requested")
+                raise InvalidUpdate("sent slopes that were not requested")
 
     def _values(self, found: Mapping[int, Update], question: Evaluate | Slopes) -> Iterator[Update]:
         """Yield replies to a search, with values clipped where all devices sent one.
@@ -147,9 +147,9 @@ def _check_array(
 ) -> None:
     if found.shape != shape or found.dtype != dtype:
         got = f"{found.shape} of type {found.dtype}"
-        raise _Invalid(f"{name}: shape {got}, expected {shape} of type {dtype}")
+        raise InvalidUpdate(f"{name}: shape {got}, expected {shape} of type {dtype}")
     if not np.isfinite(found).all():
-        raise _Invalid(f"{name}: not finite")
+        raise InvalidUpdate(f"{name}: not finite")
 
 
 def _scaled(array: Array, share: float) -> Array:
@@ -199,5 +199,5 @@ def clipped_sizes(sizes: Mapping[int, int], clip: float) -> dict[int, int]:
     return {device: min(size, most) for device, size in sizes.items()}
 
 
-class _Invalid(FedzoError):  # noqa: N818 - reads as the sentence it prints
+class InvalidUpdate(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """An update that is rejected."""

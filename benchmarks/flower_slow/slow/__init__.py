@@ -1,0 +1,1 @@
+"""Four nodes whose speeds are spread over a factor of 10."""
