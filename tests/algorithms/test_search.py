@@ -222,6 +222,30 @@ def test_noise_is_measured_and_the_start_is_not_lost_to_luck():
     assert context.x @ context.x < 36 / 4
 
 
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(["adaptive", "lbfgs", "cma"]),
+    dim=st.integers(1, 5),
+    size=st.floats(-3, 0),
+    budget=st.integers(100, 1000),
+    devices=st.sampled_from([1, 3]),
+)
+def test_noise_does_not_end_a_search_before_its_budget(name, dim, size, budget, devices):
+    """What noise hides can still be averaged out, so there is always something left to gain."""
+    noise, x0 = np.random.default_rng(budget), np.full(dim, -1.0)
+
+    def valley(x):
+        return float(np.sum(100 * (x[1:] - x[:-1] ** 2) ** 2) + np.sum((1 - x) ** 2))
+
+    def seen(x, device):
+        return valley(x) + 10**size * noise.normal()
+
+    context, _ = finish(SEARCHES[name], seen, x0, devices, left=budget)
+    # What may remain is a generation and its comparison, or one mean of many values.
+    assert context.asked >= 0.85 * budget
+    assert valley(context.x) <= valley(x0) + 3 * 10**size
+
+
 def test_values_that_are_not_numbers_are_the_worst():
     def hole(x, device):
         return float("nan") if x[0] > 0.5 else float((x[0] - 1) ** 2 + x[1] ** 2)

@@ -14,7 +14,15 @@ from typing import ClassVar
 import numpy as np
 
 from fedzo.algorithms.search.averaging import AveragedDescent
-from fedzo.algorithms.search.base import EPS, Asking, BudgetExhausted, Search, SearchContext
+from fedzo.algorithms.search.base import (
+    EPS,
+    FEW,
+    Asking,
+    BudgetExhausted,
+    Search,
+    SearchContext,
+    surely_lowest,
+)
 from fedzo.algorithms.search.descent import Curvature, Descent, curvature, typical_scale
 from fedzo.algorithms.search.model import LARGEST, ModelDescent
 from fedzo.algorithms.search.population import SEPARABLE, Evolution, population_for, repeats_for
@@ -23,6 +31,8 @@ from fedzo.errors import require
 
 MEMORY = 30  # pairs of L-BFGS
 RACE = 0.08  # share of the queries that each method has under noise, before one is chosen
+FADING = 0.5  # of the noise at the start, below which a racer's says that noise falls with f
+FAR, FAR_GUESSED = 100.0, 30.0  # units of the scale, over which it is not that of f
 FEW_QUERIES = 100  # per device: too few to look at f before it is modelled
 FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are few queries
 LINES = (24, 12)  # values along a line, by which f is looked at, if there are enough
@@ -217,35 +227,19 @@ class Adaptive(Search):
     def _noisy(
         self, context: SearchContext, scale: Array, budget: float, guessed: bool
     ) -> Asking[str]:
-        """Race two descents and CMA-ES from the start, and let the winner have the rest.
+        """Race CMA-ES and two descents from the start: the winner has the rest, then the others.
 
         What is found is compared with the start by repeats, at last and before the next method
         goes on from there.
         """
-        x0, repeats, curved, race = context.x, repeats_for(context, budget), None, True
-        if guessed or context.dim > FEW_NUMBERS or 8 * context.devices <= LOOKS * budget:
+        x0, repeats, curved = context.x, repeats_for(context, budget), None
+        few = 8 * context.devices > LOOKS * budget
+        if guessed or context.dim > FEW_NUMBERS or not few:
             curved = yield from curvature(context, scale)
-        if curved is not None and (guessed or curved.length >= 100):  # f does not change over less
-            scale, curved = curved.length * scale, Curvature(curved.length**2 * curved.second, 1.0)
-        # With many numbers there is no time for it to shrink.
-        sigma = 1.0 if context.dim <= SEPARABLE else 0.3
-        methods: list[Callable[[], Method]] = [
-            lambda: Evolution(context, context.x, sigma, scale, population_for(context))
-        ]
-        if context.dim <= LARGEST:
-            methods.insert(0, lambda: ModelDescent(context, scale))
         if curved is not None:
-            second = curved.second
-            methods.append(lambda: AveragedDescent(context, scale, second))
-            methods.append(lambda: Descent(context, scale, second, MEMORY))
-            step = AveragedDescent(context, scale, second).cost
-            if context.dim > SEPARABLE:
-                methods = methods[1:2]
-            elif 4 * step > RACE * budget:  # there is no time for a race
-                few = context.dim * context.devices < step / 4 or context.left < 1.5 * step
-                race = False
-                if context.dim > LARGEST:
-                    methods = methods[:1] if few else methods[1:2]
+            far = curved.length
+            if far >= FAR or (guessed and not 1 / FAR_GUESSED <= far <= FAR_GUESSED):
+                scale, curved = far * scale, Curvature(far**2 * curved.second, 1.0)
 
         def spend(run: Method, limit: float) -> Asking[None]:
             candidates = 2 + len(methods) * (limit < math.inf) + (context.x is not x0)
@@ -254,15 +248,18 @@ class Adaptive(Search):
                 yield from run.run(limit=min(limit, budget - context.asked))
             context.reserved = 0.0
 
-        first = methods[0]()
-        if race and len(methods) > 1:
-            runs = [method() for method in methods]
+        methods, race = self._racers(context, scale, budget, curved)
+        going = methods[0]()
+        if race:
+            runs = [going, *(method() for method in methods[1:])]
             for run in runs:
                 yield from spend(run, RACE * budget)
-            means = yield from context.compare([x0, *(run.x for run in runs)], repeats)
-            ranks = np.argsort(means[1:])
-            first, methods = runs[ranks[0]], [methods[rank] for rank in ranks]
-        going: Method = first
+            means, errors = yield from context.compare([x0, *(run.x for run in runs)], repeats)
+            first = surely_lowest(means[1:], errors[1:])
+            # Noise that falls with f vanishes at the minimum, and a population converges.
+            fades = repeats >= FEW and errors[1 + first] < FADING * errors[0]
+            first = 0 if fades else first
+            going, methods = runs[first], [methods[first], *methods[:first], *methods[first + 1 :]]
         for method in [*methods[1:], None]:
             yield from spend(going, math.inf)
             found = [x for x in (going.x, *going.luckiest) if not np.array_equal(x, context.x)]
@@ -272,6 +269,35 @@ class Adaptive(Search):
                 break
             going = method()  # the winner has converged: another one goes on from there
         return "nothing improves beyond the noise"
+
+    def _racers(
+        self, context: SearchContext, scale: Array, budget: float, curved: Curvature | None
+    ) -> tuple[list[Callable[[], Method]], bool]:
+        """Return the methods for noisy values, and whether there are queries for a race."""
+
+        def evolution() -> Method:  # with many numbers there is no time for it to shrink
+            sigma = 1.0 if context.dim <= SEPARABLE else 0.3
+            return Evolution(context, context.x, sigma, scale, population_for(context))
+
+        def averaged() -> Method:
+            assert curved is not None
+            return AveragedDescent(context, scale, curved.second)
+
+        def descent() -> Method:
+            assert curved is not None
+            return Descent(context, scale, curved.second, MEMORY)
+
+        modelled = context.dim <= LARGEST
+        in_turn = [lambda: ModelDescent(context, scale), evolution] if modelled else [evolution]
+        if curved is None:
+            return in_turn, False
+        step = AveragedDescent(context, scale, curved.second).cost
+        if context.dim > SEPARABLE:
+            return [averaged], False
+        if 4 * step <= RACE * budget:
+            return [evolution, averaged, descent], True
+        few = context.dim * context.devices < step / 4 or context.left < 1.5 * step
+        return (in_turn if modelled or few else [averaged]), False
 
 
 def from_elsewhere(

@@ -35,6 +35,7 @@ Asking = Generator[Evaluate | Slopes, Array, R]  # asks, and returns an R
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
 FEW = 8  # values
+DOUBT = 2.5  # errors of a difference, beyond which it is no chance
 GIVEN_UP, ASKED_AGAIN = 3, 16  # tasks without a reply; tasks until a device is asked again
 PASSED_ON = 3  # times that the shares of silent devices are passed on
 ENDLESS = 1e25  # a fall, in units of the first value or change: f has no minimum there
@@ -75,7 +76,8 @@ class SearchContext:
         self.x, self.fun = x0.astype(np.float64), math.inf
         self.devices, self.dim, self.left, self.asked = devices, x0.size, left, 0
         self.reserved = 0.0  # of what is left, for what must still be asked at the end
-        self.noise = 0.0  # the standard deviation of a mean value
+        self.noise = 0.0  # the standard deviation of a value
+        self.times = 1  # how many values of the federation a value is the mean of
         self.rough = False  # values are rounded or jitter, always alike at one point
         self._usual = TINY  # the size of the first values
         self._x0, self._at_start = self.x, np.empty(0)  # where it starts; noisy values there
@@ -112,13 +114,22 @@ class SearchContext:
         Of noisy values the lowest is only the luckiest: those are settled by :meth:`compare`.
         """
         points = points.reshape(-1, self.dim)
+        if self.times > 1:
+            points = np.repeat(points, self.times, axis=0)
         values = yield from self.ask(Evaluate(points))
         values = np.where(np.isnan(values), np.inf, values)
+        if self.times > 1:
+            values = values.reshape(-1, self.times).mean(axis=1)
         lowest = int(np.argmin(values))
         self._check_bounded(values)
         if not self.noise and values[lowest] < self.fun:
             self.x, self.fun = points[lowest].copy(), float(values[lowest])
         return values
+
+    def average(self, times: int) -> None:
+        """Make every value from here on the mean of so many more values."""
+        self.times *= times
+        self.noise /= math.sqrt(times)
 
     def slopes(
         self, x: Array, steps: Array, *, everyone: bool, central: bool, turn: int = 0
@@ -130,6 +141,9 @@ class SearchContext:
         d, asked = self.dim, steps != 0
         task = Slopes(x, steps, everyone, central, turn)
         answer = yield from self.ask(task)
+        for _ in range(self.times - 1):
+            answer = answer + (yield from self.ask(task))
+        answer = answer / self.times
         fun, every = float(answer[0]), answer[1 + 2 * d :]
         own = own_slopes(answer, d)
         for other in range(1, 1 + min(PASSED_ON, self.devices - 1)):
@@ -155,12 +169,13 @@ class SearchContext:
         if fun + 2 * error < self.fun:
             self.x, self.fun = x.copy(), fun
 
-    def compare(self, candidates: list[Array], repeats: int) -> Asking[Array]:
-        """Take for the best the candidate of the lowest mean over some repeats; return the means.
+    def compare(self, candidates: list[Array], repeats: int) -> Asking[tuple[Array, Array]]:
+        """Take for the best the candidate of the lowest mean over some repeats.
 
-        Another candidate replaces the first only if its mean is lower by two and a half times the
-        error of the difference. If the first is x0, its values at the start count, too. Values that
-        are always alike at one point are repeated very close to it.
+        Returns the means and their errors. Another candidate replaces the first only if its mean is
+        lower by two and a half times the error of the difference. If the first is x0, its values at
+        the start count, too. Values that are always alike at one point are repeated very close to
+        it.
         """
         points = np.repeat(np.array(candidates), repeats, axis=0)
         if self.rough:
@@ -173,11 +188,9 @@ class SearchContext:
         if repeats < FEW:  # so few do not tell how much they vary
             deviations = np.full(len(candidates), self.noise)
         errors = deviations / math.sqrt(repeats)
-        lowest = int(np.argmin(means))
-        if not means[lowest] < means[0] - 2.5 * math.hypot(errors[0], errors[lowest]):
-            lowest = 0
+        lowest = surely_lowest(means, errors)
         self.x, self.fun = candidates[lowest].copy(), float(means[lowest])
-        return np.asarray(means)
+        return means, errors
 
     def start(self, scale: Array | None = None) -> Asking[None]:
         """Measure f at x0 and the noise of its values: two repeats, more where they differ.
@@ -268,6 +281,19 @@ def typical(values: Array) -> tuple[Array, Array]:
     middle = np.mean(ordered[..., cut : count - cut], axis=-1)
     centre = np.median(values, axis=-1, keepdims=True)
     return middle, 1.4826 * np.median(np.abs(values - centre), axis=-1)
+
+
+def surely_lowest(means: Array, errors: Array) -> int:
+    """Return which mean is the lowest; the first one, unless another is lower beyond doubt.
+
+    >>> surely_lowest(np.array([1.0, 0.0]), np.array([0.2, 0.2]))
+    1
+    >>> surely_lowest(np.array([1.0, 0.0]), np.array([0.3, 0.3]))
+    0
+    """
+    lowest = int(np.argmin(means))
+    sure = means[lowest] < means[0] - DOUBT * math.hypot(errors[0], errors[lowest])
+    return lowest if sure else 0
 
 
 def own_slopes(answer: Array, dim: int) -> Array:
@@ -375,8 +401,8 @@ class Suspended:
 
     @property
     def noise(self) -> float:
-        """The standard deviation of a mean value."""
-        return self.context.noise * (self.unit or 1.0)
+        """The standard deviation of a value of the federation."""
+        return self.context.noise * math.sqrt(self.context.times) * (self.unit or 1.0)
 
     def tell(self, left: float, values: Array) -> None:
         """Send a reply and the number of queries left, and get the next task."""

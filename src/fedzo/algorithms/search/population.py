@@ -22,6 +22,7 @@ from fedzo.errors import Halted, MissingExtra, check_counts, check_positive, req
 from fedzo.uplinks.base import RunSetting
 
 SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
+LEAST_GENERATIONS, GENERATIONS = 6, 60  # that the queries are enough for: at least; under noise
 _WIDE = 1e3  # the width of a generation that has not converged, but diverged
 _FAR = 1e32  # beyond which the library asserts that nothing lies
 _EVEN = 10  # points of TPE before the first that follows from the others
@@ -164,10 +165,14 @@ def mean_of(values: Array) -> tuple[float, float]:
     return float(middle), float(deviation) / math.sqrt(len(values))
 
 
-def population_for(context: SearchContext) -> int | None:
-    """Return how many points a generation should have, for some generations at least; None: any."""
-    usual, enough = 4 + int(3 * math.log(context.dim)), context.left / (6 * context.devices)
-    return max(4, int(enough)) if enough < usual else None
+def population_for(context: SearchContext) -> int:
+    """Return how many points a generation should have, for some generations at least.
+
+    Many points average the noise: up to four times as many as usual, as the queries allow.
+    """
+    usual, each = 4 + int(3 * math.log(context.dim)), context.left / context.devices
+    wanted = min(each / GENERATIONS, 4 * usual) if context.noise and math.isfinite(each) else 0
+    return max(4, int(min(max(usual, wanted), each / LEAST_GENERATIONS)))
 
 
 def repeats_for(context: SearchContext, budget: float) -> int:
