@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedzo.cli.measure import PAPER, one_round, paper_problem
 from fedzo.core import directions, random
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps
 from fedzo.problems import softmax_regression as softmax
+from timing import PAPER, one_round, paper_problem
 
 FUSED = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 

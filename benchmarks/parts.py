@@ -6,7 +6,6 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from fedzo.algorithms import FedZO
-from fedzo.cli.measure import PAPER, medians, one_round
 from fedzo.core.directions import DirectionBuffer
 from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
@@ -15,6 +14,7 @@ from fedzo.problems import Softmax
 from fedzo.problems.attack import attack
 from fedzo.uplinks import AirComp, Ideal, Seeds
 from fedzo.uplinks.base import RunSetting
+from timing import PAPER, medians, one_round
 
 
 def uplinks(problem: Softmax, round_seconds: float, repeats: int) -> None:

@@ -15,7 +15,7 @@ import parts
 import scaling
 import torch_batched
 import torch_textbook
-from fedzo.cli.measure import PAPER, medians, one_round, paper_problem
+from timing import PAPER, medians, one_round, paper_problem
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fedzo import FedZO, Objective
-from fedzo.cli.measure import PAPER, medians, one_round
 from fedzo.core.random import Draws
 from fedzo.core.tasks import Losses
 from fedzo.core.types import Array
+from timing import PAPER, medians, one_round
 
 
 class Synthetic(Objective):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.cli.measure import PAPER, medians
 from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.problems import softmax
@@ -17,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import torch_batched  # noqa: E402
 import torch_textbook  # noqa: E402
 from scaling import Synthetic  # noqa: E402
+from timing import PAPER, medians  # noqa: E402
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ value in brackets.
 
 ## How to make it again
 
-`make results` runs all figures with all seeds, and Fig. 3 to 5 at the paper's scale. `make
+`make results` runs Fig. 3 to 5 at the paper's scale and the others at `quick`, all seeds. `make
 results-paper` runs Fig. 1a, 1b, 1c and 2 at the paper's scale, too: a night per seed. Both resume
 where they stopped. The victim has to be trained first.
 
@@ -78,7 +78,7 @@ PAGES = {
     "attack": ("Attack figures", ("fig1a", "fig1b", "fig1c", "fig2", "victim")),
     "steps": ("Baselines and step sizes of the attack", ("baselines",)),
     "softmax": ("Softmax figures and Table I", ("fig3", "fig4", "fig5", "table1")),
-    "more": ("Figures that we add", ("rates", "queries", "bytes", "directions")),
+    "more": ("Figures that we add", ("rates", "queries", "bytes")),
 }
 
 

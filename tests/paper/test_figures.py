@@ -194,10 +194,6 @@ CASES = {
         by({"over the air, 0 dB": {"uses": 50.0}}),
         [by({"over the air, 0 dB": {"uses": 200.0}})],
     ),
-    ("directions", "a query is a query"): (
-        same,
-        [by({"b2 = 5": {"rate": 0.8}}), by({"b2 = 100": {"rate": 1.2}})],
-    ),
 }
 
 
@@ -273,10 +269,9 @@ def test_noise_free_has_the_same_participants():
     assert {(uplink.h_min, uplink.channel) for uplink in uplinks} == {(0.8, "rayleigh")}
 
 
-@pytest.mark.parametrize("name", ["queries", "directions"])
-def test_equal_queries(name):
-    """Figures at a fixed number of queries: all curves spend the same, to 2 %."""
-    each = find_figure(name)
+def test_equal_queries():
+    """At a fixed number of queries all curves spend the same, to 2 %."""
+    each = find_figure("queries")
     spent = [run_of(c.experiment(each.scales["paper"]), 0, Path()).work for c in each.curves]
     assert np.ptp(spent) < 0.02 * max(spent)
 

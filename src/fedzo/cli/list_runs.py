@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedzo.cli.common import add_parser
+from fedzo.core.progress import aligned, duration
 from fedzo.errors import UsageError
 
 HEADINGS = ("run", "status", "round", "loss", "queries", "age")
@@ -41,18 +42,13 @@ def list_runs(arguments: argparse.Namespace) -> int:
     if not runs:
         raise UsageError(f"{top} holds no runs", code="no-run")
     rows = [HEADINGS, *(_row(run, top) for run in runs)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        left, right = zip(row[:2], widths, strict=False), zip(row[2:], widths[2:], strict=True)
-        cells = [c.ljust(w) for c, w in left] + [c.rjust(w) for c, w in right]
-        print("  ".join(cells))
+    print(*aligned(rows, right=2), sep="\n")
     return 0
 
 
 def _row(run: Any, top: Path) -> tuple[str, ...]:
     """Return the cells of a run; those of damaged files are '?'."""
     from fedzo.core.files import read_toml
-    from fedzo.core.progress import duration
     from fedzo.runs.history import read_history
 
     try:

@@ -21,6 +21,7 @@ from fedzo.config.jobs import Report, Run, do
 from fedzo.core.files import as_toml, read_toml, typed, write_atomic
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
+from fedzo.core.progress import aligned
 from fedzo.core.style import COLOURS
 from fedzo.errors import Failure, UsageError
 from fedzo.plots import series
@@ -248,9 +249,7 @@ def _as_text(table: Sequence[Sequence[Any]]) -> str:
     shown = [i for i, name in enumerate(table[0]) if not name.endswith(left_out)]
     cells = [[_cell(row[i]) for i in shown] for row in table]
     cells[0] = [name.removesuffix("_mean") for name in cells[0]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned(cells))
 
 
 def _cell(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 import os
 import sys
+import unicodedata
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TextIO
 
 
@@ -83,6 +85,29 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: int = 1 << 30) -> list[str]:
+    """Return rows as lines of aligned columns; those from number ``right`` on are right-aligned.
+
+    Combining characters, as in c̃, take no room. Rows may have fewer cells than the first one.
+
+    >>> aligned([("run", "loss"), ("softmax", "2")], right=1)
+    ['run      loss', 'softmax     2']
+    """
+    widths = [max(map(_width, column)) for column in zip_longest(*rows, fillvalue="")]
+    lines = []
+    for row in rows:
+        cells = []
+        for i, (cell, width) in enumerate(zip(row, widths, strict=False)):
+            space = " " * (width - _width(cell))
+            cells.append(space + cell if i >= right else cell + space)
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _width(text: str) -> int:
+    return sum(not unicodedata.combining(letter) for letter in text)
 
 
 def _columns(stream: TextIO | None) -> int:

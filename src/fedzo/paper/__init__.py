@@ -15,7 +15,7 @@ from fedzo.errors import UsageError, nearest, one_of
 if TYPE_CHECKING:
     from fedzo.paper.figure import Figure
 
-EXTRAS = ("victim", "baselines", "rates", "queries", "bytes", "directions")
+EXTRAS = ("victim", "baselines", "rates", "queries", "bytes")
 ATTACKS = ("fig1a", "fig1b", "fig1c", "fig2", "victim")
 FIGURES = (*ATTACKS, "fig3", "fig4", "fig5", "table1", *EXTRAS[1:])
 ALL = tuple(name for name in FIGURES if name != "victim")  # its network is not shipped

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from fedzo.paper import claims, fig1a, fig2, fig3
-from fedzo.paper.claims import Claim, Comparison, Runs, ahead, gap, last, speed
+from fedzo.paper.claims import Claim, Comparison, Runs, ahead, last, speed
 from fedzo.paper.fig1a import DZOPA, ZONE_S
 from fedzo.paper.fig3 import SCALES, SETTING, comparable
 from fedzo.paper.figure import Curve, Figure, Panel, Points
@@ -256,39 +256,4 @@ BYTES = Figure(
     scales=SCALES,
 )
 
-# The number of directions b2 at a fixed number of queries.
-
-_DIRECTIONS = {b2: f"b2 = {b2}" for b2 in (5, 10, 20, 50, 100)}
-
-DIRECTIONS = Figure(
-    name="directions",
-    title="Directions or rounds: softmax regression, FedZO",
-    about=f"{SETTING}. Rounds are in proportion to 1/(b2 + 1), so all spend the same queries; the "
-    "learning rate is in proportion to b2, as the noise of an estimate allows while b2 is far "
-    "below d.",
-    curves=tuple(
-        Curve(
-            label,
-            {"algorithm": {"directions": b2, "learning_rate": 0.001 * b2 / 20}},
-            colour=i,
-            rounds=21 / (b2 + 1),
-        )
-        for i, (b2, label) in enumerate(_DIRECTIONS.items())
-    ),
-    panels=(Panel("train_loss", x="queries"), Panel("train_loss", x="round", log_x=True)),
-    claims=(
-        _claim(
-            "a query is a query",
-            "With η in proportion to b2 it does not matter to the queries whether they go into "
-            "directions or rounds: the last training loss is comparable to that at b2 = 20.",
-            lambda runs: [
-                gap(runs, label, _DIRECTIONS[20], claims.COMPARABLE_LOSS)
-                for b2, label in _DIRECTIONS.items()
-                if b2 != 20
-            ],
-        ),
-    ),
-    scales=SCALES,
-)
-
-FIGURES = {f.name: f for f in (VICTIM, BASELINES, RATES, QUERIES, BYTES, DIRECTIONS)}
+FIGURES = {f.name: f for f in (VICTIM, BASELINES, RATES, QUERIES, BYTES)}

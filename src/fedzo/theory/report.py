@@ -2,15 +2,14 @@
 
 import math
 import textwrap
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
 from fedzo.algorithms import Algorithm, FedZO
 from fedzo.algorithms.server import Mean
 from fedzo.core.engine import ReplayEngine
+from fedzo.core.progress import aligned
 from fedzo.errors import UsageError, require
 from fedzo.theory.advice import (
     Steps,
@@ -320,14 +319,4 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     if any(len(row) == 1 for row in rows):
         wrapper = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="    ")
         return [wrapper.fill(row[0]) for row in rows]
-    widths = [max(map(_width, column)) for column in zip_longest(*rows, fillvalue="")]
-    lines = []
-    for row in rows:
-        cells = (c + " " * (w - _width(c)) for c, w in zip(row, widths, strict=False))
-        lines.append("  ".join(("", *cells)).rstrip())
-    return lines
-
-
-def _width(text: str) -> int:
-    """Return the columns that a text takes: combining characters, as in c̃, take none."""
-    return sum(not unicodedata.combining(letter) for letter in text)
+    return ["  " + line for line in aligned(rows)]

@@ -38,7 +38,7 @@ from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, UsageError, check_choice, check_positive, is_number, require
 from fedzo.uplinks.base import RunSetting, UplinkInfo, sending_costs
 from fedzo.uplinks.channels import POLICIES, PowerControl, complex_normals
-from fedzo.uplinks.seeds import HEADER_BYTES, catch_up, of_all
+from fedzo.uplinks.seeds import HEADER_BYTES, catch_up, of_all, shared_coefficients
 from fedzo.uplinks.wireless import Wireless, check_db
 
 NOISES = ("complex", "real")
@@ -435,19 +435,8 @@ class AirCompSeeds(AirComp):
     def _heard(
         self, t: int, updates: list[Update], task: Any, setting: RunSetting
     ) -> tuple[Update, UplinkInfo]:
-        if task is None or not task.algorithm.shared_directions:
-            raise UsageError(
-                "uplink.name: AirCompSeeds adds up the coefficients of devices, which needs the "
-                "same directions on all of them; set algorithm.shared_directions = true",
-                code="directions-not-shared",
-            )
-        shape = task.algorithm.coefficients_shape
-        if any(update.coefficients is None for update in updates):
-            raise UsageError(
-                "the aircomp_seeds uplink needs the coefficients of every update, but an update "
-                "came without; use 'aircomp'",
-                code="no-coefficients",
-            )
-        rows = ((update, np.ravel(np.asarray(update.coefficients))) for update in updates)
+        own = shared_coefficients("aircomp_seeds", updates, task, "aircomp")
+        rows = zip(updates, map(np.ravel, own), strict=True)
+        shape = own[0].shape
         mean, info = self._received(t, rows, math.prod(shape), setting)
         return of_all(updates[0], mean.reshape(shape), task), info

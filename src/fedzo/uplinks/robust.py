@@ -43,9 +43,9 @@ import numpy as np
 
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
-from fedzo.errors import UsageError, check_choice, check_count, require
+from fedzo.errors import check_choice, check_count, require
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
-from fedzo.uplinks.seeds import of_all
+from fedzo.uplinks.seeds import of_all, shared_coefficients
 
 RULES = ("median", "trimmed_mean", "clipped_mean", "krum", "geometric_median")
 _COLUMNS = 1 << 16  # sorted at a time, which takes no second copy of all updates
@@ -170,19 +170,7 @@ class RobustSeeds(Robust):
         received, task = list(updates), updates.task
         if not received:
             return np.zeros(setting.dim), UplinkInfo(0, 0, 0)
-        if task is None or not task.algorithm.shared_directions:
-            raise UsageError(
-                "the robust_seeds uplink compares coefficients, which needs the same directions on "
-                "all devices; set algorithm.shared_directions = true",
-                code="directions-not-shared",
-            )
-        rows = [update.coefficients for update in received if update.coefficients is not None]
-        if len(rows) < len(received):
-            raise UsageError(
-                "the robust_seeds uplink needs the coefficients of every update, but an update "
-                "came without; use 'robust'",
-                code="no-coefficients",
-            )
+        rows = shared_coefficients("robust_seeds", received, task, "robust")
         (centre,) = self.compress(received, task, setting)
         return centre.delta, _info(rows, down=len(rows) * task.x.nbytes)
 

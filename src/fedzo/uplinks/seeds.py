@@ -228,6 +228,26 @@ def lazy(update: Update, task: LocalSteps) -> DirectionSum:
     return replace(task.rebuilt(update), in_place=as_sum(update.delta).in_place)
 
 
+def shared_coefficients(
+    name: str, updates: list[Update], task: LocalSteps | None, instead: str
+) -> list[Array]:
+    """Return the coefficients of all updates; raise unless all devices share the directions."""
+    if task is None or not task.algorithm.shared_directions:
+        raise UsageError(
+            f"the {name} uplink adds up or compares coefficients, which needs the same directions "
+            "on all devices; set algorithm.shared_directions = true",
+            code="directions-not-shared",
+        )
+    found = [update.coefficients for update in updates if update.coefficients is not None]
+    if len(found) < len(updates):
+        raise UsageError(
+            f"the {name} uplink needs the coefficients of every update, but an update came "
+            f"without; use {instead!r}",
+            code="no-coefficients",
+        )
+    return found
+
+
 def of_all(like: Update, coefficients: Array, task: LocalSteps) -> Update:
     """Return one update that stands for all devices, along the directions that they share."""
     assert like.coefficients is not None
