@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -153,6 +155,17 @@ def explain(sent: str, algorithm: str = "...") -> Explanation:
     if found and found[1] in known:
         return Explanation(known[found[1]].replace("{algorithm}", algorithm), found[2])
     return Explanation(short_line(sent))
+
+
+@contextmanager
+def quiet_log() -> Iterator[None]:
+    """Silence Flower's log, errors too."""
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def short_line(text: str, length: int = 200) -> str:

@@ -495,10 +495,8 @@ def read_answer(content: RecordDict, asked: int) -> Answer:
     ``asked`` is the number of devices that were asked. Whether a reply has the requested kind and
     shape of numbers is checked by :class:`~fedzo.flower.validation.UpdateValidator`.
     """
-    told = schema.read_fields(_AnswerFields, schema.config(content, "answer"), asked)
-    failures, count = _failures(told), len(told.devices)
-    weights = told.weights or (1.0,) * count
-    _require_lengths(count, weights=weights, queries=told.queries)
+    told, failures, weights = _read_answer(content, asked)
+    count = len(told.devices)
     deltas: Any = [np.empty(0)] * count
     coefficients: Any = [None] * count
     values: Any = [None] * count
@@ -516,23 +514,30 @@ def read_answer(content: RecordDict, asked: int) -> Answer:
     return Answer(told.round, tuple(updates), failures)
 
 
+def _read_answer(
+    content: RecordDict, asked: int
+) -> tuple[_AnswerFields, dict[int, str], tuple[float, ...]]:
+    """Return the fields of a reply, the errors and the weights."""
+    told = schema.read_fields(_AnswerFields, schema.config(content, "answer"), asked)
+    failures, weights = _failures(told), told.weights or (1.0,) * len(told.devices)
+    _require_lengths(len(told.devices), weights=weights, queries=told.queries)
+    return told, failures, weights
+
+
 def read_models(
     content: RecordDict, asked: Sequence[int], task: LocalSteps, layout: Layout
 ) -> dict[int, Any]:
     """Return the updates of a node's devices from their mean model: the same update for each."""
-    told = schema.read_fields(_AnswerFields, schema.config(content, "answer"), len(asked))
-    failures, count = _failures(told), len(told.devices)
-    weights = told.weights or (1.0,) * count
-    _require_lengths(count, weights=weights, queries=told.queries)
+    told, failures, weights = _read_answer(content, len(asked))
     if told.round != task.round:
         raise Malformed(f"its reply is of round {told.round + 1}")
-    if not count:
+    if not told.devices:
         return dict(failures)
     own = Layout.read(dict(schema.array_record(content)))
     if own.shapes != layout.shapes:
         raise Malformed("the reply has other arrays than the model", "arrays")
     delta = own.vector() - task.x
-    updates = map(Update, told.devices, [delta] * count, weights, told.queries)
+    updates = map(Update, told.devices, itertools.repeat(delta), weights, told.queries)
     return {**failures, **{update.device: update for update in updates}}
 
 

@@ -10,7 +10,6 @@ import getpass
 import hashlib
 import ipaddress
 import json
-import logging
 import os
 import re
 import signal
@@ -41,7 +40,7 @@ from fedzo.core.files import read_toml, write_atomic
 from fedzo.core.progress import duration
 from fedzo.errors import FedzoError, Halted, UsageError, first_line, require, shown
 from fedzo.flower.allowlist import command, environment
-from fedzo.flower.errors import short_line
+from fedzo.flower.errors import quiet_log, short_line
 from fedzo.flower.policy import NodeConfig, parse_devices
 from fedzo.flower.watchdog import ALIVE
 
@@ -411,16 +410,12 @@ def _compile(node: NodeConfig) -> str:
     grid = InProcessGrid(app, 1, node_config={"devices": node.plain["devices"]})
     settings = FlowerSettings(quorum=1e-9, grace=1e-3, patience=60)
     steps = FedZO(local_steps=1, directions=2)
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
     try:
-        for uplink in (Ideal(), Seeds()):
-            FedzoStrategy(steps, uplink, settings=settings).start(grid, num_rounds=2)
+        with quiet_log():
+            for uplink in (Ideal(), Seeds()):
+                FedzoStrategy(steps, uplink, settings=settings).start(grid, num_rounds=2)
     except Exception as error:
         return f"not compiled yet, the first run will: {first_line(error)}"
-    finally:
-        logger.setLevel(level)
     return "compiled code"
 
 

@@ -37,7 +37,7 @@ from fedzo.errors import FedzoError, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.client import make_client_app
 from fedzo.flower.engine import FlowerEngine
-from fedzo.flower.errors import short_line
+from fedzo.flower.errors import quiet_log, short_line
 from fedzo.flower.ledger import Ledger
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Backend, Drive
@@ -220,13 +220,8 @@ def _quiet() -> Iterator[None]:
     """Silence the engine's log, errors too: the run reports them without tracebacks."""
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    engine = logging.getLogger("flwr")
-    before = engine.level
-    engine.setLevel(logging.CRITICAL + 1)
-    try:
+    with quiet_log():
         yield
-    finally:
-        engine.setLevel(before)
 
 
 def _problem(tables: str, context: Context) -> Objective:
