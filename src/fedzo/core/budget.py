@@ -2,6 +2,8 @@
 
 import threading
 
+import numpy as np
+
 from fedzo.core.value_log import ValueLog
 from fedzo.errors import BudgetSpent, check_count
 
@@ -24,8 +26,8 @@ class Meter:
         Number of evaluations that a search must reserve queries for.
     reserved : int
         Number of queries that are kept back: for the evaluation of a noisy result.
-    noise : float
-        The standard deviation of a mean value, as a search has measured it.
+    at_start : array
+        Mean values at the start, if a search has found that they are noisy.
     log : ValueLog
         What the black box has answered since the last checkpoint of a run.
 
@@ -44,7 +46,7 @@ class Meter:
         if max_queries is not None:
             check_count("max_queries", max_queries)
         self.max_queries, self.queries, self.evaluations = max_queries, 0, 2
-        self.log, self.reserved, self.noise = ValueLog(), 0, 0.0
+        self.log, self.reserved, self.at_start = ValueLog(), 0, np.empty(0)
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:

@@ -48,10 +48,10 @@ from fedzo.uplinks.seeds import secure_mean_loss
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
 
-_REPEATS = 4  # fresh evaluations of a noisy result
-_SHARE = 10  # of a budget: one in so many queries is for them
+REPEATS = 4  # fresh evaluations of a noisy result
+SHARE = 10  # of a budget: one in so many queries is for them
 SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
-KEPT = ("costs", "idle", "still", "start_loss", "variance")  # further fields of a checkpoint
+KEPT = ("costs", "idle", "still", "noise")  # further fields of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,56 @@ class Job:
         return bool(self.resume and self.folder and os.path.exists(self.folder.checkpoint))
 
 
+class Noise(NamedTuple):
+    """The mean of noisy evaluations of one model, and what is known of their noise.
+
+    Examples
+    --------
+    >>> start = Noise.of_devices(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    >>> start
+    Noise(mean=3.5, count=2, variance=0.5, freedom=2)
+    >>> better = Noise.of_devices(np.array([[0.0, 1.0], [0.2, 1.0]])).pooled(start)
+    >>> better.is_below(start)
+    True
+    """
+
+    mean: float = 0.0
+    count: int = 0
+    variance: float = 0.0  # of one evaluation; 0 if they are not noisy
+    freedom: int = 0  # the degrees of freedom of the variance
+
+    @classmethod
+    def of_devices(cls, losses: Array) -> Noise:
+        """Return the noise of evaluations, shape (count, devices)."""
+        count, devices = losses.shape
+        variance = float(losses.var(axis=0, ddof=min(1, count - 1)).sum()) / devices**2
+        return cls(mean_loss(losses.mean(axis=0)), count, variance, devices * (count - 1))
+
+    @classmethod
+    def of_search(cls, values: Array) -> Noise:
+        """Return the noise of values at the start, as a search has asked for them."""
+        return cls(float(values.mean()), len(values), float(values.var(ddof=1)), len(values) - 1)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return math.sqrt(self.variance / self.count)
+
+    def pooled(self, other: Noise) -> Noise:
+        """Return this mean with the variance of both."""
+        freedom = self.freedom + other.freedom
+        variance = (self.freedom * self.variance + other.freedom * other.variance) / freedom
+        return self._replace(variance=variance, freedom=freedom)
+
+    def is_below(self, start: Noise, chances: int = 1) -> bool:
+        """Return whether this mean is below another by a t-test at 2.5 %, over all ``chances``."""
+        from scipy.special import stdtrit
+
+        limit = float(stdtrit(self.freedom, 1 - 0.025 / chances))
+        error = math.sqrt(self.variance * (1 / self.count + 1 / start.count))
+        return start.mean - self.mean > limit * error
+
+
 class RunState(NamedTuple):
     """How far a run is: replaced as a whole, so that an interrupt never finds half a round.
 
@@ -130,8 +180,7 @@ class RunState(NamedTuple):
     silent: frozenset[int] | None = None  # devices that replied to no evaluation
     dropped: tuple[Record, ...] = ()  # devices, since the last evaluation
     evaluated: int = 0  # queries of evaluations
-    start_loss: float = 0.0  # the mean of two evaluations, if these are noisy
-    variance: float = 0.0  # of an evaluation
+    noise: Noise = Noise()  # of evaluations, as measured at the start
 
     def moved(
         self, state: Any, info: RoundInfo, dropped: Iterable[Record] = (), still: bool = False
@@ -152,14 +201,6 @@ class RunState(NamedTuple):
     def totals(self) -> dict[str, Any]:
         """The sums over all rounds so far, for a checkpoint."""
         return {key: getattr(self, key) for key in (*SUMS, *KEPT)}
-
-
-class Fresh(NamedTuple):
-    """The value of the best model by new evaluations, and whether it is below the start's."""
-
-    fun: float
-    error: float  # its standard error
-    better: bool
 
 
 class Loop:
@@ -209,8 +250,8 @@ class Loop:
             if engine.meter.max_queries is None:
                 engine.meter.max_queries = job.options.max_queries
         self.x0, self.start = x0, digest_of(x0)
-        self.fresh: Fresh | None = None
-        self.confirmed = 0  # queries of fresh evaluations
+        self.fresh: Noise | None = None  # of fresh evaluations of the best model
+        self.confirmed = 0  # their queries
         self.stopped = False  # by a callback or a target: a resumed run may continue
         self._records: list[Record] = []
         self.metered_before = 0  # the meter's count before the run, if there is a meter
@@ -286,7 +327,7 @@ class Loop:
             checkpoint.round,
             state,
             checkpoint.best,
-            **checkpoint.totals,
+            **checkpoint.totals | {"noise": Noise(*checkpoint.totals["noise"])},
             last=last,
             dropped=tuple(checkpoint.dropped),
         )
@@ -356,7 +397,7 @@ class Loop:
                 self._charge_skipped()
                 self._begin(Phase.ROUND)
                 before = self._metered()
-                if self.engine.meter is not None and self.at.variance:
+                if self.engine.meter is not None and self.at.noise.variance:
                     self.engine.meter.reserved = self._repeats * self.engine.evaluation_cost
                 tasks = self.algorithm.round(self.at.round, self.at.state, self.setting)
                 state, info = yield from (self._logged(tasks) if self.logs_updates else tasks)
@@ -389,7 +430,10 @@ class Loop:
         if not all_finite(self.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
         info = info._replace(queries=self._requested(before, info.queries))
-        self.at = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
+        moved = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
+        if self.engine.meter is not None and self.engine.meter.at_start.size:
+            moved = moved._replace(noise=Noise.of_search(self.engine.meter.at_start))
+        self.at = moved
         self._held.close()
 
     @contextmanager
@@ -491,8 +535,8 @@ class Loop:
             silent = (at.silent or frozenset()) & {one["device"] for one in at.dropped}
         losses = evaluation.losses
         cost = 0 if known is not None else self.engine.evaluation_cost
-        if not (at.round or self.exact or self.algorithm.measures_noise) and self._repeats:
-            changes |= yield from self._noise(losses)
+        if not (at.round or self.exact or self.algorithm.measures_noise) and self._affords_noise:
+            changes["noise"] = yield from self._noise(losses)
             cost *= 2
         dropped = (*at.dropped, *self._take_dropped(at.round))
         wrong = ~np.isfinite(losses)
@@ -540,43 +584,34 @@ class Loop:
         self._records.append(record)
         self.at = at._replace(**changes)
 
-    def _noise(self, first: Array) -> Running[dict[str, float]]:
-        """Evaluate the start again; return its mean loss and the variance, if they are noisy."""
+    def _noise(self, first: Array) -> Running[Noise]:
+        """Evaluate the start again, and return how noisy its mean loss is."""
         dropped = len(self.engine.dropped)
         evaluation: Evaluation = yield Losses(self.x)
         del self.engine.dropped[dropped:]
         there = np.isfinite(first) & np.isfinite(evaluation.losses)
-        one, other = first[there], evaluation.losses[there]
-        if np.array_equal(one, other):
-            return {}
-        variance = float(np.sum(((one - other) / len(one)) ** 2) / 2)
-        return {"start_loss": mean_loss(one / 2 + other / 2), "variance": variance}
+        both = np.array([first[there], evaluation.losses[there]])
+        return Noise() if np.array_equal(*both) else Noise.of_devices(both)
+
+    @property
+    def _affords_noise(self) -> bool:
+        """Whether there are queries for a second evaluation of the start and one of the result."""
+        meter = self.engine.meter
+        left = None if meter is None else meter.left
+        return left is None or left >= 3 * self.engine.evaluation_cost
 
     @property
     def _repeats(self) -> int:
         """The number of fresh evaluations of a noisy result: fewer with a small budget."""
         meter, cost = self.engine.meter, max(1, self.engine.evaluation_cost)
         if meter is None or meter.max_queries is None:
-            return _REPEATS
-        return min(_REPEATS, meter.max_queries // (_SHARE * cost))
-
-    @property
-    def _error(self) -> float:
-        """The standard error of one evaluation."""
-        measured = 0.0 if self.engine.meter is None else self.engine.meter.noise
-        return math.sqrt(self.at.variance) or measured
+            return REPEATS
+        return min(REPEATS, math.ceil(meter.max_queries / (SHARE * cost)))
 
     def _confirm(self) -> Running[None]:
-        """Evaluate the best model afresh if evaluations are noisy.
-
-        The best of many noisy values is too low. The model is better than the start if the mean of
-        a few new values is, by a t-test at 2.5 %: else it was chosen by luck. A search that
-        measures the noise has compared it with the start itself.
-        """
-        from scipy.special import stdtrit
-
+        """Evaluate the best model afresh if evaluations are noisy: of many the best is too low."""
         best, meter = self._best_now, self.engine.meter
-        if not (self._error and best.round):
+        if not (self.at.noise.variance and best.round):
             return
         repeats, cost = self._repeats, self.engine.evaluation_cost
         if meter is not None:
@@ -588,16 +623,19 @@ class Loop:
             evaluation: Evaluation = yield Losses(best.x)
             found[i] = evaluation.losses
         self.confirmed = self._requested(before, repeats * cost)
-        if self.engine.dropped or not repeats or not np.isfinite(found).all():
-            self.engine.dropped.clear()
-            return
-        # The pooled variance of an evaluation, from N differences at the start, and N (repeats - 1)
-        # at the best model: N repeats degrees of freedom.
-        squares = self._error**2 + repeats * float(found.var(axis=0).sum()) / found.shape[1] ** 2
-        variance, fun = squares / repeats, mean_loss(found.mean(axis=0))
-        limit = float(stdtrit(found.size, 0.975)) * math.sqrt(variance * (1 / 2 + 1 / repeats))
-        better = not self.at.variance or self.at.start_loss - fun > limit
-        self.fresh = Fresh(fun, math.sqrt(variance / repeats), better)
+        if repeats and not self.engine.dropped and np.isfinite(found).all():
+            self.fresh = Noise.of_devices(found).pooled(self.at.noise)
+        self.engine.dropped.clear()
+
+    def _beats_start(self, best: Best) -> bool:
+        """Return whether a noisy result is better than the start, wrong in 2.5 % at most.
+
+        Without fresh evaluations it is the lowest of many values, and each had a chance.
+        """
+        noise = self.at.noise
+        if self.fresh is not None:
+            return self.fresh.is_below(noise)
+        return noise._replace(mean=best.fun, count=1).is_below(noise, self.at.round)
 
     def _better(self, record: Record | None) -> Best:
         """Return the best evaluated model, including the current one if it has a record."""
@@ -701,9 +739,9 @@ class Loop:
         """Write the models, and return the result."""
         at, best = self.at, self._best_now
         status, message = self._diagnosed(status, message, best)
-        error = self._error
+        error = math.sqrt(at.noise.variance)
         if self.fresh is not None:
-            best, error = best._replace(fun=self.fresh.fun), self.fresh.error
+            best, error = best._replace(fun=self.fresh.mean), self.fresh.error
         last = self.to_user(self.snapshot(self.x))
         best = best._replace(x=self.to_user(best.x))
         if not self.history:  # the first evaluation failed or was interrupted
@@ -736,10 +774,13 @@ class Loop:
         """Return the status and message of a run, which may have ended without success."""
         if status > Status.STOPPED:
             return status, message
-        if self.fresh is not None and not self.fresh.better:
-            return Status.STALLED, f"{message}, but no model is better than the start beyond noise"
         losses = [record["train_loss"] for record in self.history]
-        moved = digest_of(self.x) != self.start
+        moved, noise = digest_of(self.x) != self.start, self.at.noise
+        if noise.variance and not (moved and best.round and self._beats_start(best)):
+            risen = noise.is_below(noise._replace(mean=losses[-1], count=1))
+            if self.algorithm.tracks_best or not risen:
+                words = ", but no model is better than the start beyond noise"
+                return Status.STALLED, message + words
         if self.algorithm.tracks_best:  # a higher loss is noise
             losses, best = losses[-1:], best if moved else best._replace(round=0)
         found = diagnose(

@@ -80,7 +80,7 @@ class SearchContext:
         self.times = 1  # how many values of the federation a value is the mean of
         self.rough = False  # values are rounded or jitter, always alike at one point
         self._usual = TINY  # the size of the first values
-        self._x0, self._at_start = self.x, np.empty(0)  # where it starts; noisy values there
+        self._x0, self.at_start = self.x, np.empty(0)  # where it starts; noisy values there
         self._close: Array | float = 0.0  # a distance over which only noise differs
         self._floor = TINY  # what counts as nothing: of a value that is exactly zero
         self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
@@ -180,7 +180,7 @@ class SearchContext:
         points = np.repeat(np.array(candidates), repeats, axis=0)
         if self.rough:
             points = points + self._close * self.draw().normals(*points.shape)
-        known = self._at_start if np.array_equal(candidates[0], self._x0) else self._at_start[:0]
+        known = self.at_start if np.array_equal(candidates[0], self._x0) else self.at_start[:0]
         values = yield from self.values(points[min(known.size, repeats) :])
         values = np.concatenate([known[:repeats], values])
         repeated = values.reshape(len(candidates), repeats)
@@ -217,7 +217,7 @@ class SearchContext:
             more = yield from self.values(np.array([x0] * count))
             values = np.concatenate([values, more])
             values = values[np.isfinite(values)]
-            self._at_start, (centre, self.noise) = values, map(float, typical(values))
+            self.at_start, (centre, self.noise) = values, map(float, typical(values))
             if np.mean(np.abs(values - np.median(values)) <= rounding) > 0.5:  # but for outliers
                 values, self.noise, self.rough = np.array([np.median(values)]), 0.0, True
             else:
@@ -400,9 +400,9 @@ class Suspended:
         return self.context.fun * (self.unit or 1.0)
 
     @property
-    def noise(self) -> float:
-        """The standard deviation of a value of the federation."""
-        return self.context.noise * math.sqrt(self.context.times) * (self.unit or 1.0)
+    def at_start(self) -> Array:
+        """Noisy values of the federation at the start, as the devices report them."""
+        return np.asarray(self.context.at_start * (self.unit or 1.0))
 
     def tell(self, left: float, values: Array) -> None:
         """Send a reply and the number of queries left, and get the next task."""
@@ -525,7 +525,8 @@ class Search(Algorithm):
         context, meter = search.context, setting.engine.meter
         if meter is None:
             return math.inf
-        meter.noise = search.noise
+        if context.noise:
+            meter.at_start = search.at_start
         if search.same is None:
             same = self.tracks_best and self.participants is None and self.weighting == "uniform"
             same = same and setting.engine.evaluation_cost == setting.devices
