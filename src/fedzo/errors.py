@@ -245,9 +245,24 @@ def real_array(key: str, value: Any) -> Any:
             array = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError):  # ragged
         array = np.empty(0, object)
-    masked = np.ma.isMaskedArray(value) and bool(np.ma.getmaskarray(value).any())
-    require(array.dtype.kind in "biuf" and not masked, key, value, "an array of real numbers")
+    check_unmasked(key, value)
+    require(array.dtype.kind in "biuf", key, value, "an array of real numbers")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+
+
+def check_unmasked(key: str, value: Any) -> None:
+    """Raise if a value is masked, or an array or a list of which some are.
+
+    >>> import numpy as np
+    >>> check_unmasked("x0", [np.ma.masked])
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: x0 = [masked]: must be without masked numbers
+    """
+    import numpy as np
+
+    parts = value if isinstance(value, list | tuple) else [value]
+    masked = any(np.ma.isMaskedArray(one) and np.ma.getmaskarray(one).any() for one in parts)
+    require(not masked, key, value, "without masked numbers")
 
 
 class _Short(reprlib.Repr):

@@ -7,7 +7,7 @@ import pytest
 
 import fedzo
 from fedzo.errors import NoAnswer
-from fedzo.problems import FunctionObjective
+from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs import Status
 
 ALGORITHM = fedzo.FedZO(
@@ -168,3 +168,33 @@ def test_a_search_without_a_budget_ends_under_noise(search, slope):
     result = fedzo.minimize(fun, np.full(5, 2.0), algorithm=search)
     assert result.nfev < 20_000
     assert result.fun_error > 0 or not result.nit
+
+
+@pytest.mark.parametrize("name", ["fedzo", "zo_sgd", "zone_s", "fedavg", "cma", "adaptive"])
+def test_a_simulation_spends_whole_rounds_of_its_budget(name, tmp_path):
+    """To one query, the first round too; a larger budget continues with the same bytes."""
+
+    def run(folder, **options):
+        problem = Quadratic(dim=3, devices=2)
+        return fedzo.minimize(problem, method=name, run_dir=tmp_path / folder, **options)
+
+    whole = run("whole", rounds=4, evaluate_every=1)
+    after = [record["queries"] for record in whole.history]
+    for rounds, budget in [(0, after[1] - 1), (1, after[1]), (2, after[3] - 1), (3, after[3])]:
+        result = run(f"{rounds}", rounds=4, max_queries=budget, evaluate_every=1)
+        if name == "adaptive":  # whose rounds cost more and less: it is as careful as the last one
+            assert result.nit <= rounds
+            assert result.queries == after[result.nit]
+        else:
+            assert (result.nit, result.queries) == (rounds, after[rounds])
+        assert result.message.startswith(f"the budget of {budget:,} queries is spent")
+        assert result.success or rounds or result.status is Status.STALLED
+        again = run(f"{rounds}", rounds=4, evaluate_every=1, resume=True)
+        assert again.last.tobytes() == whole.last.tobytes()
+        assert history(tmp_path / f"{rounds}") == history(tmp_path / "whole")
+
+
+def test_a_budget_that_does_not_cover_a_round_is_no_success():
+    for problem in (Metered(12), Metered(8 + A_ROUND - 1)):
+        result = fedzo.minimize(problem, rounds=3, **OPTIONS)
+        assert (result.nit, result.success, result.status) == (0, False, Status.STALLED)

@@ -119,3 +119,40 @@ def test_a_resume_of_a_finished_run_repeats_the_result(again, tmp_path):
         other = run(1.0, 3, run_dir=tmp_path / "run", resume=True)
     assert (other.fun, other.success, other.nfev) == (first.fun, first.success, first.nfev)
     assert other.fun_error == first.fun_error
+
+
+@pytest.mark.parametrize("search", ["adaptive", "cma", "lbfgs"])
+@pytest.mark.parametrize("budget", [None, 600])
+def test_a_search_of_a_flat_noisy_function_is_rarely_a_success(search, budget):
+    """Each is one by chance with 2.5 %: more than 4 of 40 have a chance of 0.3 %."""
+    results = []
+    for seed in range(40):
+        noise = np.random.default_rng(100 + seed)
+        results.append(
+            fedzo.minimize(
+                lambda x, device, noise=noise: noise.normal(),
+                np.zeros(3),
+                devices=4,
+                method=search,
+                rounds=30,
+                max_queries=budget,
+                seed=seed,
+                workers=1,
+            )
+        )
+    assert sum(result.success for result in results) <= 4
+    assert all(result.fun_error > 0 for result in results)
+    # Values that nobody selected: of a mean of at least two evaluations each, within 4 errors.
+    fresh = [result.fun for result in results if result.x.any()]
+    assert abs(np.mean(fresh or [0])) < 4 / np.sqrt(4 * 2 * max(len(fresh), 1))
+
+
+@pytest.mark.parametrize("how", ["callback", "budget"])
+def test_without_fresh_values_the_lowest_of_many_is_no_proof(how, tmp_path):
+    """A stop within a budget and a folder asks nothing: each value had a chance to be low."""
+    results = []
+    for seed in range(40):
+        stop = {"callback": lambda progress: progress.round == 27} if how == "callback" else {}
+        options = {"max_queries": 2000 if how == "callback" else 200, "rounds": 40, **stop}
+        results.append(run(1.0, seed, run_dir=tmp_path / f"{seed}", **options))
+    assert sum(result.success for result in results) <= 4

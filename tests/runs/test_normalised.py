@@ -183,6 +183,7 @@ def attacked(**keywords):
 TUNING = ["space", "devices", "max_queries", "start", "worst", "on_failure", "evaluation_seeds"]
 TUNING += ["method", "algorithm", "parallel", "callback", "resume", "seed", "workers", "run_dir"]
 ATTACK = ["c", "eps", "norm", "margin", "algorithm", "callback", "resume", "rounds", "seed"]
+ATTACK += ["target"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -199,3 +200,39 @@ def test_any_argument_is_normalised_or_refused_by_one_line(call, key, tmp_path, 
             lines.append(str(error))
     assert len(lines) > len(ODD) / 5
     assert not any("\n" in line for line in lines)
+
+
+MASKED = [np.ma.masked, np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0]), [np.ma.masked] * 3]
+# Every public call that takes an array: the parameter, and the call with a masked value for it.
+ARRAYS = {
+    "x0": lambda odd: fedzo.minimize(bowl, odd, devices=2, max_queries=60),
+    "x_scale": lambda odd: fedzo.minimize(
+        bowl, np.zeros(3), devices=2, max_queries=60, x_scale=odd
+    ),
+    "bounds": lambda odd: fedzo.minimize(bowl, np.zeros(3), devices=2, max_queries=60, bounds=odd),
+    "target": lambda odd: attacked(target=odd),
+    "labels": lambda odd: attack_on([np.full((3, 4), 0.5)], [odd]),
+    "images": lambda odd: attack_on([np.ma.array(np.full((3, 4), 0.5), mask=np.eye(3, 4))], 1),
+    "inputs": lambda odd: FunctionModel(lambda batch: batch, outputs="logits")(
+        np.ma.array(np.ones((2, 3)), mask=np.eye(2, 3))
+    ),
+    "apply": lambda odd: fedzo.Perturbation(np.zeros(3)).apply(
+        np.ma.array(np.full((2, 3), 0.5), mask=np.eye(2, 3))
+    ),
+    "noise": lambda odd: fedzo.Perturbation(np.ma.array([0.1, 0.2], mask=[0, 1])),
+    "answer": lambda odd: fedzo.minimize(lambda x, i: odd, np.zeros(3), devices=2, max_queries=60),
+}
+
+
+def attack_on(images, labels):
+    weights = np.random.default_rng(0).normal(size=(4, 3))
+    model = FunctionModel(lambda batch: batch.reshape(-1, 4) @ weights, input_shape=(4,))
+    return fedzo.UniversalAttack(model, eps=0.1, rounds=1).fit(images, labels)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("key", ARRAYS)
+def test_masked_numbers_are_refused_wherever_an_array_is_taken(key):
+    for odd in MASKED:
+        with pytest.raises(FedzoError):
+            ARRAYS[key](odd)

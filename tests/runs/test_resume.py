@@ -1,5 +1,6 @@
 """A run does not depend on workers, kills or resumes; another run is not resumed."""
 
+import json
 import random
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import SMALL, assert_same_files, distance, untimed
 
+import fedzo
 from fedzo import FedZO, Ideal, minimize
 from fedzo.algorithms import TPE
 from fedzo.problems import Quadratic
@@ -276,3 +278,54 @@ def test_resume_without_a_run(tmp_path):
     assert not (tmp_path / "none").exists()
     with fails("no-run-dir"):
         minimize(distance, np.zeros(3), devices=4, resume=True)
+
+
+@pytest.mark.parametrize("kind", ["simulation", "function", "adaptive", "cma", "attack"])
+@pytest.mark.parametrize(("first", "every", "saves"), [(3, 4, 10), (5, 2, 3), (1, 5, 1)])
+def test_more_rounds_after_an_end_off_the_schedule(kind, first, every, saves, tmp_path):
+    """The first end is evaluated off the schedule, and leaves nothing in any file."""
+    draws = np.random.default_rng(0)
+    weights, parts = draws.normal(size=(16, 3)), list(draws.uniform(size=(3, 6, 16)))
+    labels = [(part @ weights).argmax(axis=1) for part in parts]
+    fedzo_steps = fedzo.FedZO(learning_rate=0.05, smoothing=0.01, directions=3, local_steps=1)
+
+    def run(name, rounds, resume=False):
+        options = {"rounds": rounds, "evaluate_every": every, "checkpoint_every": saves}
+        options |= {"run_dir": tmp_path / name, "resume": resume}
+        if kind == "attack":
+            model = fedzo.models.FunctionModel(lambda batch: batch @ weights, input_shape=(16,))
+            attack = fedzo.UniversalAttack(model, algorithm=fedzo_steps, **options)
+            attack.fit(parts, labels)
+        elif kind == "simulation":
+            fedzo.minimize(Quadratic(dim=3, devices=4), algorithm=fedzo_steps, **options)
+        else:
+            options |= {"method": kind, "max_queries": 900} if kind != "function" else {}
+            options |= {"algorithm": fedzo_steps} if kind == "function" else {}
+            fedzo.minimize(
+                lambda x, i: float(np.sum((x - i) ** 2)), np.ones(3), devices=3, **options
+            )
+
+    run("whole", 7)
+    run("more", first)
+    run("more", 7, resume=True)
+    assert everything(tmp_path / "more") == everything(tmp_path / "whole")
+
+
+def everything(folder):
+    """Return the content of all files but pictures, without times."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".npy", ".toml") or path.name == "attack.json":
+            found[path.name] = path.read_bytes()
+        elif path.name == "history.jsonl":
+            lines = map(json.loads, path.read_text().splitlines())
+            found[path.name] = [{**line, "seconds": 0} for line in lines]
+        elif path.name == "checkpoint.npz":
+            with np.load(path) as file:
+                arrays = {name: file[name] for name in file.files}
+            meta = json.loads(str(arrays.pop("meta")))
+            del arrays["seal"], meta["seconds"], meta["digest"]  # which the times are part of
+            found[path.name] = meta, {name: array.tobytes() for name, array in arrays.items()}
+        else:
+            found[path.name] = None
+    return found

@@ -240,8 +240,7 @@ def _rounds(
 ) -> int:
     """Return the number of rounds that a budget allows, with an evaluation after the last."""
     if isinstance(algorithm, Search):  # ends on its own
-        evaluations = 2 + replace(run, rounds=UNLIMITED).evaluates_between
-        least = evaluations * problem.evaluation_cost + (algorithm.participants or problem.devices)
+        least = 3 * problem.evaluation_cost + (algorithm.participants or problem.devices)
         allowed = f"at least {least}, for a trial between evaluations"
         require(budget >= least, "max_queries", budget, allowed)
         return UNLIMITED

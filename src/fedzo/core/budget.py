@@ -1,6 +1,8 @@
 """Counting queries where they are answered, and stopping at a limit to the query."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -67,11 +69,25 @@ class Meter:
         most = self.max_queries
         return None if most is None else most - self.queries - self.reserved
 
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Grant no query for a while."""
+        most, self.max_queries = self.max_queries, self.queries + self.reserved
+        try:
+            yield
+        finally:
+            self.max_queries = most
+
     def spent(self) -> BudgetSpent:
         """Return the exception for a budget that does not suffice."""
-        return BudgetSpent(f"the budget of {self.max_queries or 0:,} queries is spent")
+        return BudgetSpent(spent(self.max_queries or 0))
 
     def require(self, granted: int, wanted: int) -> None:
         """Raise :class:`~fedzo.errors.BudgetSpent` if fewer queries were granted than wanted."""
         if granted < wanted:
             raise self.spent()
+
+
+def spent(max_queries: int) -> str:
+    """Return the message of a run that ends for lack of queries."""
+    return f"the budget of {max_queries:,} queries is spent"

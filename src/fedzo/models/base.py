@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike
 from fedzo.core.budget import Meter
 from fedzo.core.importing import call_user
 from fedzo.core.types import Array
-from fedzo.errors import ModelError, UsageError, check_choice, check_count, first_line, require
+from fedzo.errors import (
+    ModelError,
+    UsageError,
+    check_choice,
+    check_count,
+    check_unmasked,
+    first_line,
+    require,
+)
 
 OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
 _SMALLEST_PART = 16  # inputs: a batch is not shared among threads in smaller parts
@@ -216,6 +224,7 @@ class Model(ABC):
             self.max_batch = min(self.max_batch or batch, batch)
 
     def _batch(self, inputs: ArrayLike) -> Array:
+        check_unmasked("inputs", inputs)
         batch = np.asarray(inputs)
         shape = self.input_shape
         fits = batch.ndim >= 2 and len(batch) > 0
@@ -289,6 +298,8 @@ class Model(ABC):
         return np.asarray((batch - mean.reshape(along)) / std.reshape(along))
 
     def _checked(self, answer: ArrayLike, rows: int) -> Array:
+        if np.ma.is_masked(answer):
+            raise self._error("the answer has masked numbers", "not-finite")
         try:
             scores = np.asarray(answer)
         except (ValueError, TypeError, RuntimeError) as error:

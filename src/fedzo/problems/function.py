@@ -314,7 +314,10 @@ class FunctionObjective(Objective):
             own = (points[0], *self._own(device))
             value = self.calls(*own) if begun is None else begun.result()
             return np.array([as_number("fun", value)])
-        values = np.asarray(self.calls(points, *self._own(device)), np.float64)
+        found = self.calls(points, *self._own(device))
+        values = np.asarray(found, np.float64)
+        if np.ma.is_masked(found):
+            raise UsageError("fun returned masked values", code="masked-values")
         if values.shape != (len(points),):
             message = f"fun returned the shape {values.shape}, not {(len(points),)}"
             raise UsageError(message, code="values-shape")
@@ -331,6 +334,8 @@ def as_number(key: str, value: Any) -> float:
     TypeError: fun returned None, not a number
     """
     try:
+        if np.ma.is_masked(value):  # its item() is 0
+            raise TypeError
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{key} returned {reprlib.repr(value)}, not a number") from error

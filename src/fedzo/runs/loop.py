@@ -19,6 +19,7 @@ from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.base import Round
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.compose import compose, current
+from fedzo.core.budget import spent
 from fedzo.core.capabilities import (
     Best,
     HasBestMetric,
@@ -114,23 +115,23 @@ class Noise(NamedTuple):
     --------
     >>> start = Noise.of_devices(np.array([[1.0, 5.0], [3.0, 5.0]]))
     >>> start
-    Noise(mean=3.5, count=2, variance=0.5, freedom=2)
+    Noise(mean=3.5, repeats=2, variance=0.5, freedom=2)
     >>> better = Noise.of_devices(np.array([[0.0, 1.0], [0.2, 1.0]])).pooled(start)
     >>> better.is_below(start)
     True
     """
 
     mean: float = 0.0
-    count: int = 0
+    repeats: int = 0
     variance: float = 0.0  # of one evaluation; 0 if they are not noisy
     freedom: int = 0  # the degrees of freedom of the variance
 
     @classmethod
     def of_devices(cls, losses: Array) -> Noise:
-        """Return the noise of evaluations, shape (count, devices)."""
-        count, devices = losses.shape
-        variance = float(losses.var(axis=0, ddof=min(1, count - 1)).sum()) / devices**2
-        return cls(mean_loss(losses.mean(axis=0)), count, variance, devices * (count - 1))
+        """Return the noise of evaluations, shape (repeats, devices)."""
+        repeats, devices = losses.shape
+        variance = float(losses.var(axis=0, ddof=min(1, repeats - 1)).sum()) / devices**2
+        return cls(mean_loss(losses.mean(axis=0)), repeats, variance, devices * (repeats - 1))
 
     @classmethod
     def of_search(cls, values: Array) -> Noise:
@@ -140,7 +141,7 @@ class Noise(NamedTuple):
     @property
     def error(self) -> float:
         """The standard error of the mean."""
-        return math.sqrt(self.variance / self.count)
+        return math.sqrt(self.variance / self.repeats)
 
     def pooled(self, other: Noise) -> Noise:
         """Return this mean with the variance of both."""
@@ -153,7 +154,7 @@ class Noise(NamedTuple):
         from scipy.special import stdtrit
 
         limit = float(stdtrit(self.freedom, 1 - 0.025 / chances))
-        error = math.sqrt(self.variance * (1 / self.count + 1 / start.count))
+        error = math.sqrt(self.variance * (1 / self.repeats + 1 / start.repeats))
         return start.mean - self.mean > limit * error
 
 
@@ -245,14 +246,13 @@ class Loop:
         self.algorithm = compose(job.algorithm, job.uplink)
         start = Best(self.snapshot(x0), np.inf, 0)
         self.at = RunState(0, self.algorithm.init(x0, self.setting), start, job.probed)
-        if engine.meter is not None:  # after the evaluations of the start and the end
-            engine.meter.evaluations = 1 + job.options.evaluates_between
-            if engine.meter.max_queries is None:
-                engine.meter.max_queries = job.options.max_queries
+        if engine.meter is not None and engine.meter.max_queries is None:
+            engine.meter.max_queries = job.options.max_queries
         self.x0, self.start = x0, digest_of(x0)
         self.fresh: Noise | None = None  # of fresh evaluations of the best model
         self.confirmed = 0  # their queries
         self.stopped = False  # by a callback or a target: a resumed run may continue
+        self._saved = -1  # the round of the last checkpoint
         self._records: list[Record] = []
         self.metered_before = 0  # the meter's count before the run, if there is a meter
         self.began = time.perf_counter()
@@ -327,7 +327,7 @@ class Loop:
             checkpoint.round,
             state,
             checkpoint.best,
-            **checkpoint.totals | {"noise": Noise(*checkpoint.totals["noise"])},
+            **{**checkpoint.totals, "noise": Noise(*checkpoint.totals["noise"])},
             last=last,
             dropped=tuple(checkpoint.dropped),
         )
@@ -381,27 +381,9 @@ class Loop:
     def go(self) -> Running[tuple[Status, str]]:
         """Yield the tasks of all rounds; return the status and the message."""
         try:
-            while True:
-                if self.scheduled(self.at.round) or self._at_end:
-                    yield from self.evaluate()
-                if self.options.saves(self.at.round):
-                    self.save()
-                if end := self._end():
-                    self.save()
-                    free = not (self.stopped and self._limited)
-                    if free or self.algorithm.loss(self.at.state) is not None:
-                        yield from self.evaluate()  # perhaps off the schedule
-                    if free:
-                        yield from self._confirm()
-                    return end
-                self._charge_skipped()
-                self._begin(Phase.ROUND)
-                before = self._metered()
-                if self.engine.meter is not None and self.at.noise.variance:
-                    self.engine.meter.reserved = self._repeats * self.engine.evaluation_cost
-                tasks = self.algorithm.round(self.at.round, self.at.state, self.setting)
-                state, info = yield from (self._logged(tasks) if self.logs_updates else tasks)
-                self._advance(state, info, before)
+            while (end := (yield from self._reach_end())) is None:
+                yield from self._next_round()
+            return end
         except Halted as error:
             return (yield from self._halted(error))
         except KeyboardInterrupt:
@@ -415,6 +397,39 @@ class Loop:
             return Status.NON_FINITE, str(error)
         finally:
             self._held.close()
+
+    def _reach_end(self) -> Running[tuple[Status, str] | None]:
+        """Evaluate and save on schedule; return the status and message if the run ends here.
+
+        What is evaluated off the schedule is not in the checkpoint: a run that is resumed with
+        more rounds has no such evaluation.
+        """
+        if self.scheduled(self.at.round):
+            yield from self.evaluate()
+        if self.options.saves(self.at.round):
+            self.save()
+        if self._at_end:
+            yield from self.evaluate()
+        if end := self._end():
+            self.save()
+            free = not self._leaves_no_trace
+            if free or self.algorithm.loss(self.at.state) is not None:
+                yield from self.evaluate()
+            if free:
+                yield from self._confirm()
+        return end
+
+    def _next_round(self) -> Running[None]:
+        """Yield the tasks of a round, and take over the state after it."""
+        meter = self.engine.meter
+        self._charge_skipped()
+        self._begin(Phase.ROUND)
+        before = self._metered()
+        if meter is not None and self.at.noise.variance:
+            meter.reserved = self._repeats * self.engine.evaluation_cost
+        tasks = self.algorithm.round(self.at.round, self.at.state, self.setting)
+        state, info = yield from (self._logged(tasks) if self.logs_updates else tasks)
+        self._advance(state, info, before)
 
     def _logged(self, tasks: Round[Any]) -> Round[Any]:
         """Pass the tasks of a round on, and hold the replies for a receipt of the run."""
@@ -430,9 +445,13 @@ class Loop:
         if not all_finite(self.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
         info = info._replace(queries=self._requested(before, info.queries))
+        meter, most = self.engine.meter, self.options.max_queries
+        simulated = meter is None and self.in_place is None
+        if simulated and most is not None and self.at.queries + info.queries > most:
+            raise BudgetSpent(spent(most))  # the round does not count
         moved = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
-        if self.engine.meter is not None and self.engine.meter.at_start.size:
-            moved = moved._replace(noise=Noise.of_search(self.engine.meter.at_start))
+        if meter is not None and meter.at_start.size:
+            moved = moved._replace(noise=Noise.of_search(meter.at_start))
         self.at = moved
         self._held.close()
 
@@ -463,7 +482,7 @@ class Loop:
         if reached:
             return Status.STOPPED, f"reached the target {target:g} after round {t}"
         if self._next_exceeds_budget:
-            done = f"the budget of {self.options.max_queries:,} queries is spent"
+            done = spent(self.options.max_queries or 0)
         done = done or self.algorithm.ends((r["round"] for r in self.history), self.at.best.round)
         if done:
             return Status.STOPPED, f"{done} after round {t}"
@@ -471,30 +490,41 @@ class Loop:
 
     @property
     def _next_exceeds_budget(self) -> bool:
-        """Whether a round as costly as the last one exceeds ``max_queries``.
+        """Whether a round as costly as the last one exceeds ``max_queries``: it is not begun.
 
-        Problems with a meter stop exactly at their own limit, inside a round.
+        A round that turns out to exceed it does not count, unless it has changed the model in
+        place: so the first one is known. Problems with a meter stop exactly at their own limit,
+        inside a round.
         """
-        most, next_total = self.options.max_queries, self.at.queries + self.at.last.queries
-        return most is not None and self.engine.meter is None and next_total > most
+        most, next_cost = self.options.max_queries, self.at.last.queries
+        if most is None or self.engine.meter is not None:
+            return False
+        fedzo = self.job.algorithm
+        if self.in_place is not None and not self.at.round and isinstance(fedzo, FedZO):
+            steps = (fedzo.participants or self.setting.devices) * fedzo.local_steps
+            next_cost = steps * fedzo.batch_size * len(fedzo.estimator.stencil[0])
+        return self.at.queries + next_cost > most
 
     @property
-    def _limited(self) -> bool:
+    def _leaves_no_trace(self) -> bool:
         """Whether queries at a stop would be missing in a run that resumes."""
         meter = self.engine.meter
-        return meter is not None and meter.left is not None and self.job.folder is not None
+        limited = meter is not None and meter.left is not None and self.job.folder is not None
+        return self.stopped and limited
 
     def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
         """Keep the last complete round, evaluated if possible; count the queries after it."""
-        spent = isinstance(error, BudgetSpent)
-        if spent or self.algorithm.loss(self.at.state) is not None:
+        is_spent = isinstance(error, BudgetSpent)
+        if is_spent or self.algorithm.loss(self.at.state) is not None:
             with suppress(Halted):  # if no queries are left for the evaluation
                 yield from self.evaluate()
         self.save()
         self._count_unfinished_queries()
-        if spent:
+        if is_spent:
             yield from self._confirm()
-        status = Status.STOPPED if spent else Status.HALTED
+        if is_spent and not self.at.round:
+            return Status.STALLED, f"{error} before the end of the first round"
+        status = Status.STOPPED if is_spent else Status.HALTED
         return status, f"{error} after round {self.at.round}"
 
     def _unchanged(self, before: Any, after: Any) -> bool:
@@ -635,7 +665,7 @@ class Loop:
         noise = self.at.noise
         if self.fresh is not None:
             return self.fresh.is_below(noise)
-        return noise._replace(mean=best.fun, count=1).is_below(noise, self.at.round)
+        return noise._replace(mean=best.fun, repeats=1).is_below(noise, self.at.round)
 
     def _better(self, record: Record | None) -> Best:
         """Return the best evaluated model, including the current one if it has a record."""
@@ -671,15 +701,12 @@ class Loop:
             self.engine.meter.log.begin(self.at.round, phase)
 
     def _charge_skipped(self) -> None:
-        """Charge an evaluation at which an earlier session ended, and which this one skips."""
+        """Charge what an earlier session asked at its end, and which this one does not ask."""
         meter = self.engine.meter
-        if (
-            meter is not None
-            and meter.log.active
-            and not self._recorded()
-            and meter.left is not None
-        ):
-            skipped = meter.log.unread(self.at.round, Phase.EVALUATION, Phase.FRESH)
+        if meter is not None and meter.log.active and meter.left is not None:
+            phases = [Phase.FRESH, Phase.REPORT]
+            phases += [] if self._recorded() else [Phase.EVALUATION]
+            skipped = meter.log.unread(self.at.round, *phases)
             meter.queries += skipped
             self.metered_before += skipped
 
@@ -705,14 +732,14 @@ class Loop:
     # ---------------------------------------------------------------------- checkpoint and end
 
     def save(self) -> None:
-        """Write a checkpoint of the current state."""
-        if self.job.folder is None:
+        """Write a checkpoint of the current state, unless it was evaluated off the schedule."""
+        on_schedule = self.scheduled(self.at.round)
+        if self.job.folder is None or (self._saved == self.at.round and not on_schedule):
             return
         if done := sorted(t for t in self._updates if t < self.at.round):
             rounds = [self._updates.pop(t) for t in done]
             self.job.folder.append_updates(self.setting.devices, done[0], rounds)
-        meter, on_schedule = self.engine.meter, self.scheduled(self.at.round)
-        metered = self._metered()
+        meter, metered = self.engine.meter, self._metered()
         if meter is not None and meter.log.used:  # a resume counts again what it finds in the log
             metered = self.metered_before + self.at.queries + self.at.evaluated
         self.job.folder.save(
@@ -732,6 +759,7 @@ class Loop:
                 memory={} if self.remembers is None else self.remembers.memory(),
             )
         )
+        self._saved = self.at.round
         if meter is not None:
             meter.log.trim(self.at.round, evaluated=on_schedule and self._recorded())
 
@@ -742,6 +770,8 @@ class Loop:
         error = math.sqrt(at.noise.variance)
         if self.fresh is not None:
             best, error = best._replace(fun=self.fresh.mean), self.fresh.error
+            if self.fresh.mean > at.noise.mean:  # then the start is the best known model
+                best, error = Best(self.x0, at.noise.mean, 0), at.noise.error
         last = self.to_user(self.snapshot(self.x))
         best = best._replace(x=self.to_user(best.x))
         if not self.history:  # the first evaluation failed or was interrupted
@@ -749,10 +779,14 @@ class Loop:
         if self.job.folder is not None:
             self.job.folder.save_models(last, best.x)
             write_atomic(self.job.folder.mark, status.name.lower().replace("_", "-").encode())
-            nothing = status == Status.INTERRUPTED and not self.history  # and no queries for files
-            if self.writes_files is not None and not nothing:
+            interrupted = status == Status.INTERRUPTED
+            if self.writes_files is not None and (self.history or not interrupted):
                 self._begin(Phase.REPORT)
-                call_user(self.writes_files.write_files, self.job.folder.path, best, direct=False)
+                with ExitStack() as stack:
+                    if self.engine.meter is not None and (interrupted or self._leaves_no_trace):
+                        stack.enter_context(self.engine.meter.closed())
+                    folder = self.job.folder.path
+                    call_user(self.writes_files.write_files, folder, best, direct=False)
         return Result(
             x=best.x,
             fun=best.fun,
@@ -777,7 +811,7 @@ class Loop:
         losses = [record["train_loss"] for record in self.history]
         moved, noise = digest_of(self.x) != self.start, self.at.noise
         if noise.variance and not (moved and best.round and self._beats_start(best)):
-            risen = noise.is_below(noise._replace(mean=losses[-1], count=1))
+            risen = noise.is_below(noise._replace(mean=losses[-1], repeats=1))
             if self.algorithm.tracks_best or not risen:
                 words = ", but no model is better than the start beyond noise"
                 return Status.STALLED, message + words

@@ -44,8 +44,9 @@ class RunOptions(Parameters):
         Stop when an evaluated f is at most this.
     max_queries : int, optional
         The budget of queries. A function, a training and a model behind an API stop exactly there,
-        evaluations included. A simulation, whose evaluations are free, stops before the round that
-        would exceed it, if that costs as much as the last one.
+        evaluations included. A simulation, whose evaluations are free, never exceeds it: it ends
+        before a round that would, if that costs as much as the last one. A run is no success if
+        its budget does not cover one round.
     modules : str, optional
         A folder with the user's own modules. By default the folder of the configuration that
         names a module, or, in Python, the folder of the module.
@@ -82,11 +83,6 @@ class RunOptions(Parameters):
     def evaluates(self, t: int) -> bool:
         """Return whether f is evaluated on schedule after t rounds."""
         return t % self.evaluate_every == 0
-
-    @property
-    def evaluates_between(self) -> bool:
-        """Whether f is evaluated on schedule between the start and the last round."""
-        return self.evaluate_every < self.rounds
 
     def saves(self, t: int) -> bool:
         """Return whether a checkpoint is written after t rounds."""

@@ -42,7 +42,7 @@ from numpy.typing import ArrayLike
 from fedzo.core.files import write_atomic
 from fedzo.core.types import Array
 from fedzo.core.waves import is_image
-from fedzo.errors import InvalidValue, UsageError, check_choice, require
+from fedzo.errors import InvalidValue, UsageError, check_choice, check_unmasked, require
 
 EDGE = 1 / 510
 NORMS = ("inf", "l2")
@@ -101,6 +101,7 @@ class Perturbation:
     norm: str = "inf"
 
     def __post_init__(self) -> None:
+        check_unmasked("noise", self.noise)
         if self.eps is not None:
             check_ball(self.eps, self.norm, self.noise.shape)
 
@@ -243,6 +244,7 @@ def batch_of(inputs: ArrayLike, shape: tuple[int, ...], key: str = "inputs") -> 
     (1, 4)
     """
     try:
+        check_unmasked("inputs", inputs)
         batch = np.asarray(inputs)
     except ValueError:  # lists of different lengths
         raise InvalidValue(key, "inputs of different shapes", f"all of shape {shape}") from None

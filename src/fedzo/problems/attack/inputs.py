@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedzo import models
 from fedzo.core.types import Array
 from fedzo.core.waves import is_image
-from fedzo.errors import InvalidValue, check_choice, require
+from fedzo.errors import InvalidValue, check_choice, check_unmasked, require
 from fedzo.models import Model
 from fedzo.problems.attack.transforms import Transform
 from fedzo.variables.perturbation import batch_of
@@ -127,6 +127,7 @@ def labelled(
 def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels") -> Array:
     """Return the columns of the labels of ``count`` inputs; one label may stand for all."""
     allowed = f"one for each of the {count} inputs, or one for all"
+    check_unmasked(key, labels)
     try:
         given = np.asarray(labels)
     except ValueError:
@@ -138,7 +139,7 @@ def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels")
 def column_of_target(model: Model, target: Any) -> int:
     """Return the column of the target class."""
     try:
-        return int(columns_of(model, [target], 1)[0])
+        return int(columns_of(model, target, 1, "target")[0])
     except InvalidValue as error:
         raise InvalidValue("target", target, error.allowed) from None
 
