@@ -43,7 +43,6 @@ PRIVATE = {
     ("flwr.supercore.inflatable.inflatable_object", "no_object_id_recompute"): (0, "the same"),
     ("flwr.supercore.task_identity", "TaskIdentity"): (None, "the sender of InProcessGrid"),
     ("flwr.supercore.telemetry", "EventType"): (None, "an argument of _run_simulation"),
-    ("flwr.supercore.utils", "get_flwr_home"): (0, "where a node keeps its files"),
     ("flwr.supernode", "cli"): (None, "flwr_clientapp, the process of a message: allowlist"),
     ("flwr.supernode", "start_client_internal"): (None, "the node's loop: watchdog"),
     ("flwr.supernode.cli", "flower_supernode"): (0, "fedzo node start"),

@@ -116,11 +116,11 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
 def put_launchers_first() -> None:
     """Write a launcher for each task command of Flower, and put them first in ``PATH``."""
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
-    from flwr.supercore.utils import get_flwr_home
 
     from fedzo.errors import UsageError
+    from fedzo.flower.replay import flower_home
 
-    folder = Path(get_flwr_home()) / "fedzo-launchers"
+    folder = flower_home() / "fedzo-launchers"
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = os.pathsep.join([str(folder), _path()])
     for task in TaskType:

@@ -37,7 +37,7 @@ from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
 from fedzo.flower.privacy import Privacy, Private, Releases
 from fedzo.flower.protocol import settings_digest
-from fedzo.flower.replay import StateCache
+from fedzo.flower.replay import StateCache, flower_home
 from fedzo.flower.secure import Member
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS, make, maker
@@ -397,10 +397,10 @@ class NodeConfig:
             limits=limits,
             privacy=private,
             secure=secure,
-            ledger=Ledger(str(tables.get("ledger") or _home() / "fedzo-ledger.sqlite")),
+            ledger=Ledger(str(tables.get("ledger") or flower_home() / "fedzo-ledger.sqlite")),
             problems=tables.get("problems", {}),
             own=tables.get("problem", {}),
-            states=StateCache(Path(tables.get("models") or _home() / "fedzo-models"), owner),
+            states=StateCache(Path(tables.get("models") or flower_home() / "fedzo-models"), owner),
             apps=tuple(tables.get("apps", [])),
             algorithms=tuple(tables.get("algorithms", cls.algorithms)),
             tasks=tuple(tables.get("tasks", cls.tasks)),
@@ -456,12 +456,6 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
     for one in apps:  # a typing error must not look like an empty list
         whole = isinstance(one, str) and re.fullmatch(r"[0-9a-f]{64}", one) is not None
         require(whole, "apps", one, allowed)
-
-
-def _home() -> Path:
-    from flwr.supercore.utils import get_flwr_home
-
-    return Path(get_flwr_home())
 
 
 def check_settings(objective: Objective, sent: Mapping[str, Any], own: Collection[str]) -> None:

@@ -108,6 +108,11 @@ class RunSpec:
         return RunSetting(engine, self.uplink, self.algorithm.coefficients_shape)
 
 
+def flower_home() -> Path:
+    """Return the folder of Flower's own files: ``FLWR_HOME``, or ``.flwr`` in the user's home."""
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+
+
 class CachedState(NamedTuple):
     """A state on a node's disk."""
 

@@ -18,7 +18,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,10 +25,10 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode as FlowerCode
 from flwr.common.constant import Status
 from flwr.supercore.constant import TaskType
-from flwr.supercore.utils import get_flwr_home
 
 from fedzo.errors import UsageError
 from fedzo.flower.errors import log
+from fedzo.flower.replay import flower_home
 
 _UNANSWERED = "this node could not fetch or answer the message"
 ALIVE = "fedzo-alive"  # a file whose time is that of the last contact with the server
@@ -99,7 +98,8 @@ def guarded_push(push: Callable[..., Any], insert: Callable[..., None]) -> Calla
 
 def _contact() -> None:
     """Note that the node works: the time of a file in Flower's folder."""
-    (Path(get_flwr_home()) / ALIVE).touch()
+    flower_home().mkdir(parents=True, exist_ok=True)
+    (flower_home() / ALIVE).touch()
 
 
 def _waiting(state: Any) -> list[Message]:
