@@ -5,10 +5,10 @@ from .base import Algorithm as Algorithm
 from .base import RoundInfo as RoundInfo
 from .dzopa import DZOPA as DZOPA
 from .fedavg import FedAvg as FedAvg
-from .fedavg import FedProx as FedProx
-from .fedavg import Scaffold as Scaffold
 from .fedbuff import FedBuff as FedBuff
+from .fedprox import FedProx as FedProx
 from .fedzo import FedZO as FedZO
+from .scaffold import Scaffold as Scaffold
 from .search.adaptive import Adaptive as Adaptive
 from .search.descent import LBFGS as LBFGS
 from .search.population import CMA as CMA

@@ -1,36 +1,21 @@
-r"""FedAvg: McMahan et al. 2017, with FedProx (Li et al. 2020) and SCAFFOLD (2020)."""
+r"""FedAvg: McMahan et al. 2017."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fedzo.algorithms.base import (
-    Algorithm,
-    Round,
-    RoundInfo,
-    check_participants,
-    check_uplink,
-    check_weighting,
-)
-from fedzo.algorithms.fedzo import State, check_schedule, check_server, init_server
+from fedzo.algorithms.base import Algorithm, Round, RoundInfo
+from fedzo.algorithms.fedzo import State, check_settings, start
 from fedzo.algorithms.schedules import Schedule
-from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer, ServerState
+from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer
 from fedzo.core.capabilities import HasGradient
 from fedzo.core.estimator import Correction
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
-from fedzo.core.tasks import LocalSteps, Replies, Update, weight_of
+from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
-from fedzo.errors import (
-    NonFinite,
-    UsageError,
-    check_counts,
-    check_memory,
-    check_not_negative,
-    check_positive,
-    require,
-)
+from fedzo.errors import NonFinite, UsageError, check_counts, check_positive, require
 from fedzo.uplinks.base import RunSetting
 
 
@@ -94,23 +79,18 @@ class FedAvg(Algorithm):
 
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate")
-        check_counts(self, "batch_size", "local_steps", optional=["participants"])
-        check_weighting(self.weighting)
-        check_server(self.server)
+        check_counts(self, "batch_size")
+        check_settings(self)
         allowed = f"a number: {type(self).__name__} measures no rate"
         require(not self.server.automatic, "server.learning_rate", "auto", allowed)
-        check_schedule(self)
 
     def init(self, x0: Array, setting: RunSetting) -> Any:
         """Return the state before round 0."""
-        check_participants(self.participants, setting)
-        check_weighting(self.weighting, setting)
-        check_uplink(self, setting, "updates")
         if not setting.provides(HasGradient):
             words = f"{type(self).__name__} needs gradients, but problem.name is one that provides"
             help_ = "set algorithm.name = 'fedzo', or give the problem a gradient (HasGradient)"
             raise UsageError(f"{words} only loss values: {help_}", code="no-gradient")
-        return State(x0, init_server(self, x0))
+        return start(self, x0, setting)
 
     def round(self, t: int, state: Any, setting: RunSetting) -> Round[Any]:
         """Yield the local steps of round t; return the state after it."""
@@ -157,143 +137,3 @@ def gradient_steps(
         weight=weight_of(algorithm.weighting, objective, device),
         queries=algorithm.local_steps * algorithm.batch_size,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedProx(FedAvg):
-    r"""FedAvg whose local steps are pulled back to the model of the round.
-
-    A device takes H gradient steps on :math:`F_i(x) + \frac{\lambda}{2} \|x - x^t\|^2`, eq. (2) of
-    the reference, where λ is called μ,
-
-    .. math:: x_i^{(t,k+1)} = x_i^{(t,k)} - \eta \Bigl( \frac{1}{b_1} \sum_{m=1}^{b_1}
-              \nabla F_i\bigl(x_i^{(t,k)}, \xi_m\bigr) + \lambda (x_i^{(t,k)} - x^t) \Bigr),
-
-    so that devices with different data stay closer together. λ = 0 is FedAvg.
-
-    Parameters
-    ----------
-    proximal : float
-        λ, the strength of the pull.
-    learning_rate, batch_size, local_steps, participants, weighting, server
-        See :class:`~fedzo.FedAvg`.
-
-    References
-    ----------
-    T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated Optimization in
-    Heterogeneous Networks", MLSys 2020.
-
-    Examples
-    --------
-    >>> import fedzo
-    >>> from fedzo.problems import Quadratic
-    >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0)
-    >>> algorithm = fedzo.FedProx(learning_rate=0.2, proximal=0.5)
-    >>> result = fedzo.minimize(problem, algorithm=algorithm, rounds=200)
-    >>> bool(result.history[-1]["optimality_gap"] < 1e-9)
-    True
-    """
-
-    proximal: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative("proximal", self.proximal)
-
-    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
-        """Return Δ_i^t of steps that are pulled back to x^t."""
-        start = task.start(device)
-
-        def pull(x: Array) -> Array:
-            return self.proximal * (x - start)
-
-        return gradient_steps(self, objective, device, task, draws, pull)
-
-
-class ScaffoldState(NamedTuple):
-    """What SCAFFOLD carries from round to round."""
-
-    x: Array  # x^t
-    server: ServerState
-    controls: Array  # (N, d), c_i of each device
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaffold(FedAvg):
-    r"""FedAvg with control variates, which correct for the difference between devices.
-
-    Every device has a control variate :math:`c_i`, and :math:`c = \frac1N \sum_i c_i`. A device
-    takes H steps, eq. (3) of the reference, and its control variate becomes the mean of its
-    gradients, option II of eq. (4),
-
-    .. math:: x_i \leftarrow x_i - \eta \Bigl( \frac{1}{b_1} \sum_{m=1}^{b_1} \nabla F_i(x_i, \xi_m)
-              - c_i + c \Bigr), \qquad
-              c_i^+ = c_i - c - \frac{\Delta_i^t}{H \eta}.
-
-    :math:`c_i^+` follows from :math:`\Delta_i^t`, so the server holds all :math:`c_i`, N d numbers,
-    and sends each participant :math:`c - c_i` with the model. A device sends :math:`\Delta_i^t`
-    only, and stores nothing.
-
-    Parameters
-    ----------
-    learning_rate, batch_size, local_steps, participants, server
-        See :class:`~fedzo.FedAvg`.
-    weighting : str
-        ``uniform``: c is the plain mean.
-
-    References
-    ----------
-    S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich and A. T. Suresh, "SCAFFOLD:
-    Stochastic Controlled Averaging for Federated Learning", ICML 2020.
-
-    Examples
-    --------
-    With few participants FedAvg ends in a neighbourhood of the optimum, SCAFFOLD at the optimum:
-
-    >>> import fedzo
-    >>> from fedzo.problems import Quadratic
-    >>> problem = Quadratic(dim=5, devices=4, gradient_noise=0.0, dissimilarity=1.0)
-    >>> settings = dict(learning_rate=0.1, participants=2)
-    >>> for algorithm in (fedzo.FedAvg(**settings), fedzo.Scaffold(**settings)):
-    ...     result = fedzo.minimize(problem, algorithm=algorithm, rounds=400, seed=1)
-    ...     print(result.history[-1]["optimality_gap"] < 1e-9)
-    False
-    True
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.weighting == "uniform", "weighting", self.weighting, "'uniform' for Scaffold")
-
-    def init(self, x0: Array, setting: RunSetting) -> ScaffoldState:
-        """Return the state before round 0: all control variates are zero."""
-        if not setting.uplink.carries_values:
-            kind = type(setting.uplink).__name__
-            words = f"Scaffold needs the exact update of each device, which {kind} does not send"
-            raise UsageError(f"uplink.name: {words}; set uplink.name = 'ideal'", code="no-updates")
-        check_memory("devices", setting.devices, setting.devices * x0.nbytes)
-        start = super().init(x0, setting)
-        controls = np.zeros((setting.devices, x0.size), x0.dtype)
-        return ScaffoldState(start.x, start.server, controls)
-
-    def round(self, t: int, state: Any, setting: RunSetting) -> Round[ScaffoldState]:
-        """Yield the corrected steps of round t; return the state after it."""
-        devices = setting.uplink.participants(t, self.participants, setting)  # S
-        mean, controls = state.controls.mean(axis=0), state.controls.copy()  # c
-        steps = replace(
-            self.task(t, state.x, devices, setting), rows={"c": mean - controls[devices]}
-        )
-        updates = list((yield steps))
-        for update in updates:
-            controls[update.device] -= mean + update.delta / (self.local_steps * self.learning_rate)
-        replies = Replies(updates, steps)
-        delta, sent = setting.uplink.aggregate(t, replies, setting)
-        x, server = self.server.step(t, state.server, state.x, delta)
-        info = RoundInfo.of(replies, sent)
-        downlink = info.downlink_bytes + replies.count * mean.nbytes
-        return ScaffoldState(x, server, controls), info._replace(downlink_bytes=downlink)
-
-    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
-        """Return Δ_i^t of steps that are corrected by c - c_i."""
-        row = task.row("c", device)
-        return gradient_steps(self, objective, device, task, draws, lambda x: row)

@@ -109,10 +109,7 @@ class FedZO(ZerothOrder):
         super().__post_init__()
         if self.learning_rate != "auto":
             check_positive(self, "learning_rate")
-        check_counts(self, "local_steps", optional=["participants"])
-        check_weighting(self.weighting)
-        check_server(self.server)
-        check_schedule(self)
+        check_settings(self)
 
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:
@@ -127,10 +124,7 @@ class FedZO(ZerothOrder):
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
         self.check(setting)
-        check_participants(self.participants, setting)
-        check_weighting(self.weighting, setting)
-        check_uplink(self, setting, "updates")
-        return State(x0, init_server(self, x0))
+        return start(self, x0, setting)
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
         """Yield the local steps of round t; return the state after it."""
@@ -173,31 +167,33 @@ class FedZO(ZerothOrder):
         )
 
 
-def check_server(server: object) -> None:
-    """Raise unless this is a server optimizer."""
+def check_settings(algorithm: Any) -> None:
+    """Raise unless the settings of rounds, which FedZO shares with FedAvg, are possible."""
+    check_counts(algorithm, "local_steps", optional=["participants"])
+    check_weighting(algorithm.weighting)
+    server, given = algorithm.server, algorithm.schedule
     allowed = "a server optimizer such as fedzo.server.Mean()"
     require(isinstance(server, ServerOptimizer), "server", server, allowed)
-
-
-def check_schedule(algorithm: Any) -> None:
-    """Raise unless the algorithm has a schedule that its learning rate can follow, or none."""
-    given, allowed = algorithm.schedule, "a schedule such as fedzo.schedules.Cosine(rounds=100)"
+    allowed = "a schedule such as fedzo.schedules.Cosine(rounds=100)"
     require(given is None or isinstance(given, Schedule), "schedule", given, allowed)
     if given is not None and isinstance(algorithm, FedZO):
         allowed = "omitted: 'auto' adapts the learning rate itself"
-        measured = algorithm.automatic or algorithm.server.automatic
+        measured = algorithm.automatic or server.automatic
         require(not measured, "schedule", given, allowed)
 
 
-def init_server(algorithm: Any, x0: Array) -> ServerState:
-    """Return the state of an algorithm's server optimizer; raise if the two do not fit."""
+def start(algorithm: Any, x0: Array, setting: RunSetting) -> State:
+    """Return the state before round 0; raise unless devices, uplink and server fit together."""
+    check_participants(algorithm.participants, setting)
+    check_weighting(algorithm.weighting, setting)
+    check_uplink(algorithm, setting, "updates")
     optimizer: ServerOptimizer = algorithm.server
     state = optimizer.init(x0)
     if algorithm.coefficients_shape is None and optimizer.direction_scale(state) is not None:
         words = f"{type(optimizer).__name__} scales directions, and updates of"
         words += f" {type(algorithm).__name__} are not sums of directions"
         raise UsageError(f"server.name: {words}; set server.name = 'mean'", code="corrected-steps")
-    return state
+    return State(x0, state)
 
 
 @dataclass(frozen=True, kw_only=True)
