@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 INPUTS = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
 LABELS = INPUTS[:, :3].argmax(1)
 DATA = [(INPUTS[i::3], LABELS[i::3]) for i in range(3)]
+AUTO = fedzo.server.Adam(learning_rate="auto")
 ADAM, COSINE = fedzo.server.Adam(learning_rate=0.01), fedzo.schedules.Cosine(rounds=9, warmup=2)
 RUNS = {
     "plain call": {},
@@ -26,6 +27,13 @@ RUNS = {
         "algorithm": fedzo.FedZO(directions=2, fixed_directions=8),
         "uplink": fedzo.Seeds(),
     },
+    "auto": {"algorithm": fedzo.FedZO(learning_rate="auto", smoothing="auto", directions=4)},
+    "auto, adam": {
+        "algorithm": fedzo.FedZO(smoothing="auto", directions=4, server=AUTO),
+        "uplink": fedzo.Seeds(),
+    },
+    "auto length": {"algorithm": fedzo.FedZO(smoothing="auto", directions=4)},
+    "zo-sgd": {"algorithm": fedzo.ZOSGD(directions=4)},
     "air": {"algorithm": fedzo.FedZO(direction_kind="gaussian"), "uplink": fedzo.AirComp()},
 }
 
@@ -68,14 +76,17 @@ def test_the_weights_are_rebuilt_to_the_bit(name, in_place, tmp_path, capsys):
     assert "verified" in capsys.readouterr().out
 
 
-def test_a_resumed_run_has_the_receipt_of_the_whole(tmp_path):
-    run(tmp_path / "whole")
-    run(tmp_path / "cut", rounds=4)
-    run(tmp_path / "cut", resume=True)
+@pytest.mark.parametrize("name", ["seeds", "auto", "auto, adam"])
+@pytest.mark.parametrize("stop", [0, 4])
+def test_a_resumed_run_has_the_receipt_of_the_whole(name, stop, tmp_path):
+    """Also if it was stopped before its first round, when "auto" had already chosen numbers."""
+    run(tmp_path / "whole", name)
+    run(tmp_path / "cut", name, callback=lambda progress: progress.round == stop)
+    run(tmp_path / "cut", name, resume=True)
     texts = []
-    for name in ("whole", "cut"):
-        assert main(["receipt", str(tmp_path / name)]) == Exit.DONE
-        texts.append((tmp_path / name / "receipt.json").read_text())
+    for folder in (tmp_path / "whole", tmp_path / "cut"):
+        assert main(["receipt", str(folder)]) == Exit.DONE
+        texts.append((folder / "receipt.json").read_text())
     assert texts[0] == texts[1]
 
 
@@ -106,7 +117,7 @@ def test_what_does_not_fit_is_one_line(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adam", "air"])
+@pytest.mark.parametrize("name", ["plain call", "auto", "adam", "air"])
 def test_every_processor_rebuilds_the_same_bits(name, tmp_path):
     """Kernels for AVX2, for AVX-512 and for a processor without either, in other processes."""
     run(tmp_path / "run", name)

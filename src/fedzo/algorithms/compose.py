@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
@@ -11,6 +12,8 @@ from fedzo.algorithms.fedzo import FedZO, Variant
 from fedzo.algorithms.fixed_directions import FixedDirections
 from fedzo.algorithms.server.fourier_sign import FourierSign
 from fedzo.algorithms.server_rate import ServerRate
+from fedzo.core.engine import ReplayEngine, drive
+from fedzo.core.tasks import Update
 from fedzo.core.types import Array
 from fedzo.uplinks.base import RunSetting, Uplink
 
@@ -85,3 +88,54 @@ def current(algorithm: Algorithm, state: Any) -> Algorithm:
     if isinstance(algorithm, AdaptiveRate | ServerRate):
         return algorithm.current(state)
     return algorithm.fedzo if isinstance(algorithm, Variant) else algorithm
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The parts that define how a log of replies changes the state of a run.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        With or without its wrappers.
+    uplink : Uplink
+        The uplink.
+    seed, devices : int
+        The run's seed, and N.
+
+    Examples
+    --------
+    >>> import fedzo
+    >>> import numpy as np
+    >>> update = Update(0, np.empty(0), 1, 1, np.array([[0.5]]))
+    >>> algorithm = fedzo.FedZO(directions=1, local_steps=1, direction_kind="rademacher")
+    >>> replay = Replay(algorithm, fedzo.Seeds(), seed=0, devices=1)
+    >>> replay.replay(replay.start(np.ones(3)), range(1), [[update]]).x
+    array([1.5, 1.5, 0.5])
+    """
+
+    algorithm: Algorithm
+    uplink: Uplink
+    seed: int
+    devices: int
+
+    @cached_property
+    def composed(self) -> Algorithm:
+        """Return the algorithm with the wrappers that the run has."""
+        return compose(self.algorithm, self.uplink)
+
+    def start(self, x0: Array) -> Any:
+        """Return the state before the first round."""
+        return self.composed.init(x0, self.setting(x0))
+
+    def replay(self, state: Any, rounds: range, log: Sequence[list[Update]]) -> Any:
+        """Return the state after some rounds; ``log`` has the replies to each of their tasks."""
+        setting = self.setting(self.composed.model(state), log)
+        for t in rounds:
+            state, _ = drive(self.composed.round(t, state, setting), setting.engine)
+        return state
+
+    def setting(self, x: Array, log: Sequence[list[Update]] = ()) -> RunSetting:
+        """Return the setting of a process that replays this log of replies."""
+        engine = ReplayEngine(self.seed, x.size, self.devices, log)
+        return RunSetting(engine, self.uplink, self.algorithm.coefficients_shape)

@@ -31,7 +31,8 @@ class RateState(NamedTuple):
     x: Array  # x^t
     server: ServerState
     good_x: Array  # the best model that a probe has seen, to return to
-    numbers: Array  # η_s or 0 if unknown; f at the start and at the best model; 1 if probes fail
+    # η_s or 0 if unknown; f at the start and at the best model; 1 if probes fail; η and μ
+    numbers: Array
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,15 @@ class ServerRate(Variant):
         """Return the state before round 0."""
         start = self.fedzo.init(x0, setting)
         check_uplink(self, setting, "values")
-        return RateState(start.x, start.server, x0[:0], np.array([0.0, math.inf, math.inf, 0.0]))
+        own = float(self.fedzo.learning_rate), float(self.fedzo.smoothing)
+        numbers = np.array([0.0, math.inf, math.inf, 0.0, *own])
+        return RateState(start.x, start.server, x0[:0], numbers)
 
     def current(self, state: RateState) -> FedZO:
-        """Return FedZO with the rate of this state."""
-        return replace(self.fedzo, server=self._server(self._rates(state)[0]))
+        """Return FedZO with the numbers of this state."""
+        rate, smoothing = state.numbers[4:].tolist()
+        server = self._server(self._rates(state)[0])
+        return replace(self.fedzo, learning_rate=rate, smoothing=smoothing, server=server)
 
     def _server(self, rate: float) -> ServerOptimizer:
         assert isinstance(self.fedzo.server, Adam)
@@ -95,7 +100,7 @@ class ServerRate(Variant):
         """Return the current rate, or all that come into question if none is known."""
         if state.numbers[0]:
             return [float(state.numbers[0])]
-        unit = self.fedzo.estimator.smoothing / math.sqrt(state.x.size)
+        unit = float(state.numbers[5]) / math.sqrt(state.x.size)
         return [unit * factor for factor in GRID]
 
     def round(self, t: int, state: RateState, setting: RunSetting) -> Round[RateState]:
@@ -126,11 +131,11 @@ class ServerRate(Variant):
         self, t: int, state: RateState, delta: Any, setting: RunSetting, info: RoundInfo
     ) -> Round[RateState]:
         """Return the state with a measured rate, and the costs with those of the probe."""
-        update, (rate, first, best, refused) = as_sum(delta), state.numbers.tolist()
+        update, (rate, first, best, refused, *own) = as_sum(delta), state.numbers.tolist()
         lazy = update if update.streamed else np.asarray(delta)
         rates = [rate, 2 * rate]
         if not rate or t == EVERY // 2:
-            rates = self._rates(state._replace(numbers=np.zeros(4)))
+            rates = self._rates(state._replace(numbers=np.array([0.0, 0.0, 0.0, 0.0, *own])))
         moves = [ServerMove(self._server(BEYOND * one), t, state.server, lazy) for one in rates]
         count = min(self.fedzo.participants or setting.devices, setting.devices)
         values = np.empty(0)
@@ -164,17 +169,17 @@ class ServerRate(Variant):
             state = state._replace(good_x=kept)
         falls = np.where(np.isfinite(values), values, np.inf)[1:] - f
         if refused:
-            unit = self.fedzo.estimator.smoothing / math.sqrt(setting.dim)
+            unit = own[1] / math.sqrt(setting.dim)
             rate = (2.0 if fell else 0.7) * rate if rate else unit
         elif len(rates) > 2:
             rate = rates[int(falls.argmin())] if falls.min() < 0 else rate
         else:
             rate *= math.sqrt(lowest_at(*falls.tolist()))
-        return state._replace(numbers=np.array([rate, first, best, refused])), info
+        return state._replace(numbers=np.array([rate, first, best, refused, *own])), info
 
     def _gone_back(self, state: RateState, setting: RunSetting) -> RateState:
         """Return the best model that a probe has seen, with new moments and half the rate."""
-        x, numbers = state.good_x, state.numbers * [0.5, 1.0, 1.0, 1.0]
+        x, numbers = state.good_x, state.numbers * [0.5, 1, 1, 1, 1, 1]
         if setting.provides(InPlace):
             with setting.commit():
                 state.x[:] = x

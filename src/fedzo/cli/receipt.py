@@ -20,7 +20,7 @@ from typing import Any
 from fedzo.cli.common import add_parser
 from fedzo.errors import FedzoError, UsageError
 
-FORMAT = 1
+FORMAT = 2
 
 
 def add_command(commands: Any) -> None:
@@ -74,10 +74,10 @@ def rebuild(receipt: dict[str, Any], start: Any, which: str = "best") -> Any:
     """Return the best or last model of a receipt from its start; raise unless the hashes agree."""
     import numpy as np
 
-    from fedzo.algorithms.compose import compose
-    from fedzo.core.engine import ReplayEngine, drive, unpack_updates
+    from fedzo.algorithms.adaptive_rate import AdaptiveRate
+    from fedzo.algorithms.compose import Replay
+    from fedzo.core.engine import unpack_updates
     from fedzo.runs.registry import ALGORITHMS, make_parts
-    from fedzo.uplinks.base import RunSetting
 
     if (start.size, str(start.dtype)) != (receipt["dim"], receipt["dtype"]):
         wanted = f"{receipt['dim']:,} numbers of type {receipt['dtype']}"
@@ -85,16 +85,18 @@ def rebuild(receipt: dict[str, Any], start: Any, which: str = "best") -> Any:
     if sha256(start) != receipt["start"]:
         message = "--apply: START is not the start of this run: its hash differs"
         raise UsageError(message, code="other-start")
-    algorithm, uplink, _ = make_parts(receipt["tables"], ALGORITHMS)  # imports nothing
-    shape = algorithm.coefficients_shape or (0, 0)
-    rounds = receipt["rounds"][: receipt[which]["round"]]
+    made: Any = make_parts(receipt["tables"], ALGORITHMS)  # imports nothing
+    algorithm, uplink, _ = made
+    if (adapts := receipt["adapts"]) is not None:
+        algorithm = AdaptiveRate(fedzo=algorithm, adapts=adapts)
+    rounds, shape = (
+        receipt["rounds"][: receipt[which]["round"]],
+        algorithm.coefficients_shape or (0, 0),
+    )
     log = [entry for one in rounds for entry in unpack_updates(one, shape, start.dtype)]
-    engine = ReplayEngine(receipt["seed"], start.size, receipt["devices"], log)
-    setting, whole = RunSetting(engine, uplink, shape), compose(algorithm, uplink)
-    state = whole.init(start.copy(), setting)
-    for t in range(len(rounds)):
-        state, _info = drive(whole.round(t, state, setting), engine)
-    x = np.asarray(whole.model(state))
+    replay = Replay(algorithm, uplink, receipt["seed"], receipt["devices"])
+    state = replay.replay(replay.start(start.copy()), range(len(rounds)), log)
+    x = np.asarray(replay.composed.model(state))
     if sha256(x) != receipt[which]["sha256"]:
         raise UsageError("the rebuilt weights do not have the hash of the receipt", code="mismatch")
     return x
@@ -133,20 +135,23 @@ def _of_run(path: Path) -> dict[str, Any]:
     folder = RunFolder(path)
     checkpoint = folder.load()
     if checkpoint is None or not (folder.updates.exists() and folder.start.exists()):
-        words = "FedZO writes it for a torch module, with a number as algorithm.learning_rate"
+        words = "FedZO writes it for a torch module"
         raise UsageError(f"{path} has no {folder.updates.name}: {words}", code="no-updates-log")
     start, tables = _start(folder.start), checkpoint.config
-    names = ("algorithm", "server", "uplink")
     last: Any = checkpoint.state[0]  # every state begins with x^t
     best, at = checkpoint.best.x, checkpoint.best.round
     if folder.model.exists() and not folder.best.exists():  # by the last evaluation
         best, at = last, checkpoint.round
     lines = folder.updates.read_text(encoding="utf-8").splitlines()
     head, *rounds = [json.loads(line) for line in lines[: 1 + checkpoint.round]]
+    parts: Any = {name: tables.get(name, {}) for name in ("algorithm", "server", "uplink")}
+    chosen = {key: head[key] for key in ("learning_rate", "smoothing") if key in head}
+    parts["algorithm"] = {**parts["algorithm"], **chosen}  # numbers in place of "auto"
     return {
         "format": FORMAT,
         "fedzo": __version__,
-        "tables": {name: tables[name] for name in names if name in tables},
+        "tables": parts,
+        "adapts": head.get("adapts"),
         "seed": tables["run"].get("seed", 0),
         "devices": head["devices"],
         "dim": int(start.size),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,36 +12,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms import Algorithm
-from fedzo.algorithms.compose import compose
-from fedzo.core.engine import ReplayEngine, drive
+from fedzo.algorithms.compose import Replay
 from fedzo.core.files import as_toml, unfinished, writing
 from fedzo.core.random import check_seed
-from fedzo.core.tasks import Task, Update
+from fedzo.core.tasks import Task
 from fedzo.core.types import Array
 from fedzo.errors import FedzoError
 from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.schema import LONGEST_TEXT, read_json, take
 from fedzo.runs.registry import describe_parts, make_parts, names_of
 from fedzo.runs.store import flatten
-from fedzo.uplinks import Uplink
-from fedzo.uplinks.base import RunSetting
 
 _MOST_RUNS = 2  # per node, so that a server cannot fill the disk
 _SUFFIX = ".state"
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """The parts that define how each round changes the state of a run.
+class RunSpec(Replay):
+    """A replay that can be described to a node; ``dtype`` is the model's precision."""
 
-    ``devices`` is N, and ``dtype`` is the model's precision.
-    """
-
-    algorithm: Algorithm
-    uplink: Uplink
-    seed: int
-    devices: int
     dtype: str
 
     @cached_property
@@ -78,15 +67,6 @@ class RunSpec:
             text = f"this node does not know a part of the run: {error}"
             raise Rejected(ErrorCode.UNKNOWN_ALGORITHM, text) from error
 
-    @cached_property
-    def composed(self) -> Algorithm:
-        """Return the algorithm with the wrappers that the run has."""
-        return compose(self.algorithm, self.uplink)
-
-    def start(self, x0: Array) -> Any:
-        """Return the state before the first round."""
-        return self.composed.init(x0, self.setting(x0))
-
     def task(self, t: int, state: Any) -> Task:
         """Return the task of the devices in round t."""
         x = state.x
@@ -94,18 +74,6 @@ class RunSpec:
         task = next(tasks)
         tasks.close()
         return task
-
-    def replay(self, state: Any, first: int, rounds: Sequence[list[Update]]) -> Any:
-        """Return the state after these rounds, each given by the updates of its devices."""
-        algorithm, setting = self.composed, self.setting(state.x, rounds)
-        for t in range(first, first + len(rounds)):
-            state, _ = drive(algorithm.round(t, state, setting), setting.engine)
-        return state
-
-    def setting(self, x: Array, log: Sequence[list[Update]] = ()) -> RunSetting:
-        """Return the setting of a node that replays this log of replies."""
-        engine = ReplayEngine(self.seed, x.size, self.devices, log)
-        return RunSetting(engine, self.uplink, self.algorithm.coefficients_shape)
 
 
 def flower_home() -> Path:

@@ -275,9 +275,10 @@ def catch_up(
         state = _from_sums(message, spec, before)
     elif here is not None and message.since <= here.round <= message.round:
         rounds = _rounds(message, spec, x)[here.round - message.since :]
-        state, moved = spec.replay(_filled(like, here.arrays), here.round, rounds), bool(rounds)
+        left = range(here.round, message.round)
+        state, moved = spec.replay(_filled(like, here.arrays), left, rounds), bool(rounds)
     elif message.since == 0:
-        state = spec.replay(like, 0, _rounds(message, spec, x))
+        state = spec.replay(like, range(message.round), _rounds(message, spec, x))
     else:
         raise OutOfSync(position)
     if checksum(spec.algorithm.model(state)) != message.check:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
+from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.algorithms.base import Round
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.compose import compose, current
@@ -230,12 +231,10 @@ class Loop:
         self.remembers = problem.capability(Remembers)
         self.writes_files = problem.capability(WritesFiles)
         self.loads_best = problem.capability(LoadsBest) is not None
-        replays = (
-            "auto" not in job.tables.get("algorithm", {}).values()
-        )  # its probes are not logged
-        replays &= job.algorithm.coefficients_shape is not None and job.folder is not None
+        replays = job.algorithm.coefficients_shape is not None and job.folder is not None
         self.logs_updates = self.loads_best and replays
         self._updates: dict[int, Any] = {}  # of the rounds since the checkpoint
+        self._parts: Record = {}  # what a replay of them needs
         chosen = problem.capability(HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
@@ -294,6 +293,7 @@ class Loop:
         if folder is not None:  # nothing is written if the checkpoint does not fit
             if self.job.resume:
                 self._resume(folder)
+            self._parts = self._described()
             folder.begin(self.tables, meter, new=not self.job.resume)
             if self.loads_best and not folder.start.exists():
                 with writing(folder.start) as file:
@@ -437,6 +437,15 @@ class Loop:
         outcome = yield from recorded(tasks, replies)
         self._updates[self.at.round] = pack_updates(replies)
         return outcome
+
+    def _described(self) -> Record:
+        """Return what a replay needs besides the replies: N, and the numbers chosen for "auto"."""
+        parts, algorithm = {"devices": self.setting.devices}, current(self.algorithm, self.at.state)
+        if isinstance(algorithm, FedZO):
+            parts |= {key: getattr(algorithm, key) for key in ("learning_rate", "smoothing")}
+        if isinstance(self.algorithm, AdaptiveRate):
+            parts["adapts"] = self.algorithm.adapts
+        return parts
 
     def _advance(self, state: Any, info: RoundInfo, before: int) -> None:
         """Take over the state after a round; ``before`` is the meter's count before it."""
@@ -738,7 +747,7 @@ class Loop:
             return
         if done := sorted(t for t in self._updates if t < self.at.round):
             rounds = [self._updates.pop(t) for t in done]
-            self.job.folder.append_updates(self.setting.devices, done[0], rounds)
+            self.job.folder.append_updates(self._parts, done[0], rounds)
         meter, metered = self.engine.meter, self._metered()
         if meter is not None and meter.log.used:  # a resume counts again what it finds in the log
             metered = self.metered_before + self.at.queries + self.at.evaluated

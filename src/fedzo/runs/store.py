@@ -273,9 +273,12 @@ class RunFolder:
         except OSError as error:
             raise CannotWrite(self.history, error) from error
 
-    def append_updates(self, devices: int, first: int, rounds: Sequence[Any]) -> None:
-        """Add the replies of rounds to their log, in place of those from round ``first`` on."""
-        head = as_line({"devices": devices})
+    def append_updates(self, run: Record, first: int, rounds: Sequence[Any]) -> None:
+        """Add the replies of rounds to their log, in place of those from round ``first`` on.
+
+        Its first line describes the run.
+        """
+        head = as_line(run)
         old = self.updates.read_text().splitlines(True)[: 1 + first] if first else [head]
         new = [json.dumps(one, separators=(",", ":")) + "\n" for one in rounds]
         write_atomic(self.updates, "".join((*old, *new)).encode())
