@@ -65,7 +65,8 @@ def test_tensors_of_any_precision(dtype, kind, monkeypatch):
 def test_devices_other_than_the_cpu_take_the_torch_generator(dtype, monkeypatch):
     """No such device is needed: what is done there is done here, and must make the same bits."""
     monkeypatch.setattr(updates_torch, "_AT_ONCE", 1 << 12)
-    monkeypatch.setattr(updates_torch, "_on_cpu", lambda tensor: False)
+    monkeypatch.setattr(updates_torch, "_ON_DEVICE", 1 << 12)
+    monkeypatch.setattr(updates_torch, "has_kernels", lambda tensor: False)
     step = one_step("gaussian", 30_000, [0.3, -0.7])
     here = torch.linspace(-1, 1, 9000).to(getattr(torch, dtype))
     there = here.clone()

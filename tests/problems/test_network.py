@@ -398,7 +398,7 @@ def test_in_place_a_device_leaves_the_module_as_it_was():
     assert isinstance(update.delta, DirectionSum)
     assert np.array_equal(problem.initial(), before)  # to the bit
     largest = max(layer.weight.numel() + layer.bias.numel() for layer in (module[0], module[4]))
-    assert problem._own_memory._spare.numel() == largest
+    assert problem._points._spare.numel() == largest
 
 
 @pytest.mark.parametrize("kind", STREAMABLE)

@@ -8,8 +8,8 @@ import pytest
 import fedzo
 from fedzo.algorithms.server import optimizers
 from fedzo.core.updates import DirectionSum
-from fedzo.problems import network, network_threads
-from fedzo.problems.network_threads import ThreadChoice
+from fedzo.problems import network, network_points
+from fedzo.problems.network_points import ThreadChoice
 from fedzo.server import Adam, Normalised
 
 torch = pytest.importorskip("torch")
@@ -98,7 +98,7 @@ def test_dense_probes_in_place_leave_the_model():
 def test_threads_are_chosen_by_time_and_restored(monkeypatch):
     """On a clock of the test's own: a pass takes 1 second, or 9 with the slow number of threads."""
     clock, used = [0.0], []
-    monkeypatch.setattr(network_threads.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(network_points.time, "perf_counter", lambda: clock[0])
 
     def values(slow):
         used.append(torch.get_num_threads())

@@ -285,6 +285,7 @@ def local_steps(
         return _streamed_steps(
             estimator, objective, streamed, x, at, learning_rate, batch_size, steps, weight
         )
+    x = np.asarray(x)  # may lie on an accelerator
     buffer = estimator.buffer(x.size, x.dtype)
     start, delta, queries = x, np.zeros_like(x), 0
     coefficients = np.empty((steps, estimator.directions), x.dtype)
@@ -337,7 +338,7 @@ def _streamed_steps(
         place = estimator.address(here)
         batch = objective.batch(at.device, batch_size, here.on(Stream.BATCHES))
         # A row times its scale is a direction, so a step of μ along that is this along the row:
-        lengths = scales(kind, count, dim, place, x.dtype)
+        lengths = scales(kind, count, dim, place, x)
         offsets = (estimator.smoothing * signs * lengths[rows]).astype(x.dtype).reshape(-1, 1, 1)
         points = [
             DirectionSum.of(kind, dim, [place], offset, int(n)) if offset else None

@@ -106,7 +106,7 @@ def in_file(x: NDArray[Any]) -> NDArray[Any]:
     [0.0, 1.0, 2.0]
     """
     with TemporaryFile() as file:
-        x.tofile(file)
+        np.asarray(x).tofile(file)
         file.flush()
         return np.memmap(file, x.dtype, "r", shape=x.shape)
 

@@ -50,6 +50,7 @@ from fedzo.core.types import Array
 
 SIGNS = 16 * BITS  # signs made at a time
 _WORTH_A_THREAD = 1 << 16  # fewer numbers are done before a thread has started
+_SINGLE = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,12 +148,15 @@ class DirectionSum:
         """Return a fraction: the sum is divided after it is taken."""
         return replace(self, divisor=self.divisor * divisor)
 
-    def add_to(self, out: Array, start: int = 0, base: Array | None = None) -> None:
+    def add_to(self, out: Any, start: int = 0, base: Any = None) -> None:
         """Write ``base`` plus numbers ``start``, ... of the sum into ``out``, on all cores.
 
         ``out`` is flat, float32 or float64. The base is ``out`` itself by default.
         """
         base = out if base is None else base
+        if not isinstance(out, np.ndarray):  # in the memory of an accelerator
+            out.add(self, start, base)
+            return
         if not self.streamed:
             size = slice(start, start + out.size)
             out[:] = base + self._materialise()[size]
@@ -323,13 +327,12 @@ class UpdateMean:
         return np.zeros(self._dim) if self._dense is None else self._dense / weight
 
 
-def scales(
-    kind: str, count: int, dim: int, at: Draws, dtype: DTypeLike = np.float32
-) -> NDArray[np.float64]:
+def scales(kind: str, count: int, dim: int, at: Draws, like: Any = _SINGLE) -> NDArray[np.float64]:
     """Return the factor that makes each of b2 = ``count`` rows a direction with E[v v^T] = I/d.
 
-    For the sphere this takes a pass over the numbers, which are drawn and not stored. The factors
-    are those of :attr:`fedzo.core.directions.DirectionBuffer.scales`, to the bit.
+    For the sphere this takes a pass over the numbers, which are drawn and not stored, in the
+    precision and the memory of the array ``like``. The factors are those of
+    :attr:`fedzo.core.directions.DirectionBuffer.scales`, to the bit.
 
     >>> at = Draws(seed=0, stream=Stream.DIRECTIONS, round=5, device=2)
     >>> scales("rademacher", 3, 16, at)
@@ -337,20 +340,24 @@ def scales(
     """
     if kind != "sphere":
         return np.full(count, 1 / math.sqrt(dim))
-    return np.array([1 / math.sqrt(_squared_norm(n, dim, at, dtype)) for n in range(count)])
+    return np.array([1 / math.sqrt(_squared_norm(n, dim, at, like)) for n in range(count)])
 
 
-def _squared_norm(row: int, dim: int, at: Draws, dtype: DTypeLike) -> float:
+def _squared_norm(row: int, dim: int, at: Draws, like: Any) -> float:
     """Return the sum of the squares of a row, tile by tile, in the order of a held row's."""
     address, total = np.array(at.on(Stream.DIRECTIONS).address(), np.uint64), 0.0
     at_once = TILE << 14  # the squares of their tiles take 128 KiB
     for start in range(0, dim, at_once):
         size = min(at_once, dim - start)
+        if not isinstance(like, np.ndarray):
+            squares = like.squares_of_tiles(row, start, start + size, dim, at)
+            total = _sum_in_order(total, squares)
+            continue
         squares = np.empty(tiles(size))
 
         def work(first: int, last: int, start: int = start, out: Array = squares) -> None:
             part = out[first // TILE : tiles(last)]
-            memory = np.empty(TILE, dtype), np.empty(16, dtype)
+            memory = np.empty(TILE, like.dtype), np.empty(16, like.dtype)
             _tile_squares(part, *memory, start + first, start + last, dim, row, address)
 
         share_out(work, size, start)

@@ -1,7 +1,8 @@
 """Lazy sums of directions for torch's tensors, of any precision and on any device.
 
 On a CPU the kernels of :mod:`fedzo.core.updates` do the work. Elsewhere the same generator is
-written in torch's operations, with the same bits.
+written in torch's operations, with the same bits. :class:`DeviceArray` lets x and the state of a
+server optimizer stay there.
 """
 
 import math
@@ -13,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from fedzo.core.directions import BITS
-from fedzo.core.random import TILE, Draws
+from fedzo.core.random import TILE, Draws, Stream
+from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 
 Tensor = Any
 
 _AT_ONCE = 1 << 18  # numbers: a temporary of them takes 1 or 2 MiB
+_ON_DEVICE = 1 << 21  # on an accelerator, where each operation costs a launch
 _KEPT = 1 << 16  # uniform numbers of a piece that are kept
 _LOW = 0xFFFFFFFF
 
@@ -55,23 +58,26 @@ def add_to(
 
     flat = out.detach().view(-1)
     base = flat if base is None else base.detach().view(-1)
-    on_cpu, half = _on_cpu(flat), flat.dtype not in (torch.float32, torch.float64)
+    kernels, half = has_kernels(flat), flat.dtype not in (torch.float32, torch.float64)
     if step is None and not (half and rounding):
         flat.copy_(base)
         return
-    if on_cpu and not half:
+    if kernels and not half:
         step.add_to(flat.numpy(), start, base.numpy())
         return
     wide = flat.dtype if flat.dtype == torch.float64 else torch.float32
-    for first, last in _pieces(flat.numel(), start):
+    for first, last in _pieces(flat, start):
         piece = base[first:last].to(wide, copy=True)
-        if isinstance(step, DirectionSum) and not on_cpu:
-            moved = piece + numbers(step, start + first, start + last, piece.device)
-            piece = moved.to(wide)
-        elif step is not None:
+        if step is None:
+            pass
+        elif kernels or not _is_generated_on(piece):
             moved = piece.cpu()
             step.add_to(moved.numpy(), start + first)
             piece = moved.to(piece.device)
+        elif isinstance(step, DirectionSum):
+            piece = (piece + numbers(step, start + first, start + last, piece.device)).to(wide)
+        else:
+            step.add_to(DeviceArray(piece), start + first)
         if half and rounding:
             piece = _rounded(piece, flat.dtype, start + first, rounding)
         flat[first:last] = piece
@@ -104,15 +110,164 @@ def _uniform(at: Draws, start: int, size: int, device: Any) -> Tensor:
     return (halves.view(-1)[start - 8 * first :][:size] & 0xFFFF).to(torch.int32)
 
 
-def _on_cpu(tensor: Tensor) -> bool:
+def has_kernels(tensor: Tensor) -> bool:
+    """Return whether the compiled kernels can work in the memory of a tensor."""
     return bool(tensor.device.type == "cpu")
 
 
-def _pieces(size: int, start: int) -> Iterator[tuple[int, int]]:
-    """Cut [0, size) at multiples of the piece's size from the vector's start."""
-    first = 0
+def _is_generated_on(tensor: Tensor) -> bool:
+    """Return whether the generator runs on the device of a tensor: MPS has no float64."""
+    return bool(tensor.device.type != "mps")
+
+
+def tensor_of(x: Any) -> Tensor:
+    """Return the memory of an array as a tensor."""
+    import torch
+
+    return x.tensor if isinstance(x, DeviceArray) else torch.from_numpy(x)
+
+
+class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """A vector in the memory of a torch device, which NumPy's functions take as an array.
+
+    Element-wise functions run on the device, by IEEE operations that make NumPy's bits. All others
+    are given a copy in main memory.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = DeviceArray(torch.ones(3))
+    >>> x[:2] = np.sqrt(x[:2] + 3)
+    >>> np.asarray(x)
+    array([2., 2., 1.], dtype=float32)
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
+        self.shape, self.ndim, self.size = tuple(tensor.shape), tensor.ndim, tensor.numel()
+        self.itemsize, self.nbytes, self.base = tensor.itemsize, tensor.nbytes, None
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.tensor)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return a copy in main memory."""
+        return np.array(self.tensor.cpu().numpy(), dtype)
+
+    def __getitem__(self, part: Any) -> Any:
+        """Return a part of the same memory."""
+        return DeviceArray(self.tensor[part])
+
+    def __setitem__(self, part: Any, value: Any) -> None:
+        """Write into a part of the memory."""
+        self.tensor[part] = self._here(value)
+
+    def __array_ufunc__(
+        self, function: Any, method: str, *inputs: Any, out: Any = None, **options: Any
+    ) -> Any:
+        """Run an element-wise function on the device, any other one in main memory."""
+        import torch
+
+        target = out[0] if out else None
+        if method != "__call__" or not (target is None or isinstance(target, DeviceArray)):
+            options |= {} if out is None else {"out": out}
+            return getattr(function, method)(*map(_on_host, inputs), **options)
+        given = [self._here(one, options.get("dtype")) for one in inputs]
+        found = DeviceArray(getattr(torch, function.__name__)(*given))
+        if target is None:
+            return found
+        target[...] = found
+        return target
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Make new vectors on the device, and give other functions copies in main memory."""
+        import torch
+
+        if function in (np.zeros_like, np.empty_like):
+            kind = torch.from_numpy(function(np.empty(0, self.dtype), *args[1:], **kwargs)).dtype
+            return DeviceArray(torch.zeros_like(args[0].tensor, dtype=kind))
+        if function is np.may_share_memory:
+            own = [one.tensor.data_ptr() for one in args if isinstance(one, DeviceArray)]
+            return len(own) == 2 and own[0] == own[1]
+        given = {key: _on_host(value) for key, value in kwargs.items()}
+        return function(*map(_on_host, args), **given)
+
+    def _here(self, value: Any, dtype: Any = None) -> Tensor:
+        """Return an operand on this device.
+
+        A number is a tensor, too: CUDA multiplies by the reciprocal of a number of the host.
+        """
+        import torch
+
+        if not isinstance(value, torch.Tensor):
+            value = tensor_of(value if isinstance(value, DeviceArray) else np.array(value))
+        kind = None if dtype is None else torch.from_numpy(np.empty(0, dtype)).dtype
+        return value.to(self.tensor.device, kind)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        """Return the numbers in another precision."""
+        return self if self.dtype == dtype and not copy else DeviceArray(self._here(self, dtype))
+
+    def copy(self) -> Any:
+        """Return a copy on the device."""
+        return DeviceArray(self.tensor.clone())
+
+    def reshape(self, *shape: int) -> Any:
+        """Return the vector with another shape."""
+        return DeviceArray(self.tensor.reshape(*shape))
+
+    def all(self) -> bool:
+        """Return whether all numbers are true."""
+        return bool(self.tensor.all())
+
+    def any(self) -> bool:
+        """Return whether any number is true."""
+        return bool(self.tensor.any())
+
+    def add(self, step: DirectionSum, start: int, base: Any) -> None:
+        """Write ``base`` plus numbers ``start``, ... of a sum into this memory."""
+        add_to(step, self.tensor, start, base.tensor)
+
+    def part_of(self, step: DirectionSum, first: int, last: int) -> Any:
+        """Return numbers ``first`` to ``last`` of a sum, drawn on this device, as float64."""
+        return DeviceArray(numbers(step, first, last, self.tensor.device))
+
+    def squares_of_tiles(self, row: int, start: int, stop: int, dim: int, at: Draws) -> Any:
+        """Return the sum of the squares of each tile of a row: see :func:`sum_of_squares`."""
+        import torch
+
+        address = list(at.on(Stream.DIRECTIONS).address())
+        parts = torch.arange(start // TILE, -(-stop // TILE), device=self.tensor.device)
+        parts = parts + row * -(-dim // TILE)
+        x = _normals(parts, address).to(self.tensor.dtype)
+        x[stop - start :] = 0
+        square = (x * x).view(-1, 4, 4, 16)
+        total = square[:, :, 0]
+        for i in range(1, 4):
+            total = total + square[:, :, i]
+        a, b, c, d = total.unbind(1)
+        lanes = (a + b) + (c + d)
+        for width in (8, 4):
+            lanes = lanes[:, :width] + lanes[:, width:]
+        one, two, three, four = lanes.unbind(1)
+        return ((one + three) + (two + four)).double().cpu().numpy()
+
+
+def _on_host(value: Any) -> Any:
+    """Return what has device arrays with copies in main memory in their place."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_on_host, value))
+    return np.asarray(value) if isinstance(value, DeviceArray) else value
+
+
+def _pieces(flat: Tensor, start: int) -> Iterator[tuple[int, int]]:
+    """Cut a vector at multiples of the piece's size from the start of the long vector."""
+    first, size = 0, flat.numel()
+    most = _AT_ONCE if has_kernels(flat) else _ON_DEVICE
     while first < size:
-        last = min(size, (start + first) // _AT_ONCE * _AT_ONCE + _AT_ONCE - start)
+        last = min(size, (start + first) // most * most + most - start)
         yield first, last
         first = last
 
@@ -138,7 +293,7 @@ def numbers(step: DirectionSum, start: int, stop: int, device: Any) -> Tensor:
                 ]
                 total += rows[0] if len(n) == 1 else (rows[0] + rows[1]) + (rows[2] + rows[3])
         wide += weight * total.double()
-    wide /= step.divisor
+    wide /= torch.tensor(step.divisor, dtype=torch.float64, device=device)  # no reciprocal of it
     wide = wide[start - first * unit : stop - first * unit]
     if step.factors is not None:
         wide = wide * torch.from_numpy(step.factors[start:stop]).to(wide)

@@ -1,7 +1,6 @@
 """Train a torch module from its losses alone, on the data of several devices."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzo.core.capabilities import Best
-from fedzo.core.files import in_file, writing
+from fedzo.core.files import writing
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
-from fedzo.core.updates_torch import add_to
+from fedzo.core.updates_torch import tensor_of
 from fedzo.errors import (
     InvalidValue,
     MissingExtra,
@@ -26,8 +25,13 @@ from fedzo.errors import (
 )
 from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
-from fedzo.problems.network_points import BatchedModule, InPlaceModule, can_be_in_place
-from fedzo.problems.network_threads import ThreadChoice
+from fedzo.problems.network_points import (
+    BatchedModule,
+    InPlaceModule,
+    PlainModule,
+    ThreadChoice,
+    can_be_in_place,
+)
 
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
@@ -136,17 +140,14 @@ class TorchProblem(Objective):
         self.evaluation_batch = evaluation_batch
         double = all(piece.tensor.dtype == torch.float64 for piece in self.pieces)
         self.dtype = np.dtype(np.float64 if double else np.float32)
-        self._placed: Array | None = None  # the parameters in the module, if known
-        self._whole: Array | None = None  # the last model that the run has come to
-        self._base = np.empty(0, self.dtype)
         self._evaluate: Callable[..., Any] = self._first_time
         self._threads = ThreadChoice()
         self.in_place = bool(in_place)
         if in_place is None and self.dim >= LARGE and not batched_memory:
             self.in_place = can_be_in_place(module, self.pieces)
-        self._own_memory = None
+        self._points: InPlaceModule | PlainModule = PlainModule(self.pieces, self.dtype)
         if self.in_place:
-            self._own_memory = InPlaceModule(module, self.pieces, self.dtype)
+            self._points = InPlaceModule(module, self.pieces, self.dtype)
         for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
             require(size >= 0, key, size, "a number of bytes")
         allowed = "0 with in_place, which holds no second point"
@@ -158,12 +159,7 @@ class TorchProblem(Objective):
 
     def initial(self) -> Array:
         """Return the parameters of the module: a copy, or its memory if ``in_place``."""
-        if self._own_memory is not None:
-            return self._own_memory.memory
-        x = np.empty(self.dim, self.dtype)
-        for piece in self.pieces:
-            x[piece.start : piece.stop] = piece.tensor.detach().reshape(-1).double().cpu().numpy()
-        return x
+        return self._points.initial()
 
     def size(self, device: int) -> int:
         """Return the number of samples of a device."""
@@ -188,18 +184,12 @@ class TorchProblem(Objective):
 
     def values(self, points: Array, batch: NamedBatch) -> Array:
         """Return the loss of each sample at each point."""
-        values, whole = [], self._whole
-        own = None if self._own_memory is None else self._own_memory.memory
-        kept = None if own is None else self.snapshot(own)
+        before = self.initial()
         try:
-            for point in points:
-                self.place(point)
-                values.append(self._losses(batch))
+            found = [self._points.values(self._losses, batch, x, None, (None,)) for x in points]
         finally:
-            if kept is not None:
-                self.place(kept)
-        self._whole, self._placed = whole, None
-        return np.array(values)
+            self.place(before)
+        return np.concatenate(found)
 
     def values_streamed(
         self,
@@ -209,33 +199,24 @@ class TorchProblem(Objective):
         batch: NamedBatch,
     ) -> Array:
         """Return the loss of each sample at x + walked + steps[k], shape (k, b)."""
+        if (batched := self._batched) is not None:
+            assert isinstance(self._points, PlainModule)
+            base = self._points.base(x, walked)
+            return self._run(batch, lambda content: batched.values(base, steps, content))
+        if self.in_place:
+            self.place(x)
         addresses = [at for step in steps if isinstance(step, DirectionSum) for at in step.draws]
         rounding = (addresses or [Draws(0, Stream.NOISE)])[0].on(Stream.NOISE)
-        if self._own_memory is not None:
-            self.place(x)
-            own, sums = self._own_memory, [_sum(walked, step) for step in steps]
-            return np.array([own.run(self._losses, batch, step, rounding) for step in sums])
-        base = self._whole = x
-        if walked is not None:
-            self._base = self._base if self._base.size else np.empty_like(x)
-            walked.add_to(self._base, 0, x)
-            base = self._base
-        if (batched := self._batched) is not None:
-            return self._run(batch, lambda content: batched.values(base, steps, content))
-        values = []
-        for step in steps:
-            self._write(base, step, rounding)
-            values.append(self._losses(batch))
-        return np.array(values)
+        return self._points.values(self._losses, batch, x, walked, steps, rounding)
 
     def gradient(self, x: Array, batch: NamedBatch) -> Array:
         """Return the mean gradient over a batch by autograd, in evaluation mode, shape (d,)."""
         torch, tensors = _torch(), [piece.tensor for piece in self.pieces]
         own = [(tensor.data, tensor.requires_grad) for tensor in tensors]
-        found = np.zeros(self.dim, self.dtype)
+        found = np.zeros_like(x)
         try:
             for _, tensor, start, stop in self.pieces:
-                tensor.data = torch.from_numpy(x[start:stop]).to(tensor).view(tensor.shape)
+                tensor.data = tensor_of(x[start:stop]).to(tensor).view(tensor.shape)
                 tensor.requires_grad_(True)
             self.module.eval()
             with torch.enable_grad():
@@ -250,7 +231,7 @@ class TorchProblem(Objective):
                 tensor.requires_grad_(wanted)
         for (_, _, start, stop), part in zip(self.pieces, parts, strict=True):
             if part is not None:
-                found[start:stop] = part.reshape(-1).double().cpu().numpy()
+                tensor_of(found)[start:stop] = part.reshape(-1)
         return found
 
     def losses(self, x: Array, devices: Array) -> Array:
@@ -268,12 +249,11 @@ class TorchProblem(Objective):
 
     def snapshot(self, x: Array) -> Array:
         """Return a copy of x, in a temporary file, if x is the memory of the module."""
-        own = self._own_memory is not None and x is self._own_memory.memory
-        return in_file(x) if own else x
+        return self._points.snapshot(x)
 
     def to_user(self, x: Array) -> Array:
         """Return a copy of x, or x itself if it is the memory of the module or a file."""
-        return x if self.in_place else x.copy()
+        return self._points.to_user(x)
 
     def load_best(self, best: Best) -> None:
         """Load the best parameters into the module."""
@@ -281,10 +261,7 @@ class TorchProblem(Objective):
 
     def close(self) -> None:
         """Leave no perturbed parameters and no hooks in the module, whatever ended the run."""
-        if self._own_memory is not None:
-            self._own_memory.release()
-        elif self._placed is None and self._whole is not None:
-            self.place(self._whole)
+        self._points.release()
 
     def write_files(self, folder: Path, best: Best) -> None:
         """Write the whole module, with the best parameters, to ``model.safetensors``."""
@@ -305,24 +282,8 @@ class TorchProblem(Objective):
     # -------------------------------------------------------------------------------- the module
 
     def place(self, x: Array) -> None:
-        """Write parameters into the module, unless they are there already."""
-        if self._own_memory is not None:
-            if x is not self._own_memory.memory:
-                _copy(x, self._own_memory.memory)
-            if self._own_memory.rounds:
-                self._write(self._own_memory.memory, None)
-        elif self._placed is not x:
-            self._write(x, None)
-            self._placed = x
-        self._whole = x
-
-    def _write(self, base: Array, step: Any, rounding: Draws | None = None) -> None:
-        """Write base + step into the module, a parameter at a time, in one pass."""
-        torch = _torch()
-        self._placed = None
-        for _, tensor, start, stop in self.pieces:
-            values = torch.from_numpy(base[start:stop]).to(tensor.device)
-            add_to(step, tensor, start, values, rounding)
+        """Write parameters into the module."""
+        self._points.place(x)
 
     def _losses(self, batch: NamedBatch) -> NDArray[np.float64]:
         """Return the loss of each sample with the present parameters of the module."""
@@ -388,15 +349,6 @@ class TorchProblem(Objective):
         return total / count
 
 
-def _copy(x: Array, target: Array) -> None:
-    """Copy x in small parts. If x is a file, release the pages that were read."""
-    file: Any = x.base
-    for first in range(0, x.size, 1 << 16):
-        target[first : first + (1 << 16)] = x[first : first + (1 << 16)]
-        if isinstance(file, mmap):
-            file.madvise(MADV_DONTNEED)
-
-
 def _complain(losses: Any, samples: int | None = None) -> None:
     """Raise an error about the return value of ``loss``."""
     shape = getattr(losses, "shape", None)
@@ -405,10 +357,6 @@ def _complain(losses: Any, samples: int | None = None) -> None:
     right += "" if samples is None else f" of a batch, ({samples},)"
     message = f"loss returned {found}, not {right}; torch's losses need reduction='none'"
     raise UsageError(message, code="loss-shape")
-
-
-def _sum(walked: DirectionSum | None, step: DirectionSum | None) -> DirectionSum | None:
-    return step if walked is None else walked if step is None else walked.then(step)
 
 
 def _torch() -> Any:

@@ -1,4 +1,6 @@
-"""Run a torch module at perturbed parameters: one layer at a time, or several points at once.
+"""Run a torch module at perturbed parameters, and with the quicker number of threads.
+
+:class:`PlainModule` writes each point into the parameters, and x back afterwards.
 
 :class:`InPlaceModule` puts the parameters of a module into one array, x. To run the module at
 x + step, each layer is given other memory with its part of x + step just before it runs, and its
@@ -10,31 +12,44 @@ that owns the parameter: embeddings are tied, and attention reads the weights of
 trained, most of the work is then done once for all points.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from mmap import MADV_DONTNEED, mmap
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from fedzo.core.files import in_file
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
-from fedzo.core.updates_torch import add_to
+from fedzo.core.updates_torch import DeviceArray, add_to, has_kernels, tensor_of
 from fedzo.errors import UsageError, first_line, require
 from fedzo.problems.network_inputs import Piece, parts_of
 
 Module = Any
 Tensor = Any
 T = TypeVar("T")
+Values = NDArray[np.float64]
+Losses = Callable[[Any], Values]  # of a batch, with the present parameters of the module
 
 
 def can_be_in_place(module: Module, pieces: Sequence[Piece]) -> bool:
     """Return whether x can be the module's memory, and layers be observed while they run."""
     import torch
 
-    fits = all(piece.tensor.device.type == "cpu" for piece in pieces)
     scripted = any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules())
-    return fits and not scripted and not _compiled(module)
+    return not _elsewhere(pieces) and not scripted and not _compiled(module)
+
+
+def _elsewhere(pieces: Sequence[Piece]) -> str:
+    """Return the device that x cannot lie on; empty if there is none."""
+    devices = {str(piece.tensor.device): piece.tensor.device.type for piece in pieces}
+    if len(devices) > 1:
+        return ", ".join(devices)
+    return next((name for name, kind in devices.items() if kind == "mps"), "")
 
 
 def _compiled(module: Module) -> bool:
@@ -46,8 +61,74 @@ def _compiled(module: Module) -> bool:
     )
 
 
+class PlainModule:
+    """A module whose parameters are a copy of x, except while it runs at other points."""
+
+    def __init__(self, pieces: Sequence[Piece], dtype: DTypeLike) -> None:
+        self.pieces, self._dtype = pieces, dtype
+        self._x: Array | None = None  # what the parameters are a copy of
+        self._base = np.empty(0, dtype)
+
+    def initial(self) -> Array:
+        """Return a copy of the parameters."""
+        x = np.empty(self.pieces[-1].stop, self._dtype)
+        for _, tensor, start, stop in self.pieces:
+            x[start:stop] = tensor.detach().reshape(-1).double().cpu().numpy()
+        return x
+
+    def place(self, x: Array) -> None:
+        """Write x into the parameters."""
+        self._x = x
+        self._write(x, None)
+
+    def values(
+        self,
+        losses: Losses,
+        batch: Any,
+        x: Array,
+        walked: DirectionSum | None,
+        steps: Sequence[Any],
+        rounding: Draws | None = None,
+    ) -> Array:
+        """Return the losses of a batch at x + walked + steps[k]; the module then holds x."""
+        base, self._x = self.base(x, walked), x
+        try:
+            return np.array([self._at(losses, batch, base, step, rounding) for step in steps])
+        finally:
+            self.release()
+
+    def base(self, x: Array, walked: DirectionSum | None) -> Array:
+        """Return x + walked, in memory that the next call overwrites."""
+        if walked is None:
+            return x
+        self._base = self._base if self._base.size else np.empty_like(x)
+        walked.add_to(self._base, 0, x)
+        return self._base
+
+    def _at(self, losses: Losses, batch: Any, *point: Any) -> Values:
+        self._write(*point)
+        return losses(batch)
+
+    def _write(self, base: Array, step: Any, rounding: Draws | None = None) -> None:
+        for _, tensor, start, stop in self.pieces:
+            add_to(step, tensor, start, tensor_of(base[start:stop]).to(tensor.device), rounding)
+
+    def release(self) -> None:
+        """Leave x in the module, whatever ended a run at another point."""
+        if self._x is not None:
+            self._write(self._x, None)
+
+    def snapshot(self, x: Array) -> Array:
+        """Return x: rounds do not change it."""
+        return x
+
+    def to_user(self, x: Array) -> Array:
+        """Return a copy of x."""
+        return x.copy()
+
+
 class InPlaceModule:
-    """A module whose parameters lie in ``memory``, and that runs at points beside them."""
+    """A module whose parameters lie in ``memory``, x, and that runs at points beside them."""
 
     def __init__(self, module: Module, pieces: Sequence[Piece], dtype: DTypeLike) -> None:
         import torch
@@ -55,41 +136,75 @@ class InPlaceModule:
         self.module, self.pieces = module, pieces
         allowed = "False: the layers of a module that torch.compile has compiled are not observed"
         require(not _compiled(module), "in_place", True, allowed)
-        self.memory = np.empty(pieces[-1].stop, dtype)
+        wrong = _elsewhere(pieces)
+        require(not wrong, "in_place", True, f"False for parameters on {wrong}")
+        where, kind = pieces[0].tensor.device, torch.from_numpy(np.empty(0, dtype)).dtype
+        self._memory = torch.empty(pieces[-1].stop, dtype=kind, device=where)
         self.rounds = False  # whether a parameter has half precision, and x is more precise
-        for name, tensor, start, stop in pieces:
-            own = torch.from_numpy(self.memory[start:stop]).view(tensor.shape)
-            allowed = f"False: {name} is on {tensor.device}, not on cpu"
-            require(tensor.device.type == "cpu", "in_place", True, allowed)
+        for _, tensor, start, stop in pieces:
+            # A storage of its own, or a saved parameter would take the whole memory with it.
+            own = torch.from_dlpack(self._memory[start:stop]).view(tensor.shape)
             own.copy_(tensor.detach())
-            if tensor.dtype == own.dtype:
+            if tensor.dtype == kind:
                 tensor.data = own
-            self.rounds |= tensor.dtype != own.dtype
-        self._step: Any = None
-        self._rounding: Draws | None = None
-        self._running = False  # at x + step
+            self.rounds |= tensor.dtype != kind
+        self.memory: Any = DeviceArray(self._memory)
+        if has_kernels(self._memory):
+            self.memory = self._memory.numpy()
+        self._point: tuple[Any, ...] = ()  # step, base and rounding while the module runs there
         self._readers: dict[Module, list[int]] | None = None
         self._swapped: dict[int, Tensor] = {}  # a swapped piece's own memory
         self._inside: dict[Module, list[int]] = {}  # the swapped pieces of each layer that runs
         self._hooks: list[Any] = []
         self._spare = torch.empty(0)
 
-    def run(
-        self, losses: Callable[[Any], T], batch: Any, step: Any, rounding: Draws | None = None
-    ) -> T:
-        """Return ``losses(batch)`` with the module's parameters at x + step."""
+    def initial(self) -> Array:
+        """Return x itself."""
+        return self.memory  # type: ignore[no-any-return]
+
+    def place(self, x: Array) -> None:
+        """Copy x into the memory, unless it is that."""
+        if x is not self.memory:
+            _copy(x, self.memory)
+        if self.rounds:
+            for _, tensor, start, stop in self.pieces:
+                add_to(None, tensor, start, self._memory[start:stop])
+
+    def values(
+        self,
+        losses: Losses,
+        batch: Any,
+        x: Array,
+        walked: DirectionSum | None,
+        steps: Sequence[Any],
+        rounding: Draws | None = None,
+    ) -> Array:
+        """Return the losses of a batch at x + walked + steps[k]; the memory does not change."""
         if self._readers is None:
             self._watch(losses, batch)
-        if step is None and not self.rounds:
+        base = tensor_of(x)
+        sums = [walked.then(s) if walked and s else walked or s for s in steps]
+        return np.array([self._at(losses, batch, step, base, rounding) for step in sums])
+
+    def _at(self, losses: Losses, batch: Any, step: Any, base: Tensor, rounding: Any) -> Values:
+        if step is None and not self.rounds and base.data_ptr() == self._memory.data_ptr():
             return losses(batch)
-        self._step, self._rounding, self._running = step, rounding, True
+        self._point = step, base, rounding
         try:
             self._swap(None)
             return losses(batch)
         finally:
             self._restore(list(self._swapped))
             self._inside.clear()
-            self._step, self._running = None, False
+            self._point = ()
+
+    def snapshot(self, x: Array) -> Array:
+        """Return a copy of x in a temporary file, if x is the memory."""
+        return in_file(x) if x is self.memory else x
+
+    def to_user(self, x: Array) -> Array:
+        """Return x; a copy of x that lies on an accelerator."""
+        return x if isinstance(x, np.ndarray) else np.asarray(x)
 
     def release(self) -> None:
         """Remove the hooks from the module; a later run adds them again."""
@@ -97,10 +212,8 @@ class InPlaceModule:
             self._hooks.pop().remove()
         self._readers = None
 
-    def _watch(self, losses: Callable[[Any], object], batch: Any) -> None:
+    def _watch(self, losses: Losses, batch: Any) -> None:
         """Run the module once to find which layers read each parameter; add hooks to them."""
-        import torch
-
         readers = _readers(self.module, self.pieces, lambda: losses(batch))
         read = {number for numbers in readers.values() for number in numbers}
         # An expert that this batch does not use, or what compiled code reads, is not observed: it
@@ -109,36 +222,34 @@ class InPlaceModule:
         readers[None] = [*readers.get(None, []), *hidden]
         self._readers = readers
         largest = max(map(self._size, readers.values()))
-        self._spare = torch.from_numpy(np.empty(0 if self.rounds else largest, self.memory.dtype))
+        self._spare = self._memory.new_empty(0 if self.rounds else largest)
         for layer in readers:
             if layer is not None:
                 after = layer.register_forward_hook(self._after, always_call=True)
                 self._hooks += [layer.register_forward_pre_hook(self._before), after]
 
     def _before(self, layer: Module, _: Any) -> None:
-        if self._running:
+        if self._point:
             self._inside[layer] = self._swap(layer)
 
     def _after(self, layer: Module, *_: Any) -> None:
-        if self._running:
+        if self._point:
             self._restore(self._inside.pop(layer, []))
 
     def _swap(self, layer: Module | None) -> list[int]:
         """Give the parameters that a layer reads other memory, which holds x + step."""
-        import torch
-
         assert self._readers is not None
+        step, base, rounding = self._point
         numbers = [i for i in self._readers.get(layer, []) if i not in self._swapped]
         spare, used = self._spare, 0
         if self._swapped or self.rounds:  # a layer inside another, which uses the spare memory
-            spare = torch.empty(self._size(numbers), dtype=spare.dtype)
+            spare = spare.new_empty(self._size(numbers))
         for number in numbers:
             _, tensor, start, stop = self.pieces[number]
             part = spare[used : used + stop - start]
             if tensor.dtype != part.dtype:
-                part = torch.empty(stop - start, dtype=tensor.dtype)
-            base = torch.from_numpy(self.memory[start:stop])
-            add_to(self._step, part, start, base, self._rounding)
+                part = part.new_empty(stop - start, dtype=tensor.dtype)
+            add_to(step, part, start, base[start:stop].to(part.device), rounding)
             self._swapped[number] = tensor.data
             tensor.data = part.view(tensor.shape)
             used += stop - start
@@ -205,6 +316,15 @@ def observe(
     finally:
         first.remove()
         last.remove()
+
+
+def _copy(x: Array, target: Array) -> None:
+    """Copy x in small parts. If x is a file, release the pages that were read."""
+    file: Any = x.base
+    for first in range(0, x.size, 1 << 16):
+        target[first : first + (1 << 16)] = x[first : first + (1 << 16)]
+        if isinstance(file, mmap):
+            file.madvise(MADV_DONTNEED)
 
 
 class BatchedModule:
@@ -282,3 +402,86 @@ class BatchedModule:
 
         observe(lambda: self._whole(batch), lambda *_: None, lambda *_: None, left)
         return 2 * base.nbytes + sum(sizes)
+
+
+_FIRST = 6  # passes that are timed in turns before a choice
+_CHECK, _SELDOM = 64, 4096  # passes between two checks of the other choice, at least and at most
+
+
+@dataclass
+class _Passes:
+    """The passes of one batch size, with one thread (False) and with several (True)."""
+
+    same: bool = False  # whether both choices return the same bits
+    count: int = 0
+    seconds: dict[bool, float] = field(default_factory=dict)
+    check: int = _CHECK
+    next_check: int = _FIRST + _CHECK
+
+    def choose(self) -> bool:
+        """Return whether the next pass uses several threads."""
+        if self.count < _FIRST:
+            return self.count % 2 == 0
+        best = min(self.seconds, key=self.seconds.__getitem__)
+        if self.count < self.next_check:
+            return best
+        clear = self.seconds[not best] > 1.5 * self.seconds[best]
+        self.check = min(2 * self.check, _SELDOM) if clear else _CHECK
+        self.next_check = self.count + self.check
+        return not best
+
+    def note(self, several: bool, seconds: float) -> None:
+        before = self.seconds.get(several, seconds)
+        if self.count < _FIRST:
+            self.seconds[several] = min(before, seconds)
+        else:  # a pass that another program interrupts does not count as many
+            self.seconds[several] = 0.7 * before + 0.3 * min(seconds, 4 * before)
+        self.count += 1
+
+
+class ThreadChoice:
+    """Runs passes with one thread or with torch's own number, whichever is quicker at the moment.
+
+    Small modules are quicker with one thread, by far if other programs use the cores: threads wait
+    for each other at the end of every operation. The first pass of each batch size is run both
+    ways. Only if both return the same bits is there a choice, so that a run does not depend on it.
+    The other choice is timed again from time to time. Torch's number is restored after each pass.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ThreadChoice().run(4, lambda: np.ones(4))
+    array([1., 1., 1., 1.])
+    """
+
+    def __init__(self) -> None:
+        self._passes: dict[Hashable, _Passes] = {}
+
+    def run(self, size: Hashable, values: Callable[[], Values]) -> Values:
+        """Return ``values()``, a pass of a batch of this size."""
+        import torch
+
+        most = torch.get_num_threads()
+        if most == 1:
+            return values()
+        passes = self._passes.get((size, most))
+        if passes is None:
+            first, again = values(), _with_one_thread(values, most)
+            equal = np.array_equal(first, again, equal_nan=True)
+            self._passes[size, most] = _Passes(same=equal)
+            return first
+        several = not passes.same or passes.choose()
+        began = time.perf_counter()
+        found = values() if several else _with_one_thread(values, most)
+        passes.note(several, time.perf_counter() - began)
+        return found
+
+
+def _with_one_thread(values: Callable[[], Values], most: int) -> Values:
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        return values()
+    finally:
+        torch.set_num_threads(most)

@@ -14,6 +14,7 @@ ServerState = tuple[Array, ...]
 Moved = tuple[Array, ServerState]  # x^{t+1}, and the next state
 
 _PIECE = 16 * SIGNS  # numbers that apply is given at a time: they stay in a core's cache
+_ON_DEVICE = 1 << 21  # on an accelerator, where each operation costs a launch
 
 
 class ServerOptimizer(Parameters):
@@ -72,18 +73,20 @@ class ServerOptimizer(Parameters):
         ``x`` and the first array of ``out`` hold these numbers only. The further arrays of ``out``
         are those of the next state, if it is wanted. ``update`` is an array or a lazy sum.
         """
+        held = isinstance(x, np.ndarray)  # in main memory
+        most = _PIECE if held else _ON_DEVICE
 
         def work(first: int, last: int) -> None:
-            for low in range(first, last, _PIECE):
-                part = slice(low, min(low + _PIECE, last))
+            for low in range(first, last, most):
+                part = slice(low, min(low + most, last))
                 here = slice(start + part.start, start + part.stop)
                 own = tuple(array[here] for array in state)
-                delta = _part(update, here.start, here.stop)
+                delta = _part(update, here.start, here.stop, x)
                 out[0][part], own = self.apply(t, own, x[part], delta)
                 for array, new in zip(out[1:], own, strict=False):
                     array[here] = new
 
-        share_out(work, x.size, start)
+        share_out(work, x.size, start) if held else work(0, x.size)
 
     def direction_scale(self, state: ServerState) -> Array | None:
         """Return the factor of each number of this round's directions; None for no scaling.
@@ -94,10 +97,12 @@ class ServerOptimizer(Parameters):
         return None
 
 
-def _part(update: Any, first: int, last: int) -> Array:
-    """Return some numbers of an update, which may be lazy."""
-    lazy = isinstance(update, DirectionSum)
-    return np.asarray(update.part(first, last) if lazy else update[first:last])
+def _part(update: Any, first: int, last: int, x: Any) -> Any:
+    """Return some numbers of an update, which may be lazy, where x lies."""
+    if not isinstance(update, DirectionSum):
+        return update[first:last]
+    held = isinstance(x, np.ndarray)
+    return update.part(first, last) if held else x.part_of(update, first, last)
 
 
 def check_share(settings: object, *keys: str) -> None:
@@ -168,7 +173,7 @@ class Momentum(ServerOptimizer):
 
     def init(self, x0: Array) -> ServerState:
         """Return m = 0."""
-        return (np.zeros(x0.shape, np.float32),)
+        return (np.zeros_like(x0, np.float32),)
 
     def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
         """Add the sum of past updates, each β times its share of a round ago."""
@@ -239,7 +244,7 @@ class Adam(ServerOptimizer):
 
     def init(self, x0: Array) -> ServerState:
         """Return m = v = 0."""
-        return np.zeros(x0.shape, np.float32), np.zeros(x0.shape, np.float32)
+        return np.zeros_like(x0, np.float32), np.zeros_like(x0, np.float32)
 
     def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
         """Move by the mean update over the root of its mean square."""
@@ -355,17 +360,19 @@ class Normalised(ServerOptimizer):
 
     def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
         """Move by η_s along the mean update; stay if that is zero."""
-        return self._along(delta).apply(t, state, x, delta)
+        return self._along(x, delta).apply(t, state, x, delta)
 
     def step(self, t: int, state: ServerState, x: Array, delta: Any) -> Moved:
         """Draw a lazy update twice, part by part: for its norm, and for the step."""
-        return self._along(delta).step(t, state, x, delta)
+        return self._along(x, delta).step(t, state, x, delta)
 
-    def _along(self, delta: Any) -> ServerOptimizer:
+    def _along(self, x: Array, delta: Any) -> ServerOptimizer:
         update, square = as_sum(delta), 0.0
         numbers = update if update.streamed else np.asarray(delta)
         for low in range(0, update.dim, _PIECE):
-            square += float(np.sum(np.square(_part(numbers, low, min(low + _PIECE, update.dim)))))
+            square += float(
+                np.sum(np.square(_part(numbers, low, min(low + _PIECE, update.dim), x)))
+            )
         return _Multiple(self.learning_rate / math.sqrt(square) if square else 0.0)
 
 
@@ -454,7 +461,7 @@ class SignMomentum(ServerOptimizer):
 
     def init(self, x0: Array) -> ServerState:
         """Return m = 0."""
-        return (np.zeros(x0.shape, np.float32),)
+        return (np.zeros_like(x0, np.float32),)
 
     def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
         """Move each number by η_t."""
