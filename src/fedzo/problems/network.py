@@ -23,10 +23,10 @@ from fedzo.errors import (
     first_line,
     require,
 )
-from fedzo.problems.network_cache import FrozenCache
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
 from fedzo.problems.network_points import (
     BatchedModule,
+    FrozenCache,
     InPlaceModule,
     PlainModule,
     ThreadChoice,
