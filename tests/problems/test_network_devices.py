@@ -102,7 +102,7 @@ def test_a_run_on_a_device_is_the_run_of_the_kernels(name, dtype, as_on_a_device
     np.testing.assert_array_equal(found.last, expected.last)
     assert history(found) == history(expected)
     own = torch.cat([one.detach().reshape(-1) for one in there.module.parameters()])
-    assert torch.equal(own, torch.from_numpy(found.x).to(dtype))
+    assert torch.equal(own, torch.tensor(found.x).to(dtype))
 
 
 @pytest.mark.parametrize("algorithm", [

@@ -87,6 +87,74 @@ def test_two_parameters_on_one_storage_count_once_and_stay_tied(in_place):
     np.testing.assert_array_equal(*runs)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["weight_norm", "parametrized", "pruned"])
+def test_what_changes_parameters_while_a_layer_runs_is_the_same_run_in_place(kind):
+    """Hooks of the layer read its parameters before ours would, if ours were not the first."""
+    from torch.nn.utils import parametrizations, prune, weight_norm
+
+    runs = []
+    for in_place in (False, True):
+        module = network().double()
+        match kind:
+            case "weight_norm":
+                weight_norm(module[0])
+            case "parametrized":
+                parametrizations.weight_norm(module[0])
+            case "pruned":
+                prune.l1_unstructured(module[0], "weight", 0.5)
+        data = [(one[0].double(), one[1]) for one in DATA]
+        problem = fedzo.TorchProblem(module, loss, data, in_place=in_place)
+        runs.append(np.array(fedzo.minimize(problem, algorithm=FEDZO, rounds=4).x))
+    np.testing.assert_allclose(*runs, rtol=1e-9)
+
+
+def test_an_embedding_that_changes_its_weights_is_trained_in_plain_memory_only():
+    """A device must not move x by an evaluation; points are written anew, so they may change."""
+    data = [(one[0][:, 0].abs().long() % 5, one[1]) for one in DATA]
+
+    def module():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Embedding(5, 4, max_norm=0.5), network())
+
+    with rejects("in_place"):
+        fedzo.TorchProblem(module(), loss, data, in_place=True)
+    problem = fedzo.TorchProblem(module(), loss, data)
+    result = fedzo.minimize(problem, algorithm=FEDZO, rounds=3, evaluate_every=1)
+    rows = np.linalg.norm(result.last[:20].reshape(5, 4), axis=1)
+    assert rows.min() > 0.55  # longer than max_norm: evaluations have not changed x
+    assert np.array_equal(problem.initial(), result.x)
+
+
+def test_a_loss_must_be_callable():
+    with rejects("loss"):
+        fedzo.TorchProblem(network(), None, DATA)
+
+
+def test_lazy_layers_must_have_run_once():
+    module = torch.nn.Sequential(torch.nn.LazyLinear(4), network())
+    with rejects("module"):
+        fedzo.TorchProblem(module, loss, DATA)
+    module(torch.zeros(1, 4))
+    assert fedzo.TorchProblem(module, loss, DATA).dim == 60
+
+
+def test_a_buffer_that_changes_is_warned_of():
+    class Counts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, inputs):
+            self.mean.mul_(0.9).add_(0.1 * inputs.mean(0))
+            return self.inner(inputs - self.mean)
+
+    problem = fedzo.TorchProblem(Counts(), loss, DATA)
+    with pytest.warns(fedzo.FedzoWarning, match="mean"):
+        problem.losses(problem.initial(), np.arange(2))
+
+
 def test_parameters_that_overlap_are_rejected_and_slices_of_one_storage_are_not():
     module = network()
     module[2].weight = torch.nn.Parameter(module[0].weight.data.t())

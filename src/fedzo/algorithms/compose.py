@@ -1,6 +1,6 @@
 """Variants of FedZO as wrappers: which of them a run needs, and what is inside."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any

@@ -1,5 +1,6 @@
 """Train a torch module from its losses alone, on the data of several devices."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.updates_torch import tensor_of
 from fedzo.errors import (
+    FedzoWarning,
     InvalidValue,
     MissingExtra,
     UsageError,
@@ -132,6 +134,7 @@ class TorchProblem(Objective):
             module.to(device)
         except Exception as error:
             raise InvalidValue("device", device, f"usable: {first_line(error)}") from error
+        require(callable(loss), "loss", loss, "a function of the module and a batch")
         check_count("evaluation_batch", evaluation_batch)
         self.module, self.loss, self._own_metrics = module, loss, metrics
         self.pieces = pieces_of(module, trainable)
@@ -324,6 +327,7 @@ class TorchProblem(Objective):
                 found.append(layer)
                 raise RuntimeError(wrong)  # before the layer changes anything
 
+        before = [(name, b, b._version) for name, b in module.named_buffers()]
         hook = register_module_forward_pre_hook(check)
         try:
             losses = call_user(loss, module, content)
@@ -335,6 +339,9 @@ class TorchProblem(Objective):
             module.eval()
         if found:
             raise UsageError(f"{wrong}; remove train() from it", code="training-mode")
+        if changed := [name for name, buffer, version in before if buffer._version != version]:
+            message = f"the module changes its buffer {changed[0]} while it runs: losses may vary"
+            warnings.warn(message, FedzoWarning, stacklevel=2)
         self._evaluate = call_user
         return losses
 

@@ -137,6 +137,11 @@ def pieces_of(module: Module, trainable: str | Sequence[str] | None) -> list[Pie
 
     Two parameters that are the same memory become one, so that they stay tied.
     """
+    import torch
+
+    for name, tensor in module.named_parameters():
+        allowed = "initialised: run the module once, so that its lazy layers know their shapes"
+        require(not torch.nn.parameter.is_lazy(tensor), "module", name, allowed)
     places = _tie(module)
     if trainable in (None, "all"):
         for name, layer in module.named_modules():

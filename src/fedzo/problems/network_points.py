@@ -48,7 +48,7 @@ def can_be_in_place(module: Module, pieces: Sequence[Piece]) -> bool:
     import torch
 
     scripted = any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules())
-    return not _elsewhere(pieces) and not scripted and not _compiled(module)
+    return not (_elsewhere(pieces) or scripted or _compiled(module) or _renormed(module))
 
 
 def _elsewhere(pieces: Sequence[Piece]) -> str:
@@ -66,6 +66,15 @@ def _compiled(module: Module) -> bool:
         or vars(layer).get("_compiled_call_impl") is not None
         for layer in module.modules()
     )
+
+
+def _renormed(module: Module) -> str:
+    """Return the name of a layer that changes its weights while it runs, if there is one."""
+    import torch
+
+    kinds = torch.nn.Embedding, torch.nn.EmbeddingBag
+    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, kinds)]
+    return next((name or "module" for name, layer in layers if layer.max_norm is not None), "")
 
 
 class PlainModule:
@@ -143,6 +152,8 @@ class InPlaceModule:
         self.module, self.pieces = module, pieces
         allowed = "False: the layers of a module that torch.compile has compiled are not observed"
         require(not _compiled(module), "in_place", True, allowed)
+        allowed = f"False: max_norm of the layer {_renormed(module)} would change x"
+        require(not _renormed(module), "in_place", True, allowed)
         wrong = _elsewhere(pieces)
         require(not wrong, "in_place", True, f"False for parameters on {wrong}")
         where, kind = pieces[0].tensor.device, torch.from_numpy(np.empty(0, dtype)).dtype
@@ -232,8 +243,9 @@ class InPlaceModule:
         self._spare = self._memory.new_empty(0 if self.rounds else largest)
         for layer in readers:
             if layer is not None:
-                after = layer.register_forward_hook(self._after, always_call=True)
-                self._hooks += [layer.register_forward_pre_hook(self._before), after]
+                # First and last: hooks of the layer may read its parameters, as weight_norm's do.
+                before = layer.register_forward_pre_hook(self._before, prepend=True)
+                self._hooks += [before, layer.register_forward_hook(self._after, always_call=True)]
 
     def _before(self, layer: Module, _: Any) -> None:
         if self._point:
