@@ -151,7 +151,7 @@ def test_a_buffer_that_changes_is_warned_of():
             return self.inner(inputs - self.mean)
 
     problem = fedzo.TorchProblem(Counts(), loss, DATA)
-    with pytest.warns(fedzo.FedzoWarning, match="mean"):
+    with pytest.warns(fedzo.errors.FedzoWarning, match="mean"):
         problem.losses(problem.initial(), np.arange(2))
 
 
