@@ -17,6 +17,7 @@ from fedzo.models import FunctionModel
 from fedzo.problems import Quadratic
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.registry import ALGORITHMS, SERVER_OPTIMIZERS, UPLINKS
+from fedzo.uplinks.channels import Rician
 from raising import rejects
 
 LIMITS = []
@@ -92,7 +93,7 @@ def test_numbers_of_numpy_are_those_of_python(kind, name):
                 assert type(getattr(given, name)) is type(getattr(wanted, name))
                 tried += 1
     # Some need another setting: they are tested below.
-    alone = name not in ("fixed_directions", "rician_factor", "joules")
+    alone = name not in ("fixed_directions", "joules")
     assert tried or not alone or not options_of(kind, name) & {int, float, bool}
 
 
@@ -156,8 +157,9 @@ def test_what_is_not_a_start(x0):
 def test_numbers_that_need_another_setting():
     fixed = fedzo.FedZO(directions=np.int32(2), fixed_directions=np.uint8(4))
     assert repr(fixed) == repr(fedzo.FedZO(directions=2, fixed_directions=4))
-    rician = fedzo.AirComp(channel=np.str_("rician"), rician_factor=np.float32(2))
-    assert repr(rician) == repr(fedzo.AirComp(channel="rician", rician_factor=2.0))
+    rician = fedzo.AirComp(channel=Rician(np.float32(2)))
+    assert repr(rician) == repr(fedzo.AirComp(channel=Rician(2.0)))
+    assert repr(fedzo.AirComp(channel=np.str_("rician"))) == repr(fedzo.AirComp(channel="rician"))
 
 
 ODD = [

@@ -10,6 +10,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Replies, Update
 from fedzo.problems import Quadratic
+from fedzo.uplinks.channels import Rician
 from raising import rejects
 
 N, DIM = 50, 40
@@ -58,7 +59,7 @@ def test_share_of_scheduled_devices(h_min):
 
 def test_rician_and_fixed_channels():
     """Rician: mean sqrt(K/(K+1)), E|h|² = 1; fixed: all ones, all scheduled."""
-    uplink = fedzo.AirComp(channel="rician", rician_factor=4.0)
+    uplink = fedzo.AirComp(channel=Rician(4.0))
     h = np.concatenate([uplink.channels(t, federation(devices=1000))[0] for t in range(100)])
     assert abs(h.mean() - math.sqrt(4 / 5)) < 5 * math.sqrt(1 / 5 / h.size)
     assert np.mean(np.abs(h) ** 2) == pytest.approx(1, rel=0.01)
@@ -250,7 +251,6 @@ def test_channel_uses_against_orthogonal_access():
         {"snr_db": math.nan},
         {"h_min": 0.0},
         {"channel": "raylay"},
-        {"rician_factor": 0.0},
         {"csi_error": -0.1},
         {"noise": "pink"},
         {"noise": "real", "packing": True},
@@ -260,3 +260,8 @@ def test_channel_uses_against_orthogonal_access():
 def test_impossible_settings(bad):
     with rejects(next(iter(bad))):
         fedzo.AirComp(**bad)
+
+
+def test_impossible_rician_factor():
+    with rejects("factor"):
+        Rician(0.0)

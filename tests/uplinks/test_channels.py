@@ -448,7 +448,8 @@ def test_defaults_give_the_run_that_they_always_gave():
         tables["run"]["evaluate_every"] = 2
         history = Experiment.load("quadratic", tables).run().history
         found = [[r[k] for k in ("train_loss", "energy_max", "energy")] for r in history[1:]]
-        np.testing.assert_allclose(found, losses, rtol=1e-12)
+        # A difference over μ = 1e-3 enlarges the rounding of BLAS, which depends on the processor.
+        np.testing.assert_allclose(found, losses, rtol=1e-10)
 
 
 BEFORE = [

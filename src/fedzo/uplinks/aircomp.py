@@ -122,7 +122,7 @@ class AirComp(Wireless):
     downlink_snr_db : float
         SNR of an analog broadcast of the model, of which each device receives its own noise;
         ``inf``, the default, is the paper's error-free downlink.
-    snr_db, channel, rician_factor, coherence, antennas, radio
+    snr_db, channel, coherence, antennas, radio
         See :class:`~fedzo.uplinks.wireless.Wireless`.
 
     References

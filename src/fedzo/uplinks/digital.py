@@ -53,7 +53,7 @@ class Digital(Wireless):
         Bits per symbol with ``outage``.
     attempts : int
         How often a message is sent at most with ``outage``, each time over a new channel.
-    snr_db, channel, rician_factor, coherence, antennas, radio
+    snr_db, channel, coherence, antennas, radio
         See :class:`~fedzo.uplinks.wireless.Wireless`. Several antennas are combined by maximum
         ratio: the gain is the sum of theirs.
 

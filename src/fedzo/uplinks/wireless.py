@@ -7,9 +7,9 @@ import numpy as np
 
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
-from fedzo.errors import UsageError, check_choice, check_counts, check_positive, require
+from fedzo.errors import UsageError, check_choice, check_counts, require
 from fedzo.uplinks.base import RunSetting, Uplink, check_radio
-from fedzo.uplinks.channels import CHANNELS, Channel, Radio, Rician
+from fedzo.uplinks.channels import CHANNELS, Channel, Radio
 
 _MOST_DB = 1000  # far beyond any radio, and well within what a float holds
 
@@ -25,8 +25,6 @@ class Wireless(Uplink):
     channel : str or Channel
         ``rayleigh``, ``rician``, ``fixed``, ``jakes``, ``cell``, or a table with its settings:
         :mod:`fedzo.uplinks.channels`.
-    rician_factor : float, optional
-        K of ``channel = "rician"``, 3 by default.
     coherence : int
         Number of rounds in which the channel stays the same (block fading).
     antennas : int
@@ -38,7 +36,6 @@ class Wireless(Uplink):
 
     snr_db: float = 0.0
     channel: str | Channel = "rayleigh"
-    rician_factor: float | None = None
     coherence: int = 1
     antennas: int = 1
     radio: Radio | None = None
@@ -51,10 +48,6 @@ class Wireless(Uplink):
         else:
             allowed = f"a Channel, or one of {', '.join(CHANNELS)}"
             require(isinstance(self.channel, Channel), "channel", self.channel, allowed)
-        if self.rician_factor is not None:
-            check_positive(self, "rician_factor")
-            allowed = "omitted: it is for channel = 'rician'"
-            require(self.channel == "rician", "rician_factor", self.rician_factor, allowed)
         check_radio(self.radio)
         if self.radio is not None and self.radio.distance_m is not None:
             allowed = "omitted: radio.distance_m decides the SNR"
@@ -73,11 +66,7 @@ class Wireless(Uplink):
 
     def gains(self, t: int, setting: RunSetting, step: int = 0) -> Array:
         """Return the complex gains of all devices at each antenna, shape (antennas, N)."""
-        model = self.channel
-        if isinstance(model, str):
-            named = CHANNELS[model]
-            k = self.rician_factor
-            model = named() if k is None else Rician(k)
+        model = CHANNELS[self.channel]() if isinstance(self.channel, str) else self.channel
         at, n, rows = t - t % self.coherence, setting.devices, []
         for antenna in range(self.antennas):
             row = np.asarray(model.gains(at, n, self.draws(t, setting, antenna, step)))
