@@ -75,8 +75,8 @@ class TorchProblem(Objective):
         The number of samples per batch of an evaluation.
     in_place : bool, optional
         Whether x is the memory of the module itself, so that no second copy is held. By default so
-        for a million numbers or more, where it is possible: the parameters must be on the CPU, and
-        the module must not be compiled. x of a half-precision module is a float32 copy. A layer is
+        for a million numbers or more, where it is possible: all parameters must be on one device,
+        and the module must not be compiled. x of a half-precision module is a float32 copy. A layer is
         perturbed in separate memory while it runs, so devices never change the module. Peak memory
         is that of inference, of the parameters of the largest layer, and of the server optimizer:
         nothing for the mean and for normalised steps, two float32 moments for Adam. The best
