@@ -78,10 +78,11 @@ class TorchProblem(Objective):
         for a million numbers or more, where it is possible: all parameters must be on one device,
         and the module must not be compiled. x of a half-precision module is a float32 copy. A layer
         is perturbed in separate memory while it runs, so devices never change the module. Peak
-        memory is that of inference, of the parameters of the largest layer, and of the server optimizer:
-        nothing for the mean and for normalised steps, two float32 moments for Adam. The best
-        parameters are kept in a temporary file. A local step k > 1 draws the k - 1 steps before it
-        again, so H = 1 is the fastest. Over-the-air uplinks build vectors of the size of x.
+        memory is that of inference, of the parameters of the largest layer, and of the server
+        optimizer: nothing for the mean and for normalised steps, two float32 moments for Adam. The
+        best parameters are kept in a temporary file. A local step k > 1 draws the k - 1 steps
+        before it again, so H = 1 is the fastest. Over-the-air uplinks build vectors of the size of
+        x.
     frozen_memory : int
         Bytes for a cache of the outputs of layers that run before the first trained parameter is
         read, so that they run once per sample. Use it only if a sample is always the same, without
