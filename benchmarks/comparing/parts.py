@@ -15,6 +15,9 @@ from comparing.problems import Problem
 
 Array = Any
 Make = Callable[[], Problem]
+# Where the held-out draw begins: instances of suites, seeds of the other parts. Draws so far: 91
+# and 100, then these. Each was drawn once, after the last change of the search at that time.
+INSTANCE, SEED = 101, 200
 USUAL = ("pycma", "COBYQA", "L-BFGS-B")
 
 
@@ -76,10 +79,10 @@ def bbob(
 def suite_cases(
     functions: Sequence[int], dim: int, queries: int, kind: Any = Problem, **more: Any
 ) -> Callable[[bool, int], list[Case]]:
-    """Return the cases of a suite: development instances 61 to 64, held out 91 to 94."""
+    """Return the cases of a suite: development instances from 61 on, held out from INSTANCE on."""
 
     def cases(held_out: bool, seeds: int) -> list[Case]:
-        first = 91 if held_out else 61
+        first = INSTANCE if held_out else 61
         return [
             Case(
                 f"f{k} i{i}",
@@ -207,7 +210,7 @@ def rounded_cases(held_out: bool, seeds: int) -> list[Case]:
     for decimals in (1, 2, 4, 8):
         see = seen(lambda value, x, draws, k=decimals: round(value, k))
         for seed in range(seeds):
-            at = seed + 100 * held_out
+            at = seed + SEED * held_out
 
             def make(at: int = at, see: Any = see) -> Problem:
                 return see(quadratic_of(6, at))
@@ -222,7 +225,7 @@ def jitter_cases(held_out: bool, seeds: int) -> list[Case]:
     for size in (1e-4, 1e-2, 0.05, 1.0):
         see = seen(hashed(size))
         for seed in range(seeds):
-            at = seed + 100 * held_out
+            at = seed + SEED * held_out
             made.append(
                 Case(f"quadratic {size:g}", at, lambda at=at, see=see: see(quadratic_of(6, at)))
             )
@@ -240,7 +243,7 @@ def few_cases(per: int) -> Callable[[bool, int], list[Case]]:
     def cases(held_out: bool, seeds: int) -> list[Case]:
         made = []
         for seed in range(seeds):
-            at = seed + 100 * held_out
+            at = seed + SEED * held_out
             for name, make in bounded(at).items():
                 made.append(Case(name, at, lambda m=make: replace(m(), queries=per)))
         return made
@@ -325,7 +328,7 @@ def named(
 
     def cases(held_out: bool, seeds: int) -> list[Case]:
         return [
-            Case(name, seed + 100 * held_out, lambda m=make, s=seed + 100 * held_out: m(s))
+            Case(name, seed + SEED * held_out, lambda m=make, s=seed + SEED * held_out: m(s))
             for name, make in kinds
             for seed in range(seeds)
         ]
@@ -370,7 +373,7 @@ def failing_cases(**how: Any) -> Callable[[bool, int], list[Case]]:
     def cases(held_out: bool, seeds: int) -> list[Case]:
         return [
             Case(name, at, lambda n=name, at=at: Failing(**vars(kinds(at)[n]), **how))
-            for at in range(100 * held_out, 100 * held_out + seeds)
+            for at in range(SEED * held_out, SEED * held_out + seeds)
             for name in kinds(0)
         ]
 

@@ -43,9 +43,10 @@ RETURNS = 4  # descents to the same minimum, after which no other one is looked 
 LOOKS = 0.1  # share of the queries that looking at f may take
 LOW, HIGH = 1.0, 30.0  # times its fall, that f shall rise within the length of f
 SHORTEST = 1e-9  # of such lengths, in units of the scale
-LEAST = 80  # values on a line, for it to be searched
+ON_LINES = (0.4, 0.8)  # of the queries left: every line early, and then once more
+LEAST = 56  # values on a line, for it to be searched
 REACH = 5.0  # how far a line goes, in units of the scale
-_VALLEYS, _ZOOMS, _NEAR = 3, 2, 12  # of a grid that are looked into; finer grids; their values
+_VALLEYS, _ZOOMS, _NEAR = 3, 2, 6  # of a grid that are looked into; finer grids; their values
 
 Method = ModelDescent | Descent | AveragedDescent | Evolution
 
@@ -165,7 +166,9 @@ class Adaptive(Search):
                 if ended:
                     yield from from_elsewhere(context, scale, curved.second, (x0, start))
         if rugged and (yield from is_separable(context, scale)):
-            yield from search_lines(context, scale, 0.8 * context.left if limited else 3 * budget)
+            for share in ON_LINES:
+                queries = share * (context.left if limited else 4 * budget)
+                yield from search_lines(context, scale, queries)
         return (yield from self._share(context, scale, budget, start, descent, slow))
 
     def _few(self, context: SearchContext, scale: Array) -> Asking[str]:
