@@ -1,3 +1,3 @@
-"""The version, in a module of its own so that reading it imports nothing."""
+"""The version, in a separate module, so that reading it imports nothing."""
 
 __version__ = "0.2.0"

@@ -39,7 +39,7 @@ class DZOPA(ZerothOrder):
         η.
     coupling : float, optional
         γ. The default is 1/(1 + the largest degree), stable on any graph. On the complete
-        graph that is 1/N, one exact averaging step a round (x - (1/N) L x is the mean); on a
+        graph that is 1/N, one exact averaging step per round (x - (1/N) L x is the mean); on a
         ring it is 1/3, the mean of a device and its two neighbours.
     graph : str or list
         ``complete`` (the paper's comparison), ``ring``, or a symmetric N x N matrix of

@@ -19,7 +19,7 @@ from fedzo.uplinks.base import RunSetting
 
 @dataclass(frozen=True, kw_only=True)
 class ZOSGD(ZerothOrder):
-    r"""Stochastic zeroth-order descent in one place that holds all data: one step a round.
+    r"""Stochastic zeroth-order descent in one place that holds all data: one step per round.
 
     .. math:: x^{t+1} = x^t - \eta\, \tilde\nabla F\bigl(x^t, \{\xi_m\}_{m=1}^{b_1},
               \{v_n\}_{n=1}^{b_2}, \mu\bigr)

@@ -172,7 +172,7 @@ def _shape(model: "Model", given: str | None) -> tuple[int, ...]:
             if colours * side * side == shape[0]:
                 shape = (side, side) if colours == 1 else (3, side, side)
     if shape is None or not is_image(shape):
-        told = "does not tell the shape of its inputs" if shape is None else f"takes {shape}"
+        told = "gives no shape of its inputs" if shape is None else f"takes {shape}"
         words = f"{model.name} {told}: give the shape of an image, such as --shape 3x224x224"
         raise UsageError(words, code="no-shape")
     return shape

@@ -243,10 +243,10 @@ class Remembers(Protocol):
 
 
 class LogsTrainings(Protocol):
-    """Has a log of its own for its values: see :class:`fedzo.problems.Tuning`."""
+    """Has its own log of values: see :class:`fedzo.problems.Tuning`."""
 
     def log_to(self, path: Path, resume: bool) -> None:
-        """Write each training to a file as it is done; with ``resume``, first read it."""
+        """Write each training to a file when it ends; with ``resume``, first read it."""
 
 
 class WritesFiles(Protocol):

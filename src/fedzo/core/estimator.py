@@ -104,7 +104,7 @@ class Estimator:
         return DirectionBuffer(self.kind, self.directions, dim, dtype)
 
     def update(self, dim: int, at: Draws, coefficients: Array) -> DirectionSum:
-        """Return the update that (H, b2) coefficients make of the steps of the device at ``at``."""
+        """Return the update of (H, b2) coefficients along the steps of the device at ``at``."""
         places = [self.address(at._replace(step=k)) for k in range(len(coefficients))]
         return DirectionSum.of(self.kind, dim, places, coefficients)
 

@@ -90,7 +90,7 @@ def user_error(error: BaseException, direct: bool = False) -> BaseException:
     ``StopIteration`` ends the loop of a caller, ``SystemExit`` ends a thread or the program. Such
     an exception becomes a :class:`~fedzo.errors.UserCodeError`. So does a ``UsageError``, which
     says that nothing was run, if fedzo cannot have raised it (``direct``). ``KeyboardInterrupt``
-    and all other exceptions stay as they are.
+    and all other exceptions pass unchanged.
     """
     ends = StopIteration | StopAsyncIteration
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, ends):

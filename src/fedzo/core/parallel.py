@@ -1,4 +1,4 @@
-"""Call a user's function side by side: by threads, or by processes of their own."""
+"""Call a user's function side by side: by threads, or by separate processes."""
 
 import multiprocessing
 import pickle

@@ -68,7 +68,7 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """What all tasks have in common: who is asked, and where their random numbers are drawn.
+    """What all tasks have in common: the devices, and where their random numbers are drawn.
 
     Attributes
     ----------
@@ -380,7 +380,7 @@ class Evaluation(NamedTuple):
 
 
 class Replies(Iterator[Update]):
-    """A stream of updates in device order that counts them; ``task`` is what was asked.
+    """A stream of updates in device order that counts them; ``task`` is the request.
 
     >>> replies = Replies([Update(0, np.zeros(2), 1, queries=3), Update(4, np.ones(2), 1, 5)])
     >>> [update.device for update in replies], replies.count, replies.queries

@@ -92,7 +92,7 @@ class ValueLog:
         self._lock, self._trimmed = threading.Lock(), -1  # the round of the last checkpoint
 
     def open(self, path: Path) -> None:
-        """Read the entries of a file, as far as they are whole, and append to it from now on."""
+        """Read the entries of a file, up to the first damaged one, and append to it from now on."""
         if self._file is not None:
             return
         try:

@@ -139,8 +139,9 @@ class Claim:
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     """Return the verdict on each comparison of one claim, with Holm's correction.
 
-    In the order of their p-values, the first of k comparisons is outside if it is below 5 % / k,
-    the next if it is below 5 % / (k - 1), and so on. All after the first failure are not outside.
+    Comparisons are in the order of their p-values. The first of k is outside if it is below
+    5 % / k, the next if it is below 5 % / (k - 1), and so on.
+    All after the first failure are not outside.
 
     Examples
     --------

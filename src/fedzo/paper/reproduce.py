@@ -240,7 +240,7 @@ def write_claims(out: Path) -> None:
 
 
 def overview(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many claims of each figure came to which verdict, by scale, as a Markdown table.
+    """Count the claims of each figure by verdict and scale, as a Markdown table.
 
     Examples
     --------

@@ -238,7 +238,7 @@ class Tuning(Objective):
         return rows
 
     def log_to(self, path: Path, resume: bool) -> None:
-        """Write each training to a file as it is done; with ``resume``, first read it."""
+        """Write each training to a file when it ends; with ``resume``, first read it."""
         self._log, self.meter.log.used = path, True
         if resume and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -255,7 +255,7 @@ class Tuning(Objective):
     def _scores(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Array:
         """Train as many tasks as the budget allows, and return the scores.
 
-        A seed repeats a training, so that one that is known is not done again.
+        A seed repeats a training, so a known one is not done again.
         """
         if self._resumed:  # the meter has counted those before the checkpoint
             self._counted.update(self._resumed[: self.meter.queries])

@@ -160,7 +160,7 @@ def choose(
 def _visible(algorithm: FedZO, setting: RunSetting, x0: Array) -> Probing[tuple[float, float, int]]:
     """Return μ, the least μ whose differences stand out of the noise, and the queries it took.
 
-    Two values at x0 with the same ξ tell the noise, and the type of the values their precision.
+    Two values at x0 with the same ξ show the noise, and the type of the values their precision.
     μ grows by factors of four until the differences along a few directions are well above both.
     """
     smoothing, queries = algorithm.estimator.smoothing, 0
@@ -331,7 +331,7 @@ def _lowest(look: Callable[[list[float]], Probing[Array]], guess: float) -> Prob
 
 
 def _vertex(start: float, step: float, lowest: float, far: float) -> float:
-    """Return where the parabola through 0, step and 2 step is lowest; step where none fits."""
+    """Return where the parabola through 0, step and 2 step is lowest; step if none fits."""
     if not math.isfinite(far):
         return step / 2
     down, up = lowest - start, far - start  # = a s² + b s at s = 1 and 2 steps

@@ -156,7 +156,7 @@ class EarlyStopping:
         return self._waited >= self.patience
 
     def close(self) -> None:
-        """Forget the run. The next starts anew."""
+        """Forget the run. The next one starts from zero."""
         self._best, self._waited = math.inf, 0
 
 

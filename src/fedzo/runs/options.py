@@ -45,7 +45,7 @@ class RunOptions(Parameters):
     max_queries : int, optional
         The budget of queries. A function, a training and a model behind an API stop exactly there,
         evaluations included. A simulation, whose evaluations are free, never exceeds it: it ends
-        before a round that would, if that costs as much as the last one. A run is no success if
+        before a round that would, if that costs as much as the last one. A run is not a success if
         its budget does not cover one round.
     modules : str, optional
         A folder with the user's own modules. By default the folder of the configuration that

@@ -53,7 +53,7 @@ class AveragedDescent:
     def run(
         self, limit: float = math.inf, window: float = math.inf, slow: float = 0.0
     ) -> Asking[bool]:
-        """Descend; return True when the steps have become as nothing.
+        """Descend; return True when the steps have become negligible.
 
         Returns False after ``limit`` queries, or where the last ``window`` queries have brought
         at most a share ``slow`` of the descent so far.
@@ -128,7 +128,7 @@ class AveragedDescent:
 
     @property
     def cost(self) -> int:
-        """How many queries a step takes."""
+        """The number of queries per step."""
         context, noisy = self.context, self.context.noise > 0
         looks = len(LENGTHS if self.rate else FIRST_LENGTHS) + noisy
         gradient = context.devices + (1 + noisy) * max(self.measured, context.devices)

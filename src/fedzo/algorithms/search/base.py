@@ -297,7 +297,7 @@ def surely_lowest(means: Array, errors: Array) -> int:
 
 
 def own_slopes(answer: Array, dim: int) -> Array:
-    """Return the slopes in a mean reply, not a number where nobody measured any."""
+    """Return the slopes in a mean reply, NaN where no device measured any."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(answer[1 : 1 + dim] / answer[1 + dim : 1 + 2 * dim])
 
@@ -511,7 +511,7 @@ class Search(Algorithm):
         return SearchState(x, state.x0, search.log, known, silent, fun), info
 
     def _are_asked(self, t: int, state: SearchState) -> NDArray[np.bool_]:
-        """Return which devices are asked: silent ones now and then, if they have ever replied."""
+        """Return which devices are asked: silent ones occasionally, if they have ever replied."""
         asked = (state.silent < GIVEN_UP) | (self.participants is not None)
         return asked | np.isfinite(state.known) if t % ASKED_AGAIN == 0 else asked
 

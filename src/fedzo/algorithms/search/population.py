@@ -74,7 +74,7 @@ class Evolution:
         return asked, np.array(asked)[:, : self.context.dim] * self.scale
 
     def finite(self, values: Array) -> list[float]:
-        """Return what the library is told: a number for each point."""
+        """Return what the library receives: a number for each point."""
         found: list[float] = np.minimum(values, _WORST).tolist()
         return found
 
@@ -190,7 +190,7 @@ class CMA(Search):
     with x_{j:λ} the j-th best of λ points by their mean over the devices; σ and C follow the paths
     that m takes. When a run has converged the next begins at x0 with twice the population, if the
     number of queries is limited; the search ends there if it is not. Whole numbers and options
-    have a distribution of their own, with a margin (CatCMAwM).
+    have their own distribution, with a margin (CatCMAwM).
 
     Parameters
     ----------

@@ -227,7 +227,7 @@ class Evaluator:
 
         This is the lead of the right class over any other, or of any other class over the target.
         Within a budget, rounded probabilities are compared as confidences: logarithms would
-        exaggerate the step from 0 to 0.01. The paper's form uses all scores as they are.
+        exaggerate the step from 0 to 0.01. The paper's form uses all scores unchanged.
         """
         model, target = self.model, self.target
         labels = labels if target is None else np.full(len(labels), target)

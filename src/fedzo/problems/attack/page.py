@@ -218,7 +218,7 @@ def _pictures(
 
 
 def _png(image: Array) -> str:
-    """Return an image as the address of its own content."""
+    """Return an image as a data address."""
     from PIL import Image
 
     content = io.BytesIO()

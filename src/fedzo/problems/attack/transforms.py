@@ -52,7 +52,7 @@ class PaperTransform:
         return inputs, self.c * squares
 
     def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
-        """Return the inputs under one x, as they are reported."""
+        """Return the inputs under one x, in the units of the report."""
         inputs, costs = self.query_inputs(rows, x[None])
         shift = np.tanh(x.astype(np.float32, copy=False))[None]
         return PerturbedInputs(inputs[0], costs[0], *movements(rows, shift))
@@ -94,7 +94,7 @@ class BudgetTransform:
         return inputs, np.zeros(inputs.shape[:2])
 
     def perturbed_inputs(self, rows: Array, x: Array) -> PerturbedInputs:
-        """Return the inputs under one x, as they are reported: images in 8 bits."""
+        """Return the inputs under one x, in the units of the report: images in 8 bits."""
         delta = self.perturbation(x).noise.reshape(-1)
         (inputs,) = added(rows, delta[None], self.input_range)
         return PerturbedInputs(inputs, np.zeros(len(rows)), *changes(rows, delta))
