@@ -1,8 +1,7 @@
 """What testers use in place of fedzo for one perturbation for many images, at equal queries.
 
-Each method is a function of (ask, images, labels, eps, budget, rng) and of settings: ``ask`` takes
-a batch of images and returns logits until ``budget`` queries are spent, ``images`` are rows in
-[0, 1]. It yields perturbations, and the last one that was reached counts.
+Each method is a function of a :class:`Task` and of settings. It yields perturbations, and the last
+one that was reached when the queries were spent counts.
 
 ``GRIDS`` has settings around the defaults: ``python benchmarks/attack.py --compare`` chooses among
 them, on images that it does not report.
@@ -13,7 +12,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +21,36 @@ from fedzo.core.waves import Waves, plane_waves
 from fedzo.errors import BudgetSpent
 
 Array = NDArray[Any]
-Ask = Callable[[Array], Array]
 
-SHAPE = (3, 32, 32)
 # After which share of its iterations the squares of Andriushchenko et al. (2020) are halved.
 HALVED_AT = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+
+
+class Task(NamedTuple):
+    """What a method gets."""
+
+    ask: Callable[[Array], Array]  # rows in [0, 1] to scores, until the budget is spent
+    images: Array  # (n, d), rows in [0, 1]
+    labels: Array
+    shape: tuple[int, ...]  # of an image: grey, or planes first
+    eps: float
+    budget: int
+    rng: Any
+
+    def some(self, subset: int) -> Task:
+        """Return the task with some of its images, chosen at random."""
+        chosen = self.rng.permutation(len(self.images))[:subset]
+        return self._replace(images=self.images[chosen], labels=self.labels[chosen])
+
+    def loss(self, delta: Array, hinge: bool = True) -> float:
+        """Return the mean margin under a perturbation, which takes a query per image."""
+        moved = (self.images + delta.reshape(1, -1)).clip(0, 1)
+        return float(margins(self.ask(moved), self.labels, hinge).mean())
+
+    def fooled(self, delta: Array) -> float:
+        """Return the share of the images that a perturbation fools."""
+        moved = (self.images + delta.reshape(1, -1)).clip(0, 1)
+        return float(np.mean(self.ask(moved).argmax(axis=1) != self.labels))
 
 
 def margins(scores: Array, labels: Array, hinge: bool = True) -> Array:
@@ -38,28 +62,21 @@ def margins(scores: Array, labels: Array, hinge: bool = True) -> Array:
     return np.maximum(lead, 0) if hinge else lead
 
 
-def random_signs(
-    ask: Ask, images: Array, labels: Array, eps: float, budget: int, rng: Any
-) -> Iterator[Array]:
+def random_signs(task: Task) -> Iterator[Array]:
     """Draw ±ε at random and keep what fools most of the images: what noise alone does."""
     most = -1.0
     while True:
-        delta = eps * rng.choice([-1.0, 1.0], images.shape[1])
-        fooled = np.mean(ask((images + delta).clip(0, 1)).argmax(axis=1) != labels)
+        delta = task.eps * task.rng.choice([-1.0, 1.0], task.images.shape[1])
+        fooled = task.fooled(delta)
         if fooled > most:
-            most = float(fooled)
+            most = fooled
             yield delta
 
 
 def nes(
-    ask: Ask,
-    images: Array,
-    labels: Array,
-    eps: float,
-    budget: int,
-    rng: Any,
-    sigma: float = 0.03,
-    step: float = 2 / 255,
+    task: Task,
+    sigma: float = 1.0,
+    step: float = 0.25,
     pairs: int = 200,
     beta: float = 0.9,
     hinge: bool = True,
@@ -67,46 +84,38 @@ def nes(
     """Follow the signs of a gradient by natural evolution strategies (Ilyas et al., 2018).
 
     Antithetic pairs of Gaussian directions, a random image for each pair, momentum as in the
-    authors' code, and a step that falls linearly to a tenth.
+    authors' code, and a step that falls linearly to a tenth. σ and steps are in units of ε.
     """
+    _, images, labels, _, eps, budget, rng = task
     delta, momentum = np.zeros(images.shape[1]), np.zeros(images.shape[1])
     iterations = max(budget // (2 * pairs), 1)
     for t in range(iterations):
         noise = rng.standard_normal((pairs, len(delta)), np.float32)
         chosen = rng.integers(len(images), size=pairs)
-        moved = np.concatenate([delta + sigma * noise, delta - sigma * noise])
+        moved = np.concatenate([delta + sigma * eps * noise, delta - sigma * eps * noise])
         which = np.tile(chosen, 2)
-        losses = margins(ask((images[which] + moved).clip(0, 1)), labels[which], hinge)
+        losses = margins(task.ask((images[which] + moved).clip(0, 1)), labels[which], hinge)
         slope = (losses[:pairs] - losses[pairs:]) @ noise
         momentum = beta * momentum + slope
-        length = step * (1 - 0.9 * t / iterations)
+        length = step * eps * (1 - 0.9 * t / iterations)
         delta = (delta - length * np.sign(momentum)).clip(-eps, eps)
         yield delta
 
 
-def square(
-    ask: Ask,
-    images: Array,
-    labels: Array,
-    eps: float,
-    budget: int,
-    rng: Any,
-    subset: int = 50,
-    share: float = 0.3,
-    hinge: bool = True,
-) -> Iterator[Array]:
+def square(task: Task, subset: int = 50, share: float = 0.3, hinge: bool = True) -> Iterator[Array]:
     """Paint squares of ±ε and keep those that help (after Andriushchenko et al., 2020).
 
     Begins with stripes; a square first covers ``share`` of the image and is halved by the
     authors' schedule. Whether one helps is seen on the same images each time.
     """
-    chosen = rng.permutation(len(images))[:subset]
-    images, labels = images[chosen], labels[chosen]
-    colours, height, width = SHAPE
-    delta = np.broadcast_to(eps * rng.choice([-1.0, 1.0], (colours, 1, width)), SHAPE).copy()
-    lowest = _loss(ask, images, labels, delta, hinge)
+    task = task.some(subset)
+    eps, rng = task.eps, task.rng
+    shape = task.shape if len(task.shape) == 3 else (1, *task.shape)
+    colours, height, width = shape
+    delta = np.broadcast_to(eps * rng.choice([-1.0, 1.0], (colours, 1, width)), shape).copy()
+    lowest = task.loss(delta, hinge)
     yield delta.reshape(-1)
-    iterations = max(budget // len(images), 1)
+    iterations = max(task.budget // len(task.images), 1)
     for t in range(iterations):
         halvings = sum(t >= at * iterations for at in HALVED_AT)
         side = max(1, round((share / 2**halvings * height * width) ** 0.5))
@@ -114,82 +123,53 @@ def square(
         tried = delta.copy()
         area = (slice(None), slice(row, row + side), slice(column, column + side))
         tried[area] = eps * rng.choice([-1.0, 1.0], (colours, 1, 1))
-        loss = _loss(ask, images, labels, tried, hinge)
+        loss = task.loss(tried, hinge)
         if loss < lowest:
             delta, lowest = tried, loss
         yield delta.reshape(-1)
 
 
-def simba(
-    ask: Ask,
-    images: Array,
-    labels: Array,
-    eps: float,
-    budget: int,
-    rng: Any,
-    subset: int = 50,
-    waves: int = 0,
-    hinge: bool = True,
-) -> Iterator[Array]:
+def simba(task: Task, subset: int = 50, waves: int = 0, hinge: bool = True) -> Iterator[Array]:
     """Add one pattern after another, or take it away, and keep what helps (Guo et al., 2019).
 
     A pattern is a number of the image at ±ε; with ``waves`` one of so many lowest cosines along
     each side of a colour, as high as ε.
     """
-    chosen = rng.permutation(len(images))[:subset]
-    images, labels = images[chosen], labels[chosen]
-    delta = np.zeros(images.shape[1])
-    lowest = _loss(ask, images, labels, delta, hinge)
+    task = task.some(subset)
+    eps, delta = task.eps, np.zeros(task.images.shape[1])
+    lowest = task.loss(delta, hinge)
     yield delta
-    count = SHAPE[0] * waves**2 if waves else len(delta)
+    colours = task.shape[0] if len(task.shape) == 3 else 1
+    count = colours * waves**2 if waves else len(delta)
     while True:
-        for at in rng.permutation(count):
-            pattern = _wave(int(at), waves) if waves else np.eye(1, len(delta), int(at))[0]
+        for at in task.rng.permutation(count):
+            pattern = _wave(int(at), waves, task.shape) if waves else np.eye(1, len(delta), at)[0]
             for sign in (-eps, eps):
                 tried = (delta + sign * pattern).clip(-eps, eps)
-                loss = _loss(ask, images, labels, tried, hinge)
+                loss = task.loss(tried, hinge)
                 if loss < lowest:
                     delta, lowest = tried, loss
                     yield delta
                     break
 
 
-def single_waves(
-    ask: Ask,
-    images: Array,
-    labels: Array,
-    eps: float,
-    budget: int,
-    rng: Any,
-    subset: int = 30,
-    divisions: int = 8,
-) -> Iterator[Array]:
+def single_waves(task: Task, divisions: int = 8) -> Iterator[Array]:
     """Try single Fourier waves of ±ε and keep what fools most (after Tsuzuku and Sato, 2019).
 
-    Each wave is tried on some images, and the best twenty on all of them.
+    Half of the queries try each wave on some images, and the others the best on all of them.
     """
-    waves = eps * np.sign(Waves(SHAPE).images(plane_waves(SHAPE, divisions)))
-    some = rng.permutation(len(images))[:subset]
-    losses = [_loss(ask, images[some], labels[some], wave, False) for wave in waves]
+    waves = task.eps * np.sign(Waves(task.shape).images(plane_waves(task.shape, divisions)))
+    some = task.some(max(task.budget // (2 * len(waves)), 1))
+    losses = [some.loss(wave, hinge=False) for wave in waves]
     most = -1.0
-    for at in np.argsort(losses)[:20]:
-        moved = (images + waves[at]).clip(0, 1)
-        fooled = float(np.mean(ask(moved).argmax(axis=1) != labels))
+    for at in np.argsort(losses):
+        fooled = task.fooled(waves[at])
         if fooled > most:
             most = fooled
             yield waves[at]
 
 
-def art_universal(
-    ask: Ask,
-    images: Array,
-    labels: Array,
-    eps: float,
-    budget: int,
-    rng: Any,
-    step: float = 0.2,
-    iterations: int = 100,
-) -> Iterator[Array]:
+def art_universal(task: Task, step: float = 0.2, iterations: int = 100) -> Iterator[Array]:
     """Run UniversalPerturbation of the Adversarial Robustness Toolbox with its SimBA inside.
 
     Of its attackers that is the only one that needs no gradients.
@@ -198,15 +178,16 @@ def art_universal(
     from art.estimators.classification import BlackBoxClassifierNeuralNetwork
 
     def probabilities(batch: Array) -> Array:
-        scores = ask(batch.reshape(len(batch), -1))
+        scores = task.ask(batch.reshape(len(batch), -1))
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
-    seed = int(rng.integers(2**31))
+    shape = task.shape if len(task.shape) == 3 else (1, *task.shape)
+    seed = int(task.rng.integers(2**31))
     random.seed(seed)  # ART draws from both
     np.random.seed(seed)  # noqa: NPY002
     victim = BlackBoxClassifierNeuralNetwork(
-        probabilities, SHAPE, 10, clip_values=(0.0, 1.0), channels_first=True
+        probabilities, shape, 10, clip_values=(0.0, 1.0), channels_first=True
     )
     attack = UniversalPerturbation(
         victim,
@@ -214,13 +195,13 @@ def art_universal(
         attacker_params={"max_iter": iterations, "epsilon": step, "verbose": False},
         delta=0.01,
         max_iter=1000,
-        eps=eps,
+        eps=task.eps,
         norm=np.inf,
         batch_size=64,
         verbose=False,
     )
     try:
-        attack.generate(images.reshape(-1, *SHAPE).astype(np.float32), labels)
+        attack.generate(task.images.reshape(-1, *shape).astype(np.float32), task.labels)
         yield np.ravel(attack.noise)
     except BudgetSpent as error:
         # It does not give away what it has so far: that is in its frame.
@@ -229,20 +210,15 @@ def art_universal(
         yield np.ravel(noise)
 
 
-def _loss(ask: Ask, images: Array, labels: Array, delta: Array, hinge: bool) -> float:
-    moved = (images + delta.reshape(1, -1)).clip(0, 1)
-    return float(margins(ask(moved), labels, hinge).mean())
-
-
-def _wave(number: int, waves: int) -> Array:
+def _wave(number: int, waves: int, shape: tuple[int, ...]) -> Array:
     """Return a product of cosines in one colour, 1 at most."""
-    height, width = SHAPE[1:]
+    height, width = shape[-2:]
     colour, rest = divmod(number, waves**2)
     along = [
         np.cos(np.pi / size * (np.arange(size) + 0.5) * frequency)
         for size, frequency in zip((height, width), divmod(rest, waves), strict=True)
     ]
-    pattern = np.zeros(SHAPE)
+    pattern = np.zeros(shape if len(shape) == 3 else (1, *shape))
     pattern[colour] = np.outer(*along)
     return pattern.reshape(-1)
 
@@ -257,24 +233,15 @@ METHODS: dict[str, Callable[..., Iterator[Array]]] = {
 }
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "NES, sign steps": [
-        *({"pairs": pairs} for pairs in (50, 100, 200, 400)),
-        {"hinge": False},
-        *({"sigma": sigma} for sigma in (0.1, 0.01, 0.001)),
-        *({"step": step / 255} for step in (0.5, 1, 2, 4)),
-        {"beta": 0.0},
+        {},
+        {"pairs": 50},
+        {"pairs": 50, "step": 0.5},
+        {"pairs": 100, "step": 0.5},
+        {"pairs": 50, "sigma": 3.0},
+        {"pairs": 50, "hinge": False},
     ],
-    "square-like search": [
-        *({"share": share} for share in (0.05, 0.3, 0.8)),
-        *({"subset": subset} for subset in (20, 100)),
-        {"hinge": False},
-    ],
-    "SimBA, universal": [
-        *({"waves": waves} for waves in (0, 6, 12)),
-        *({"waves": 6, "subset": subset} for subset in (20, 100)),
-    ],
-    "ART UniversalPerturbation": [
-        {"step": step, "iterations": iterations}
-        for step in (8 / 255, 0.2)
-        for iterations in (100, 1000)
-    ],
+    "square-like search": [{}, {"share": 0.8}, {"share": 0.05}, {"subset": 20}, {"subset": 100}],
+    "SimBA, universal": [{}, {"waves": 6}, {"waves": 6, "subset": 20}],
+    "single waves, the best": [{}, {"divisions": 4}],
+    "ART UniversalPerturbation": [{}, {"step": 8 / 255}],
 }

@@ -2,11 +2,13 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import fedzo
+from fedzo.api.attack import SIGNS, WITHIN
 from fedzo.core.random import Draws, Stream
 from fedzo.models import FunctionModel
 from fedzo.problems.attack import Attack
@@ -143,9 +145,13 @@ def test_devices_ask_in_one_batch():
         sizes.append(len(batch))
         return logits(batch)
 
-    fedzo.UniversalAttack(FunctionModel(counted), eps=EPS, rounds=3).fit(DEVICES, LABEL)
+    steps = {"algorithm": replace(WITHIN, server=SIGNS), "evaluate_every": 1}
+    fedzo.UniversalAttack(FunctionModel(counted), eps=EPS, rounds=3, **steps).fit(DEVICES, LABEL)
     assert sizes[0] <= 32  # a look at the scores
     assert sizes[1:] == [len(OWN), *[3 * 4, 3 * 20, len(OWN)] * 3]
+    sizes.clear()
+    fedzo.UniversalAttack(FunctionModel(counted), eps=EPS, rounds=3).fit(DEVICES, LABEL)
+    assert sizes == [len(OWN), *[10 * 3 * 4, len(OWN)] * 3]  # ten perturbations, four inputs each
 
 
 def test_the_report_holds_what_a_tester_hands_in(tmp_path):
@@ -175,7 +181,9 @@ def test_the_report_holds_what_a_tester_hands_in(tmp_path):
     assert 0 < told["distortion"]["ssim_mean"] < 1
     right = logits(IMAGES[100:])[:, ::-1].argmax(axis=1) == labels[100:]
     assert told["transfer"]["inputs"] == right.sum()
-    assert (tmp_path / "attack.png").stat().st_size > 10_000
+    wrong = after[(labels[100:] == 0) & (after != 0)]
+    if len(wrong):
+        assert f"most often {np.bincount(wrong).argmax()}" in (tmp_path / "attack.html").read_text()
 
 
 @pytest.mark.parametrize("kind", ["forest", "svc", "rounded"])
@@ -183,7 +191,7 @@ def test_the_report_holds_what_a_tester_hands_in(tmp_path):
 def test_models_that_answer_little_are_fooled_more_often_than_by_the_best_of_random_signs(
     kind, flat
 ):
-    """At equal queries, on average over seeds; and never below the winner of the halving."""
+    """At equal queries, with each seed; and never below the winner of the halving."""
     pytest.importorskip("sklearn", reason="needs scikit-learn")
     from sklearn.datasets import load_digits
     from sklearn.ensemble import RandomForestClassifier
@@ -212,22 +220,18 @@ def test_models_that_answer_little_are_fooled_more_often_than_by_the_best_of_ran
         return np.mean((scores.argmax(axis=1) if scores.ndim == 2 else scores) != answers)
 
     outputs, classes = ("probabilities", None) if kind == "rounded" else ("labels", 10)
-    rates, by_luck = [], []
     for seed in range(4):
         rng = np.random.default_rng(seed)
         tried = [fooled(eps * rng.choice([-1, 1], 64)) for _ in range(budget // 300)]
         model = FunctionModel(ask, outputs, classes=classes, max_queries=budget)
         shaped = inputs if flat else inputs.reshape(-1, 8, 8)
         parts = np.array_split(rng.permutation(300), 3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", fedzo.errors.FedzoWarning)  # rows that are images
-            attack = fedzo.UniversalAttack(model, eps=eps, seed=seed)
-            attack.fit([shaped[part] for part in parts], [answers[part] for part in parts])
+        attack = fedzo.UniversalAttack(model, eps=eps, seed=seed)
+        attack.fit([shaped[part] for part in parts], [answers[part] for part in parts])
         winner = attack.result.history[1]["attack_success"]
-        rates.append(fooled(attack.noise.reshape(-1)))
-        by_luck.append(max(tried))
-        assert rates[-1] >= winner - 1e-9
-    assert np.mean(rates) > np.mean(by_luck), (rates, by_luck)
+        rate = fooled(attack.noise.reshape(-1))
+        assert rate >= winner - 1e-9
+        assert rate > max(tried), seed
 
 
 @pytest.mark.parametrize("devices", [1, 3, 5, 7, 10])

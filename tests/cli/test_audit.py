@@ -105,7 +105,7 @@ def test_images_without_classes_have_the_labels_that_the_model_gives_them(audit)
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_fits_a_browser(audit, width, tmp_path):
-    _, out = audit("--max-queries", "4000")
+    _, out = audit("--max-queries", "1000")
     text = (out / "attack.html").read_text()
     probe = (
         "<p id='w'></p><script>document.title=document.documentElement.scrollWidth+' '+innerWidth"

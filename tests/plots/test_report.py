@@ -327,7 +327,7 @@ def test_command(tmp_path, capsys):
 def test_pictures_have_limited_room(tmp_path, monkeypatch):
     for name in "abc":
         write_run(tmp_path / name, [3.0, 2.0])
-        (tmp_path / name / "attack.png").write_bytes(PIXEL)
+        (tmp_path / name / "images.png").write_bytes(PIXEL)
     monkeypatch.setattr("fedzo.paper.report.ROOM", 2 * (len(PIXEL) * 4 // 3))
     text = write_report(tmp_path).read_text()
     assert text.count("data:image/png;base64") == 2

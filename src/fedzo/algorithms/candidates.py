@@ -33,7 +33,7 @@ class Candidates(Variant):
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
         state, server = self.fedzo.init(x0, setting), self.fedzo.server
-        has_some = isinstance(server, FourierSign) and (server.starts > 1 or server.changes > 0)
+        has_some = isinstance(server, FourierSign) and (server.starts > 1 or server.sampled > 0)
         if has_some:
             check_uplink(server, setting, "values")
         if has_some and setting.uplink.wants_coefficients:

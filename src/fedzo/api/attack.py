@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO
 from fedzo.algorithms.server import FourierSign, halving
+from fedzo.algorithms.server.halving import FIRST
 from fedzo.core.types import Array
 from fedzo.core.waves import Waves, plane_wave_count
 from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, normalises, require
@@ -26,7 +27,6 @@ from fedzo.problems.attack.inputs import (
     check_batches,
     column_of_target,
     columns_of,
-    hidden_image,
     listed,
 )
 from fedzo.runs.minimize import minimize
@@ -48,18 +48,18 @@ SIGNS = FourierSign(learning_rate=0.1, last_learning_rate=0.01, beta=0.9)
 # winner is a better start, and steps from there are shorter.
 WAVES = FourierSign(learning_rate=0.05, last_learning_rate=0.01, beta=0.9, amplitude=2.0)
 _DIVISIONS = {8: 8, 6: 8, 4: 4, 3: 3, 2: 2, 1: 1}  # of waves: and the fewest samples per wave
-_SIDE = 16  # pixels: smaller images have patterns only
-_SMALL = 1024  # numbers: smaller inputs, without waves, are changed part by part, without steps
-# Without waves: the share of the queries for the halving, its patterns at most, and the number and
-# samples of the changes. From scores, and from labels, which show less.
-_BY_SCORES, _BY_LABELS = (0.05, 20, 7, 30), (0.35, 120, 7, 40)
-_SAMPLES = (10, 40)  # at most, in the first stage of the halving: with waves, and without
+_FEW_WAVES = {4: 1, 2: 1, 0: 1}  # of images with sides from 8 to 15 pixels
+_SIDE, _LARGE_SIDE = 8, 16  # pixels: smaller images have patterns only
+_LARGE = 1024  # numbers: smaller inputs have perturbations sampled after the halving, and no steps
+# How many per round, the share of the queries for the halving, and the samples of its first stage.
+_SAMPLED, _HALVED, _COMPARED = 10, 0.4, 30
+_ALL = 8.0  # the amplitude without steps: all of ε, as in evaluations
+_PATTERNS = 20  # random ones, with few waves or none
 _NUMBERS = 1 << 24  # in all starts together: larger images have fewer waves
-_HINTED = 256  # inputs, to see whether they are images
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still reaches the ball's surface
 _FEWEST = 10  # rounds of steps: fewer are not worth their queries
 _ROUNDS = 200  # of an attack within eps and without max_queries
-_EVALUATIONS = 6  # at most, of an attack within eps, without those of the start and the winner
+_EVALUATIONS = (6, 3)  # at most, after the winner's: of steps, and of sampled perturbations
 _SHARE = 0.1  # the share of the queries for these
 
 
@@ -198,8 +198,6 @@ class UniversalAttack:
         )
         if self._options["run_dir"] is not None:
             problem.reserve_for_report()
-        if self.eps is not None and len(problem.shape) == 1:
-            _hint(problem)
         self._result = minimize(problem, **self._plan(problem), **self._options)
         self._perturbation = problem.perturbation(self._result.x)
         self._distortion = problem.distortion(self._result.x)
@@ -223,6 +221,7 @@ class UniversalAttack:
             # Each round is evaluated, so that the best is known when the queries end.
             rounds, every = 20, 1
         else:
+            problem.look_for_images()
             algorithm, rounds, every = _within(problem, self._given.get("rounds"))
         chosen = {"algorithm": algorithm, "rounds": rounds}
         return {**chosen, "evaluate_every": every, **self._given}
@@ -305,17 +304,6 @@ class UniversalAttack:
         return self
 
 
-def _hint(problem: Attack) -> None:
-    """Warn if flat inputs seem to be images, which patterns of images would fool more often."""
-    if (shape := hidden_image(problem.own.rows[:_HINTED])) is not None:
-        warnings.warn(
-            f"inputs of {problem.dim} numbers look like images of shape {shape}: pass "
-            f"images_per_device in that shape, (n, {', '.join(map(str, shape))}), to use it",
-            FedzoWarning,
-            stacklevel=3,
-        )
-
-
 def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
     """Return the algorithm of an attack within eps, its rounds, and how often to evaluate."""
     model, each = problem.model, problem.evaluation_cost
@@ -325,19 +313,20 @@ def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
     server = _starts(problem, left, _ROUNDS if wanted is None else wanted)
     first = halving.cost(server.starts, problem.devices, server.samples)
     rounds = server.first_step
-    if server.changes:
-        asked, samples = halving.shared_out(server.compared, problem.devices)
-        in_a_round = (1 + server.changes) * asked * samples
+    if server.sampled:
+        in_a_round = server.sampled * math.prod(
+            halving.shared_out(server.compared, problem.devices)
+        )
     else:
         in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
     # Evaluations share what is left. Too few steps gain nothing.
     left -= first
-    evaluations = _EVALUATIONS
+    evaluations = most = _EVALUATIONS[server.sampled > 0]
     if not math.isinf(left):
-        evaluations = min(max(int(_SHARE * left / each), 1), _EVALUATIONS)
+        evaluations = min(max(int(_SHARE * left / each), 1), most)
         left -= (evaluations - 1) * each
     steps = _ROUNDS if math.isinf(left) else math.ceil(left / in_a_round)
-    if steps >= _FEWEST or not rounds:
+    if server.sampled or steps >= _FEWEST or not rounds:
         rounds += max(steps, 1)
     rounds = rounds if wanted is None else wanted
     longer = max(1.0, _FEW / max(rounds - server.first_step, 1))
@@ -349,37 +338,38 @@ def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
     )
     every = max(-(-(rounds - server.first_step) // evaluations), server.first_step + 1)
     # Without steps there are no differences whose μ would have to be measured.
-    plain = server.changes > 0 or rounds <= server.first_step
+    plain = server.sampled > 0 or rounds <= server.first_step
     smoothing = 1.0 if plain else WITHIN.smoothing
     return replace(WITHIN, server=server, smoothing=smoothing), rounds, every
 
 
 def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
     """Return the server optimizer, with as many starts as queries, rounds and memory allow."""
-    shape, sides = problem.shape, Waves(problem.shape).sides
-    waves, patterns = _SAMPLES
+    shape = problem.image or problem.shape
+    sides = Waves(shape).sides
+    sampled = 0 if problem.dim > _LARGE else _SAMPLED
+    side = min(sides) if sides else 0
+    choices = _DIVISIONS if side >= _LARGE_SIDE else _FEW_WAVES if side >= _SIDE else {0: 1}
 
-    def samples(server: FourierSign, most: int, share: float) -> int:
+    def affordable(server: FourierSign, most: int, share: float) -> int:
         """Return the samples of the first stage that this share of the queries allows."""
         costs = ((n, halving.cost(server.starts, problem.devices, n)) for n in range(most, 0, -1))
         return next((n for n, cost in costs if cost <= share * left), 0)
 
-    for divisions, fewest in _DIVISIONS.items() if sides and min(sides) >= _SIDE else ():
+    for divisions, fewest in choices.items():
         count = plane_wave_count(shape, divisions)
-        server = replace(WAVES, shape=shape, divisions=divisions, patterns=max(4, count // 13))
-        first = samples(server, waves, 1.0)
+        patterns = max(4, count // 13) if side >= _LARGE_SIDE else _PATTERNS
+        start = replace(WAVES, amplitude=_ALL) if sampled else WAVES
+        server = replace(
+            start, shape=shape, divisions=divisions, patterns=patterns, sampled=sampled
+        )
+        samples = affordable(server, _COMPARED if sampled else FIRST, _HALVED)
+        if side >= _LARGE_SIDE:  # waves are worth all queries
+            samples = max(samples, affordable(server, FIRST, 1.0))
         fits = server.starts * problem.dim <= _NUMBERS and server.first_step < rounds
-        if first >= fewest and fits:
-            return replace(server, samples=first)
-    small = math.prod(shape) <= _SMALL
-    by_labels = problem.model.outputs == "labels"
-    share, most, changes, compared = _BY_LABELS if by_labels else _BY_SCORES
-    count = int(min(most, left / 50, _NUMBERS // problem.dim))
-    server = replace(WAVES if small else SIGNS, shape=shape, patterns=max(count, 0))
-    first = samples(server, patterns, share)
-    if count < 2 or not first or server.first_step >= rounds:
-        return replace(SIGNS, shape=shape)
-    return replace(server, samples=first, changes=changes if small else 0, compared=compared)
+        if samples >= fewest and fits:
+            return replace(server, samples=samples)
+    return replace(SIGNS, shape=shape, sampled=sampled, amplitude=_ALL)
 
 
 def _known(value: T | None, advice: str) -> T:

@@ -14,7 +14,7 @@ from fedzo.plots.series import axes_of_runs, columns, finals
 from fedzo.runs.history import read_history
 from fedzo.runs.store import RunFolder
 
-PICTURES = ("images.png", "attack.png")  # written by the runs of attacks
+PICTURE = "images.png"  # written by the runs of attacks
 ROOM = 3_000_000  # bytes for pictures: a page should fit into a mail
 
 
@@ -53,7 +53,7 @@ def _pictures(folder: Path, figures: Sequence[Mapping[str, Any]]) -> list[list[d
         pictures = []
         for label, where in figure["folders"].items():
             run = folder / where
-            for path in (p for name in PICTURES for p in sorted(run.glob(f"**/{name}"))[:1]):
+            for path in sorted(run.glob(f"**/{PICTURE}"))[:1]:
                 size = path.stat().st_size * 4 // 3
                 if path in shown or size > room:
                     continue

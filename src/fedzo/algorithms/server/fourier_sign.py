@@ -9,7 +9,7 @@ import numpy as np
 
 from fedzo.algorithms.server.halving import FIRST, CandidatePoints, Halving, stages
 from fedzo.algorithms.server.optimizers import Moved, ServerState, SignMomentum, check_share
-from fedzo.core.patterns import changed, pattern
+from fedzo.core.patterns import pattern
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.waves import Waves, plane_wave_count, plane_waves
@@ -49,9 +49,18 @@ class FourierSign(SignMomentum):
     (``patterns``), each of height ``amplitude``, by successive halving
     (:mod:`~fedzo.algorithms.server.halving`). The steps start at the winner.
 
-    With ``changes``, the later rounds make no steps. Each compares x with that many copies of it in
-    which a small part is replaced (:mod:`fedzo.core.patterns`), on ``compared`` samples, and the
-    best becomes x. This suits inputs of few numbers, and needs no differences between scores.
+    With ``sampled``, the later rounds make no steps. Each samples that many perturbations of
+    ±``amplitude``, where the sign of a number is + with the probability that + is better, given all
+    values so far (Thompson sampling in a linear model). For perturbations :math:`s_i`, the first
+    starts and those of later rounds, with mean values :math:`v_i` on ``compared`` samples,
+
+    .. math:: G = \sum_i (\bar v - v_i) (s_i - \mathrm{E}\, s_i), \quad
+              V = \sum_i (\bar v - v_i)^2 (s_i - \mathrm{E}\, s_i)^2, \quad
+              P(s = +) = \Phi\bigl( G / \sqrt V \bigr)
+
+    for each number, and x has the signs of G. Half of the perturbations of images are drawn with
+    equal signs within squares (:func:`fedzo.core.patterns.pattern`), because neighbours in an image
+    matter alike. This needs no differences between scores, and few queries.
 
     Parameters
     ----------
@@ -70,8 +79,8 @@ class FourierSign(SignMomentum):
         The number of random patterns; 0 for none.
     samples : int
         The number of samples in the first stage of the halving.
-    changes : int
-        The number of changed copies per round; 0 for sign steps.
+    sampled : int
+        The number of perturbations sampled per round; 0 for sign steps.
     compared : int
         The number of samples on which they are compared.
 
@@ -81,7 +90,8 @@ class FourierSign(SignMomentum):
     perturbations", CVPR 2017; Y. Tsuzuku and I. Sato, "On the Structural Sensitivity of Deep
     Convolutional Networks to the Directions of Fourier Basis Functions", CVPR 2019, whose
     universal perturbations are single waves; J. Bernstein et al., "signSGD", ICML 2018; N. Wiener,
-    "Extrapolation, Interpolation, and Smoothing of Stationary Time Series", 1949.
+    "Extrapolation, Interpolation, and Smoothing of Stationary Time Series", 1949; W. Thompson, "On
+    the Likelihood that One Unknown Probability Exceeds Another", Biometrika 1933.
 
     Examples
     --------
@@ -97,8 +107,8 @@ class FourierSign(SignMomentum):
     amplitude: float = 2.0
     patterns: int = 0
     samples: int = FIRST
-    changes: int = 0
-    compared: int = 30
+    sampled: int = 0
+    compared: int = 10
     elementwise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -106,7 +116,7 @@ class FourierSign(SignMomentum):
         check_share(self, "memory")
         check_positive(self, "amplitude")
         check_counts(self, "samples", "compared")
-        for key in ("divisions", "patterns", "changes"):
+        for key in ("divisions", "patterns", "sampled"):
             check_count(key, getattr(self, key), least=0)
 
     @cached_property
@@ -119,10 +129,12 @@ class FourierSign(SignMomentum):
         return 1 + plane_wave_count(tuple(self.shape), self.divisions) + self.patterns
 
     def init(self, x0: Array) -> ServerState:
-        """Return m = 0, the halving, and for images a = 1, A, V and the means of S."""
-        wanted = bool(self._waves.shape) or self.starts > 1 or self.changes > 0
+        """Return the halving behind G and V, or m = 0 and for images a = 1, A, V and means of S."""
+        wanted = bool(self._waves.shape) or self.starts > 1 or self.sampled > 0
         fits = not wanted or math.prod(self.shape) == x0.size
         require(fits, "server.shape", self.shape, f"the inputs' shape, of {x0.size} numbers")
+        if self.sampled:
+            return np.zeros(x0.size), np.zeros(x0.size), *Halving.of(self.starts)
         if not self._waves.shape:
             return *super().init(x0), *Halving.of(self.starts)
         bands = self._waves.count
@@ -130,8 +142,9 @@ class FourierSign(SignMomentum):
         return m, np.ones(bands), np.zeros((5, bands)), *Halving.of(self.starts)
 
     def direction_scale(self, state: ServerState) -> Array | None:
-        """Return a for each wave; None for inputs that are not images."""
-        return state[1][self._waves.bands] if self._waves.shape else None
+        """Return a for each wave; None without sign steps, or if inputs are not images."""
+        steps = bool(self._waves.shape) and not self.sampled
+        return state[1][self._waves.bands] if steps else None
 
     @property
     def first_step(self) -> int:
@@ -140,36 +153,50 @@ class FourierSign(SignMomentum):
 
     def candidates(self, t: int, state: ServerState, x: Array, seed: int) -> CandidatePoints | None:
         """Return the points to compare in round t; None if it makes a sign step."""
-        halving, draws = Halving(*state[-2:]), Draws(seed, Stream.SEARCH, t, 0, 0)
+        halving = Halving(*state[-2:])
         if halving.winner is None:
             points = np.stack([self._start(int(one), seed) for one in halving.left])
             return CandidatePoints(points, self.samples * halving.growth)
-        if not self.changes:
+        if not self.sampled:
             return None
-        image, at = self._waves.images(x[None])[0], (t - self.first_step) / self.rounds
-        copies = [
-            changed(image, tuple(self.shape), min(at, 1.0), self.amplitude, one)
-            for one in (draws._replace(step=2 * number) for number in range(self.changes))
-        ]
-        if t == self.first_step:  # of all starts together, as in a linear model
-            slopes = self._waves.images(state[0][None])[0]
-            copies[0] = np.where(slopes, self.amplitude * np.sign(slopes), copies[0])
-        points = self._waves.coefficients(np.stack(copies).astype(x.dtype))
-        return CandidatePoints(np.concatenate([x[None], points]), self.compared)
+        draws, (sure, _) = Draws(seed, Stream.SEARCH, t, 0, 0), self._belief(state)
+        signs = np.empty((self.sampled, x.size))
+        for number in range(self.sampled):
+            here = draws._replace(step=3 * number)
+            doubt = pattern(tuple(self.shape), number, here)
+            doubt *= np.abs(here._replace(step=here.step + 2).normals(x.size))
+            signs[number] = np.where(sure + doubt >= 0, self.amplitude, -self.amplitude)
+        return CandidatePoints(self._waves.coefficients(signs.astype(x.dtype)), self.compared)
 
     def choose(self, state: ServerState, x: Array, points: Array, values: Array) -> Moved:
-        """Return the best point as x, and the state, from the mean value at each candidate."""
+        """Return x and the state, from the mean value at each candidate."""
         halving, finite = Halving(*state[-2:]), np.isfinite(values)
         if not finite.any():
             return x, state
+        left, new = halving.left, halving
+        if halving.winner is None:
+            new = halving.after(values)
+            if new.winner is not None:
+                x = points[list(left).index(new.winner)].astype(x.dtype)
+        if not self.sampled:
+            return x, (*state[:-2], *new)
+        if halving.winner is not None or halving.growth == 1:  # later stages show no other points
+            effects = np.where(finite, values[finite].mean() - values, 0)
+            signs = np.sign(self._waves.images(points)) - self._belief(state)[1]
+            gain, noise = effects @ signs, np.square(effects) @ np.square(signs)
+            state = (state[0] + gain, state[1] + noise, *state[2:])
         if halving.winner is not None:
-            return points[int(np.where(finite, values, np.inf).argmin())], state
-        effects = np.where(finite, values[finite].mean() - values, 0) * halving.growth
-        m = state[0] + effects @ points if self.changes else state[0]
-        left, halving = halving.left, halving.after(values)
-        if halving.winner is not None:
-            x = points[list(left).index(halving.winner)].astype(x.dtype)
-        return x, (m.astype(np.float32), *state[1:-2], *halving)
+            image = np.where(state[0] >= 0, self.amplitude, -self.amplitude)
+            x = self._waves.coefficients(image[None])[0].astype(x.dtype)
+        return x, (*state[:2], *new)
+
+    @staticmethod
+    def _belief(state: ServerState) -> tuple[Array, Array]:
+        """Return G over the root of V, and the expected signs."""
+        from scipy.special import ndtr
+
+        sure = state[0] / np.sqrt(np.maximum(state[1], np.finfo(float).tiny))
+        return sure, 2 * ndtr(sure) - 1
 
     def _start(self, number: int, seed: int) -> Array:
         """Return one of the points to choose from: zero, a wave or a pattern."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +18,13 @@ from fedzo.problems.attack.inputs import (
     PIECE,
     Inputs,
     column_of_target,
+    hidden_image,
     joined,
     labelled,
     listed,
     shape_of_inputs,
 )
-from fedzo.problems.attack.transforms import transform_of
+from fedzo.problems.attack.transforms import BudgetTransform, Transform, transform_of
 from fedzo.variables.perturbation import Distortion, Perturbation, distortion_of
 
 MARGINS = ("logits", "confidences")
@@ -30,6 +32,7 @@ _PREDICTIONS = "predictions "  # in the names of what a checkpoint holds
 _DEVICES_AT_ONCE = 32
 _EVALUATION = 0.07  # the largest share of the queries for one evaluation within a budget
 _FEWEST = 40  # inputs: no evaluation has fewer for lack of queries
+_LOOKED_AT = 256  # inputs, to see whether they are images
 _NUMBERS = 1 << 21  # in the directions of all devices at once: a few hundred MB with all else
 
 
@@ -143,7 +146,7 @@ class Evaluator:
         every = f"a list with an entry for each of the {len(parts)} devices"
         require(len(parts) == len(names), "labels", f"a list of {len(names)}", every)
         self.model, self.margin, self.shape = model, margin, shape_of_inputs(model, parts[0])
-        self.transform = transform_of(self.shape, model.input_range, c, eps, norm)
+        self.transform: Transform = transform_of(self.shape, model.input_range, c, eps, norm)
         own = [
             labelled(model, part, name, self.transform, of=f"[{device}]")
             for device, (part, name) in enumerate(zip(parts, names, strict=True))
@@ -157,7 +160,7 @@ class Evaluator:
         self.target = None if target is None else column_of_target(model, target)
         other = self.target is None or not np.any(self.own.labels == self.target)
         require(other, "target", target, "another class than those of the devices' inputs")
-        self.within_budget = eps is not None
+        self.within_budget, self.image = eps is not None, tuple[int, ...]()
         self.dim, self.devices = self.own.rows.shape[1], len(parts)
         self.victim = Victim(model, self.shape, self.dim)
         self._last: dict[int, tuple[str, Outcome]] = {}  # by device
@@ -186,6 +189,12 @@ class Evaluator:
         self._evaluated = [
             _spread(len(every), max(1, int(share * len(every)))) for every in self._evaluated
         ]
+
+    def look_for_images(self) -> None:
+        """Treat flat rows as images if they seem to be some: waves and squares fit them better."""
+        found = hidden_image(self.own.rows[:_LOOKED_AT]) if len(self.shape) == 1 else None
+        if found is not None and isinstance(self.transform, BudgetTransform):
+            self.image, self.transform = found, replace(self.transform, image=found)
 
     @property
     def evaluated(self) -> Inputs:

@@ -16,7 +16,7 @@ from fedzo.problems.attack.transforms import Transform
 from fedzo.variables.perturbation import batch_of
 
 _SIDE = 8  # pixels: shorter rows are not taken for images
-_ALIKE = 0.4  # the least correlation of neighbours in images
+_ALIKE = 0.2  # the least correlation of neighbours in images; of digits it is 0.3
 PIECE = 256  # the most inputs per model call
 
 Columns = TypeVar("Columns", bound=tuple[Any, ...])

@@ -133,11 +133,23 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _classes(report: Mapping[str, Any]) -> str:
-    rows = [
-        (escape(name), _rate(one["success"], one["inputs"]))
-        for name, one in report["by_class"].items()
-    ]
+    confusion = report["confusion"]
+    names, counts = confusion["classes"], confusion["after"]
+    rows = []
+    for name, one in report["by_class"].items():
+        wrong = "" if counts is None else _most_often(names, counts[names.index(name)], name)
+        rows.append((escape(name), _rate(one["success"], one["inputs"]) + wrong))
     return _table([("<b>class</b>", "<b>success</b>"), *rows])
+
+
+def _most_often(names: Sequence[str], counts: Sequence[int], right: str) -> str:
+    """Return the wrong answer that is given most often.
+
+    >>> _most_often(["cat", "deer", "frog"], [5, 1, 4], "cat")
+    '; most often frog'
+    """
+    count, name = max((n, name) for n, name in zip(counts, names, strict=True) if name != right)
+    return f"; most often {escape(name)}" if count else ""
 
 
 def _charts(report: Mapping[str, Any]) -> str:

@@ -1,22 +1,18 @@
-"""Draw an attack: the report's figure, and images before and after a perturbation."""
+"""Draw images before and after a perturbation."""
 
 import io
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedzo.core.files import write_atomic
-from fedzo.core.style import COLOURS, LEGEND, dress, frame
+from fedzo.core.style import COLOURS, frame
 from fedzo.core.types import Array
-from fedzo.core.waves import is_image
-from fedzo.variables.perturbation import LEVELS, Perturbation
+from fedzo.variables.perturbation import Perturbation
 
 _ACROSS = 6  # images per row
-_COLUMNS = 12  # classes of a confusion matrix whose counts are written as numbers
-_DARK = 0.6  # of the largest count: numbers on darker cells are white
 _ROWS = ("original", "change", "adversarial")
 _LEFT_OF: dict[str, Any] = {"va": "center", "ha": "right"}
 _RIGHT, _FOOLED = COLOURS[:2]
@@ -72,7 +68,9 @@ def draw_images(
                 axes.text(
                     -0.08, 0.5, name, size=8, rotation=90, **_LEFT_OF, transform=axes.transAxes
                 )
-    _save(figure, out)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_atomic(out, picture.getvalue())
 
 
 def _captions(
@@ -103,90 +101,3 @@ def _rounded_down(number: float) -> float:
     """
     scale = 10 ** np.floor(np.log10(number))
     return float(np.floor(number / scale + 1e-9) * scale)
-
-
-def _save(figure: Any, out: Path) -> None:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_atomic(out, picture.getvalue())
-
-
-def draw_report(report: Mapping[str, Any], perturbation: Perturbation, out: Path) -> None:
-    """Draw the figure of a report: curves above, classes and confusions below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 9.0), dpi=150, layout="constrained")
-    figure.suptitle(textwrap.fill(report["summary"], 80), size=10)
-    spots = figure.subplots(3, 2).flat
-    _draw_queries(spots[0], report["success_by_queries"])
-    _draw_budgets(spots[1], report["success_by_eps"], report["norm"])
-    _draw_perturbation(spots[2], perturbation)
-    _draw_classes(spots[3], report["by_class"])
-    for axes, when in zip(spots[4:], ("before", "after"), strict=True):
-        _draw_confusion(axes, report["confusion"], when, figure)
-    _save(figure, out)
-
-
-def _draw_queries(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    names = {"own": "the devices' inputs", "held_out": "inputs held out"}
-    for (key, name), colour in zip(names.items(), COLOURS, strict=False):
-        points = [(row["queries"], row[key]) for row in rows if row[key] is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=name, color=colour)
-    dress(axes, "Success against queries", "queries, evaluations included", "share fooled")
-    axes.set_ylim(0, 1.02)
-    if axes.lines:
-        axes.legend(**LEGEND)
-
-
-def _draw_budgets(axes: Any, rows: Sequence[Mapping[str, Any]], norm: str | None) -> None:
-    points = [(row["eps"], row["success"]) for row in rows if row["success"] is not None]
-    if points:
-        eps, success = np.array([(0.0, 0.0), *points]).T
-        scale = 1 if norm == "l2" else LEVELS
-        axes.plot(scale * eps, success, marker="o", ms=3, color=COLOURS[0])
-    unit = "L2, units of the range" if norm == "l2" else f"L∞, of {LEVELS} levels"
-    dress(axes, "Success against ε", unit, "share fooled")
-    axes.set_ylim(0, 1.02)
-
-
-def _draw_perturbation(axes: Any, perturbation: Perturbation) -> None:
-    noise = perturbation.noise
-    largest = float(np.abs(noise).max()) or 1.0
-    if not is_image(noise.shape):
-        axes.plot(noise.reshape(-1), lw=0.7, color=COLOURS[0])
-        dress(axes, "The perturbation", "input number", "change")
-        return
-    axes.imshow(picture_of(0.5 + noise / (2 * largest)), cmap="gray", vmin=0, vmax=1)
-    frame(axes)
-    axes.set_title("The perturbation", fontsize=10)
-    axes.set_xlabel(f"grey is no change; the largest is {largest:.3g} of the range", fontsize=8)
-
-
-def _draw_classes(axes: Any, by_class: Mapping[str, Any]) -> None:
-    names = list(by_class)
-    rates = [by_class[name]["success"] or 0.0 for name in names]
-    axes.barh(names, rates, color=COLOURS[0])
-    axes.invert_yaxis()
-    dress(axes, "Success by class", "share fooled")
-    axes.set_xlim(0, 1)
-
-
-def _draw_confusion(axes: Any, confusion: Mapping[str, Any], when: str, figure: Any) -> None:
-    dress(axes, f"Predictions {when} the attack", "predicted", "true", grid=False)
-    if confusion[when] is None:
-        axes.axis("off")
-        return
-    table = np.array(confusion[when])
-    known = [confusion[each] for each in ("before", "after") if confusion[each] is not None]
-    rows = np.flatnonzero(np.sum(known, axis=(0, 2)))
-    table, classes = table[rows], confusion["classes"]
-    drawn = axes.imshow(table, cmap="Blues", aspect="auto", vmin=0)
-    axes.set_yticks(range(len(rows)), [classes[row] for row in rows], size=7)
-    if len(classes) > _COLUMNS:
-        figure.colorbar(drawn, ax=axes)
-        return
-    axes.set_xticks(range(len(classes)), classes, size=7, rotation=60)
-    for (row, column), count in np.ndenumerate(table):
-        dark = count > _DARK * table.max()
-        axes.text(column, row, count, size=6, ha="center", va="center", color="w" if dark else "k")

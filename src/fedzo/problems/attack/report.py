@@ -19,7 +19,7 @@ from fedzo.models import Model
 from fedzo.problems.attack.evaluation import Evaluator
 from fedzo.problems.attack.inputs import Inputs, joined
 from fedzo.problems.attack.page import wilson, write_page
-from fedzo.problems.attack.pictures import draw_images, draw_report, picture_of
+from fedzo.problems.attack.pictures import draw_images, picture_of
 from fedzo.variables.perturbation import (
     LEVELS,
     Distortion,
@@ -50,7 +50,6 @@ def write_run_files(
     inputs, history = _reported(attack, x), _history_in(folder)
     report = _content(attack, inputs, perturbation, names, history, transfer_to)
     write_atomic(folder / "attack.json", (json.dumps(report, indent=2) + "\n").encode())
-    draw_report(report, perturbation, folder / "attack.png")
     pictures = _pictures(attack, attack.initial()), _pictures(attack, x)
     write_atomic(folder / "attack.html", write_page(report, perturbation, *pictures).encode())
     if is_image(attack.shape):

@@ -80,6 +80,7 @@ class BudgetTransform:
     input_range: tuple[float, float]
     eps: float
     norm: str
+    image: tuple[int, ...] = ()  # the shape of images that are given as flat rows
 
     def rows(self, batch: Array) -> Array:
         """Return a batch of inputs as z in [0, 1], shape (n, d)."""
@@ -105,7 +106,7 @@ class BudgetTransform:
         return Perturbation.within(delta, self.input_range, self.eps, self.norm)
 
     def _deltas(self, points: Array) -> Array:
-        return inside(Waves(self.shape).images(points), self.eps, self.norm)
+        return inside(Waves(self.image or self.shape).images(points), self.eps, self.norm)
 
 
 Transform = PaperTransform | BudgetTransform
