@@ -47,7 +47,9 @@ def victim(name: str, folder: Path, label: str = "all") -> Victim:
         found = [gets_right(make(), *part) for part in parts]
     else:
         found = [_balanced(make(), *part, n) for part, n in zip(parts, OF_EACH_CLASS, strict=True)]
-    return Victim(make, 8 / 255, *found[0], *found[1])
+    (train, labels), (test, answers) = found
+    shape = (-1, 3, 32, 32)
+    return Victim(make, 8 / 255, train.reshape(shape), labels, test.reshape(shape), answers)
 
 
 def _balanced(model: models.Model, images: Array, labels: Array, count: int) -> tuple[Array, Array]:

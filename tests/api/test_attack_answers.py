@@ -151,7 +151,8 @@ def test_devices_ask_in_one_batch():
     assert sizes[1:] == [len(OWN), *[3 * 4, 3 * 20, len(OWN)] * 3]
     sizes.clear()
     fedzo.UniversalAttack(FunctionModel(counted), eps=EPS, rounds=3).fit(DEVICES, LABEL)
-    assert sizes == [len(OWN), *[10 * 3 * 4, len(OWN)] * 3]  # ten perturbations, four inputs each
+    # Nine starts on 30 inputs, three on 60, and ten perturbations on four inputs of each device.
+    assert sizes == [len(OWN), 9 * 30, 3 * 60, len(OWN), 10 * 3 * 4, len(OWN)]
 
 
 def test_the_report_holds_what_a_tester_hands_in(tmp_path):

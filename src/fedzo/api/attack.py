@@ -47,14 +47,18 @@ SIGNS = FourierSign(learning_rate=0.1, last_learning_rate=0.01, beta=0.9)
 # The start is chosen by successive halving among waves (images) and random patterns of ±ε. Its
 # winner is a better start, and steps from there are shorter.
 WAVES = FourierSign(learning_rate=0.05, last_learning_rate=0.01, beta=0.9, amplitude=2.0)
-_DIVISIONS = {8: 8, 6: 8, 4: 4, 3: 3, 2: 2, 1: 1}  # of waves: and the fewest samples per wave
-_FEW_WAVES = {4: 1, 2: 1, 0: 1}  # of images with sides from 8 to 15 pixels
-_SIDE, _LARGE_SIDE = 8, 16  # pixels: smaller images have patterns only
-_LARGE = 1024  # numbers: smaller inputs have perturbations sampled after the halving, and no steps
+# Divisions of waves, and the fewest samples per wave, for images of 16 pixels a side and more.
+_DIVISIONS = ((8, 8), (6, 8), (4, 4), (3, 3), (2, 2), (1, 1))
+# Divisions, random patterns and samples of other inputs; those below 8 pixels have no waves.
+_FEW_WAVES = ((4, 20, 1), (2, 20, 1), (0, 20, 1), (0, 8, 1), (0, 4, 1))
+_SIDE, _LARGE_SIDE = 8, 16
+# Inputs of more numbers are moved by sign steps after the halving, unless answers are labels only.
+_LARGE = 1024
 # How many per round, the share of the queries for the halving, and the samples of its first stage.
 _SAMPLED, _HALVED, _COMPARED = 10, 0.4, 30
+_OF_WAVES = 0.7  # the share of few queries for the halving of a large image's waves
+_MANY = 20  # rounds of sampling: with few queries on fewer samples
 _ALL = 8.0  # the amplitude without steps: all of ε, as in evaluations
-_PATTERNS = 20  # random ones, with few waves or none
 _NUMBERS = 1 << 24  # in all starts together: larger images have fewer waves
 _FEW = 60  # rounds: with fewer the steps are longer, so that x still reaches the ball's surface
 _FEWEST = 10  # rounds of steps: fewer are not worth their queries
@@ -314,6 +318,8 @@ def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
     first = halving.cost(server.starts, problem.devices, server.samples)
     rounds = server.first_step
     if server.sampled:
+        compared = int(min(max((left - first) / (_MANY * server.sampled), 1), server.compared))
+        server = replace(server, compared=compared)
         in_a_round = server.sampled * math.prod(
             halving.shared_out(server.compared, problem.devices)
         )
@@ -347,25 +353,27 @@ def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
     """Return the server optimizer, with as many starts as queries, rounds and memory allow."""
     shape = problem.image or problem.shape
     sides = Waves(shape).sides
-    sampled = 0 if problem.dim > _LARGE else _SAMPLED
+    by_labels = problem.model.outputs == "labels"
+    sampled = _SAMPLED if problem.dim <= _LARGE or by_labels else 0
     side = min(sides) if sides else 0
-    choices = _DIVISIONS if side >= _LARGE_SIDE else _FEW_WAVES if side >= _SIDE else {0: 1}
+    textures = side >= _LARGE_SIDE
+    choices = [(n, max(4, plane_wave_count(shape, n) // 13), least) for n, least in _DIVISIONS]
+    if not textures:
+        choices = [each for each in _FEW_WAVES if side >= _SIDE or not each[0]]
 
     def affordable(server: FourierSign, most: int, share: float) -> int:
         """Return the samples of the first stage that this share of the queries allows."""
         costs = ((n, halving.cost(server.starts, problem.devices, n)) for n in range(most, 0, -1))
         return next((n for n, cost in costs if cost <= share * left), 0)
 
-    for divisions, fewest in choices.items():
-        count = plane_wave_count(shape, divisions)
-        patterns = max(4, count // 13) if side >= _LARGE_SIDE else _PATTERNS
+    for divisions, patterns, fewest in choices:
         start = replace(WAVES, amplitude=_ALL) if sampled else WAVES
         server = replace(
             start, shape=shape, divisions=divisions, patterns=patterns, sampled=sampled
         )
         samples = affordable(server, _COMPARED if sampled else FIRST, _HALVED)
-        if side >= _LARGE_SIDE:  # waves are worth all queries
-            samples = max(samples, affordable(server, FIRST, 1.0))
+        if textures:  # these are worth most queries
+            samples = max(samples, affordable(server, FIRST, _OF_WAVES if sampled else 1.0))
         fits = server.starts * problem.dim <= _NUMBERS and server.first_step < rounds
         if samples >= fewest and fits:
             return replace(server, samples=samples)

@@ -31,7 +31,7 @@ MARGINS = ("logits", "confidences")
 _PREDICTIONS = "predictions "  # in the names of what a checkpoint holds
 _DEVICES_AT_ONCE = 32
 _EVALUATION = 0.07  # the largest share of the queries for one evaluation within a budget
-_FEWEST = 40  # inputs: no evaluation has fewer for lack of queries
+_FEWEST = 40  # inputs: no evaluation has fewer, unless they are a quarter of the queries
 _LOOKED_AT = 256  # inputs, to see whether they are images
 _NUMBERS = 1 << 21  # in the directions of all devices at once: a few hundred MB with all else
 
@@ -176,7 +176,8 @@ class Evaluator:
 
     def _evaluate_fewer(self, left: int) -> None:
         """Evaluate fewer inputs, evenly spaced, if all of them cost too much of the queries."""
-        most, own = max(int(_EVALUATION * left), _FEWEST), len(self.own.labels)
+        fewest = max(1, min(_FEWEST, left // 4))
+        most, own = max(int(_EVALUATION * left), fewest), len(self.own.labels)
         held_out = 0 if self.held_out is None else len(self.held_out.labels)
         if own + held_out <= most:
             return
