@@ -81,7 +81,6 @@ class SearchContext:
         self.rough = False  # values are rounded or jitter, always alike at one point
         self._usual = TINY  # the size of the first values
         self._x0, self.at_start = self.x, np.empty(0)  # where it starts; noisy values there
-        self._close: Array | float = 0.0  # a distance over which only noise differs
         self._floor = TINY  # what counts as nothing: of a value that is exactly zero
         self._draws, self._drawn = draws._replace(stream=Stream.SEARCH), 0
 
@@ -174,12 +173,9 @@ class SearchContext:
 
         Returns the means and their errors. Another candidate replaces the first only if its mean is
         lower by two and a half times the error of the difference. If the first is x0, its values at
-        the start count, too. Values that are always alike at one point are repeated very close to
-        it.
+        the start count, too.
         """
         points = np.repeat(np.array(candidates), repeats, axis=0)
-        if self.rough:
-            points = points + self._close * self.draw().normals(*points.shape)
         known = self.at_start if np.array_equal(candidates[0], self._x0) else self.at_start[:0]
         values = yield from self.values(points[min(known.size, repeats) :])
         values = np.concatenate([known[:repeats], values])
@@ -259,7 +255,6 @@ class SearchContext:
                 continue
             self._floor = max(self._floor, level)
             self.rough = level > EXACT * size
-            self._close = 1e-3 * length * scale
             return
 
 
