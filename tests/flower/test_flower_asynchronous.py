@@ -79,6 +79,9 @@ def test_the_log_names_the_order_and_replays_the_run(tmp_path):
     late = {u.device: t - u.started for t, own in enumerate(updates) for u in own}
     assert late[3] > max(late[i] for i in range(3))  # the slow node, but its update counts
     assert max(record["mean_staleness"] for record in result.history[1:]) > 0
+    sizes = [record["message_up_bytes"] for record in result.history[1:]]
+    assert sizes == [sizes[0]] * len(sizes)  # of two replies, also of those that came early
+    assert sizes[0] > 0
 
 
 def test_updates_are_weighted_by_their_age(tmp_path):

@@ -390,6 +390,7 @@ class Requests:
                 del missing[device]
             before = len(in_flight)
             for message, own, reply in self._pull(in_flight):
+                self.received += [reply] if exchange.kind in COUNTED else []
                 again = self._again(own.node, reply)
                 for device in own.devices:
                     if again is None:
@@ -430,6 +431,7 @@ class Requests:
             self._early += self._pull(self._at_work)
             while self._early and done < exchange.buffer:
                 message, own, reply = self._early.popleft()
+                self.received.append(reply)
                 if self._again(own.node, reply) is None:
                     found.append(reply)
                     self._unread.append((message, own))
@@ -569,10 +571,7 @@ class Requests:
         for reply in self.grid.pull_messages(some):
             known = in_flight.pop(reply.metadata.reply_to_message_id, None)
             if known is not None:  # else it is late, or was received before
-                message, own = known
-                counted = message.metadata.message_type in COUNTED
-                self.received += [reply] if counted else []
-                yield message, own, reply
+                yield *known, reply
 
     def _again(self, node: int, reply: Message) -> str | None:
         """Return why the node of a reply has to be asked again; None if it has not."""
