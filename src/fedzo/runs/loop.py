@@ -109,6 +109,17 @@ class Job:
         return bool(self.resume and self.folder and os.path.exists(self.folder.checkpoint))
 
 
+def deviation_of(values: Array) -> float:
+    """Return the root of the summed variances of columns, whose squares may be out of range.
+
+    >>> deviation_of(np.array([[1e-300], [3e-300]]))
+    1.4142135623730952e-300
+    """
+    unit = math.ldexp(1.0, math.frexp(float(np.abs(values).max()))[1] - 1)
+    variances = (values / unit).var(axis=0, ddof=min(1, len(values) - 1))
+    return unit * math.sqrt(float(variances.sum()))
+
+
 class Noise(NamedTuple):
     """The mean of noisy evaluations of one model, and what is known of their noise.
 
@@ -116,7 +127,7 @@ class Noise(NamedTuple):
     --------
     >>> start = Noise.of_devices(np.array([[1.0, 5.0], [3.0, 5.0]]))
     >>> start
-    Noise(mean=3.5, repeats=2, variance=0.5, freedom=2)
+    Noise(mean=3.5, repeats=2, deviation=0.7071067811865476, freedom=2)
     >>> better = Noise.of_devices(np.array([[0.0, 1.0], [0.2, 1.0]])).pooled(start)
     >>> better.is_below(start)
     True
@@ -124,38 +135,39 @@ class Noise(NamedTuple):
 
     mean: float = 0.0
     repeats: int = 0
-    variance: float = 0.0  # of one evaluation; 0 if they are not noisy
-    freedom: int = 0  # the degrees of freedom of the variance
+    deviation: float = 0.0  # of one evaluation; 0 if they are not noisy
+    freedom: int = 0  # the degrees of freedom of the deviation
 
     @classmethod
     def of_devices(cls, losses: Array) -> Noise:
         """Return the noise of evaluations, shape (repeats, devices)."""
         repeats, devices = losses.shape
-        variance = float(losses.var(axis=0, ddof=min(1, repeats - 1)).sum()) / devices**2
-        return cls(mean_loss(losses.mean(axis=0)), repeats, variance, devices * (repeats - 1))
+        deviation = deviation_of(losses) / devices
+        return cls(mean_loss(losses.mean(axis=0)), repeats, deviation, devices * (repeats - 1))
 
     @classmethod
     def of_search(cls, values: Array) -> Noise:
         """Return the noise of values at the start, as a search has asked for them."""
-        return cls(float(values.mean()), len(values), float(values.var(ddof=1)), len(values) - 1)
+        deviation = deviation_of(values[:, None])
+        return cls(float(values.mean()), len(values), deviation, len(values) - 1)
 
     @property
     def error(self) -> float:
         """The standard error of the mean."""
-        return math.sqrt(self.variance / self.repeats)
+        return self.deviation / math.sqrt(self.repeats)
 
     def pooled(self, other: Noise) -> Noise:
-        """Return this mean with the variance of both."""
+        """Return this mean with the deviation of both."""
         freedom = self.freedom + other.freedom
-        variance = (self.freedom * self.variance + other.freedom * other.variance) / freedom
-        return self._replace(variance=variance, freedom=freedom)
+        parts = [math.sqrt(one.freedom / freedom) * one.deviation for one in (self, other)]
+        return self._replace(deviation=math.hypot(*parts), freedom=freedom)
 
     def is_below(self, start: Noise, chances: int = 1) -> bool:
         """Return whether this mean is below another by a t-test at 2.5 %, over all ``chances``."""
         from scipy.special import stdtrit
 
         limit = float(stdtrit(self.freedom, 1 - 0.025 / chances))
-        error = math.sqrt(self.variance * (1 / self.repeats + 1 / start.repeats))
+        error = self.deviation * math.sqrt(1 / self.repeats + 1 / start.repeats)
         return start.mean - self.mean > limit * error
 
 
@@ -425,7 +437,7 @@ class Loop:
         self._charge_skipped()
         self._begin(Phase.ROUND)
         before = self._metered()
-        if meter is not None and self.at.noise.variance:
+        if meter is not None and self.at.noise.deviation:
             meter.reserved = self._repeats * self.engine.evaluation_cost
         tasks = self.algorithm.round(self.at.round, self.at.state, self.setting)
         state, info = yield from (self._logged(tasks) if self.logs_updates else tasks)
@@ -650,7 +662,7 @@ class Loop:
     def _confirm(self) -> Running[None]:
         """Evaluate the best model afresh if evaluations are noisy: of many the best is too low."""
         best, meter = self._best_now, self.engine.meter
-        if not (self.at.noise.variance and best.round):
+        if not (self.at.noise.deviation and best.round):
             return
         repeats, cost = self._repeats, self.engine.evaluation_cost
         if meter is not None:
@@ -776,7 +788,7 @@ class Loop:
         """Write the models, and return the result."""
         at, best = self.at, self._best_now
         status, message = self._diagnosed(status, message, best)
-        error = math.sqrt(at.noise.variance)
+        error = at.noise.deviation
         if self.fresh is not None:
             best, error = best._replace(fun=self.fresh.mean), self.fresh.error
             if self.fresh.mean > at.noise.mean:  # then the start is the best known model
@@ -819,7 +831,7 @@ class Loop:
             return status, message
         losses = [record["train_loss"] for record in self.history]
         moved, noise = digest_of(self.x) != self.start, self.at.noise
-        if noise.variance and not (moved and best.round and self._beats_start(best)):
+        if noise.deviation and not (moved and best.round and self._beats_start(best)):
             risen = noise.is_below(noise._replace(mean=losses[-1], repeats=1))
             if self.algorithm.tracks_best or not risen:
                 words = ", but no model is better than the start beyond noise"
