@@ -14,9 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from extras import needed
 from fedzo.errors import MissingExtra
+
+# The time of an example is that of the machine, which may be busy.
+settings.register_profile("fedzo", deadline=None)
+settings.load_profile("fedzo")
 
 # A shell has what it starts in the background ignore Ctrl-C, and so would all that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
