@@ -264,3 +264,16 @@ def test_a_thousand_queries_are_enough_for_what_ships():
     held_out = deer.held_out.rows.reshape(-1, 3, 32, 32)
     assert np.mean(deer.model.predict(found.apply(held_out)) != 4) >= 0.9
     assert victim.queries <= 1_000
+
+
+@pytest.mark.parametrize("budget", [60, 100, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_fewest_queries_search_too(budget, seed):
+    """Evaluations of 40 inputs would take all of them."""
+    labels_only = FunctionModel(
+        lambda batch: logits(batch).argmax(axis=1), "labels", classes=4, max_queries=budget
+    )
+    images, labels = np.array_split(IMAGES, 4), np.array_split(LABELS, 4)
+    attack = fedzo.UniversalAttack(labels_only, eps=0.1, seed=seed).fit(images, labels)
+    assert attack.queries <= budget
+    assert np.mean(logits(attack.apply(IMAGES)).argmax(axis=1) != LABELS) > 0.05

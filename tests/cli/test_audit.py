@@ -62,6 +62,7 @@ def test_from_a_folder_of_images_to_a_report(audit, capsys):
     assert code == 0
     assert capsys.readouterr().out.strip().endswith("attack.html")
     told = json.loads((out / "attack.json").read_text())
+    assert told["model"] == "stranger_of_audit:classifier"
     assert told["queries"] <= 3_000
     assert told["eps"] == pytest.approx(16 / 255)
     assert told["outputs"] == "probabilities"

@@ -151,7 +151,9 @@ def _model(arguments: argparse.Namespace) -> "Model":
         return models.load(spec, **options)
     made = import_object("MODEL", spec)
     subject = made() if inspect.isroutine(made) or isinstance(made, type) else made
-    return as_model(subject, **options)
+    model = as_model(subject, **options)
+    model.name = spec  # not "Sequential"
+    return model
 
 
 def _sizes(text: str) -> tuple[int, ...]:
