@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.algorithms import server_rate
 from fedzo.algorithms.server_rate import ServerMove, ServerRate
 from fedzo.core.engine import LocalEngine
 from fedzo.core.machine import deferred_signals
@@ -62,6 +63,33 @@ def test_a_model_that_is_lost_returns_to_the_best():
     result = fedzo.minimize(cliff, np.zeros(3), devices=2, **options)
     assert result.success, result.message
     assert result.fun < -6  # the minimum is -6.75
+
+
+@pytest.mark.parametrize("start", [CENTRES, CENTRES + 1e-3])
+def test_a_start_near_the_minimum_is_not_lost(start):
+    """No rate of the first probes lowers f by much, and larger ones raise it."""
+    options = {"rounds": 40, "evaluate_every": 5, "algorithm": algorithm(smoothing=1e-3)}
+    result = fedzo.minimize(bowl(), start, devices=4, **options)
+    assert result.fun <= bowl()(start, 0)
+    assert result.history[-1]["train_loss"] < 0.01  # the bowl is 10 deep
+
+
+def test_a_rate_that_is_too_small_grows(monkeypatch):
+    """The ladder of the first probe ends far below the rates that suit the bowl."""
+    monkeypatch.setattr(server_rate, "LADDER", np.array([[0.2, 0.1]]))
+    result = fedzo.minimize(bowl(), np.zeros(30), devices=4, algorithm=algorithm(), rounds=60)
+    assert result.history[1]["learning_rate"] < 0.002  # 0.00037, and at most two doublings
+    assert result.algorithm.server.learning_rate > 0.01
+    assert result.fun < 0.1 * np.sum(CENTRES**2)
+
+
+def test_a_flat_function_is_not_left():
+    """Nothing rises or falls: the rate stays the perturbation of a number."""
+    result = fedzo.minimize(
+        lambda x, device: 1.0, np.zeros(30), devices=2, algorithm=algorithm(), rounds=10
+    )
+    assert result.algorithm.server.learning_rate == pytest.approx(0.01 / np.sqrt(30), rel=0.9)
+    assert np.array_equal(result.x, np.zeros(30))
 
 
 def test_a_resumed_run_is_the_same_run(tmp_path):
@@ -137,4 +165,4 @@ def test_only_numbers_and_auto_are_rates():
         Adam(learning_rate=-1.0)
     with LocalEngine(FunctionObjective(bowl(), 30, devices=2), 0) as engine:
         state = ServerRate(fedzo=algorithm()).init(np.zeros(30), RunSetting(engine, Ideal()))
-    assert state.numbers[0] == 0  # not measured yet
+    assert np.isinf(state.numbers[1])  # not measured yet

@@ -20,8 +20,9 @@ from fedzo.uplinks.base import RunSetting, sample_uniformly
 
 EVERY = 8  # rounds between two probes; half as many in the first 32
 SAMPLES = 128  # at least so many in a probe, over all its devices
-BEYOND = 3.0  # at a good rate f falls for about so many steps in a row along the same step
-GRID = tuple(4.0**k for k in range(-3, 7))  # the rates of the first probe, in perturbations
+LADDER = 4.0 ** np.arange(4, -8, -1).reshape(3, 4)  # rates of the first probe, in perturbations
+BEYOND = np.array([[3.0, 6.0]])  # those of later ones: at a good rate, f is lowest at the first
+LEAST = 0.7  # factor of the rate after a probe: its noise must not stop a slow start
 _PROBE = 40  # the task's index
 
 
@@ -31,8 +32,7 @@ class RateState(NamedTuple):
     x: Array  # x^t
     server: ServerState
     good_x: Array  # the best model that a probe has seen, to return to
-    # η_s or 0 if unknown; f at the start and at the best model; 1 if probes fail; η and μ
-    numbers: Array
+    numbers: Array  # η_s; f at the start and at the best model; 1 if probes fail; η and μ
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,26 @@ class ServerMove:
 class ServerRate(Variant):
     r"""FedZO with probes of f, which measure the rate of an adaptive server optimizer.
 
-    A probe evaluates f at x and at two or more points along the step of this round, as if the
-    server took it at other rates: :math:`x + s u^t` for s = 0, 3 η_s and 6 η_s. The parabola
-    through the three has its minimum at :math:`s^*`. At a good rate f falls for about three steps
-    along the same line, early in a run and late: so η_s is multiplied by the root of
-    :math:`s^* / 3 \eta_s`, between 1/2 and 2. At first s runs through ten powers of four, times the
-    perturbation of a number. All probes use the same devices and samples.
+    A probe evaluates f at x and at points along the step of this round, as if the server took it at
+    other rates: :math:`x + s u^t`. All probes use the same devices and samples.
 
-    If f is not finite, or has risen by half of all that was gained since the start, the run returns
-    to the best model that a probe has seen, with half the rate.
+    * The first one descends a ladder of rates, powers of four times the perturbation of a number,
+      and takes the first at which f falls.
+    * Later ones evaluate s = 3 η_s and 6 η_s. The parabola through the three points has its minimum
+      at :math:`s^*`. At a good rate f falls for about three steps along the same line. So η_s is
+      multiplied by the root of :math:`s^* / 3 \eta_s`, between 0.7 and 2.
+
+    The run returns to the best model that a probe has seen, without momentum and with half the
+    rate, if f is not finite or has risen too much: by half of all that was gained since the start,
+    plus the smallest rise on the ladder.
 
     Where no device evaluates points that a run chooses, as a Flower node by default does not, the
     rounds themselves are the probes: the current model is evaluated in their place, as in every
     run, and the rate doubles while f falls.
 
     Points are offsets from x, made part by part from the optimizer's state and the update: no
-    vector of the model's size is held. A probe takes three values per sample, in every eighth
-    round, and in every fourth of the first 32.
+    vector of the model's size is held. A probe takes three values per sample, the first one five
+    or more. There is one in every eighth round, and in every fourth of the first 32.
 
     Parameters
     ----------
@@ -83,25 +86,18 @@ class ServerRate(Variant):
         start = self.fedzo.init(x0, setting)
         check_uplink(self, setting, "values")
         own = float(self.fedzo.learning_rate), float(self.fedzo.smoothing)
-        numbers = np.array([0.0, math.inf, math.inf, 0.0, *own])
+        numbers = np.array([own[1] / math.sqrt(x0.size), math.inf, math.inf, 0.0, *own])
         return RateState(start.x, start.server, x0[:0], numbers)
 
     def current(self, state: RateState) -> FedZO:
         """Return FedZO with the numbers of this state."""
         rate, smoothing = state.numbers[4:].tolist()
-        server = self._server(self._rates(state)[0])
+        server = self._server(float(state.numbers[0]))
         return replace(self.fedzo, learning_rate=rate, smoothing=smoothing, server=server)
 
     def _server(self, rate: float) -> ServerOptimizer:
         assert isinstance(self.fedzo.server, Adam)
         return replace(self.fedzo.server, learning_rate=rate)
-
-    def _rates(self, state: RateState) -> list[float]:
-        """Return the current rate, or all that come into question if none is known."""
-        if state.numbers[0]:
-            return [float(state.numbers[0])]
-        unit = float(state.numbers[5]) / math.sqrt(state.x.size)
-        return [unit * factor for factor in GRID]
 
     def round(self, t: int, state: RateState, setting: RunSetting) -> Round[RateState]:
         """Yield FedZO's tasks, and those of a probe if it is time for one."""
@@ -116,12 +112,12 @@ class ServerRate(Variant):
             cost = len(devices) * self.fedzo.estimator.stencil[0].size * self.fedzo.batch_size
             return self._gone_back(state, setting), RoundInfo(len(devices), cost)
         info = RoundInfo.of(updates, sent)
-        if t % (EVERY if t > 4 * EVERY else EVERY // 2) == 0 or t in (1, 2):
+        if t % (EVERY if t > 4 * EVERY else EVERY // 2) == 0:
             before = state
             state, info = yield from self._probe(t, state, delta, setting, info)
-            if state.x is not before.x or state.server is not before.server:
+            if state.server is not before.server:
                 return state, info
-        rate = self._rates(state)[0]
+        rate = float(state.numbers[0])
         with setting.commit():
             x, server = self._server(rate).step(t, state.server, state.x, delta)
         metrics = {**info.metrics, "learning_rate": rate}
@@ -131,57 +127,72 @@ class ServerRate(Variant):
         self, t: int, state: RateState, delta: Any, setting: RunSetting, info: RoundInfo
     ) -> Round[RateState]:
         """Return the state with a measured rate, and the costs with those of the probe."""
-        update, (rate, first, best, refused, *own) = as_sum(delta), state.numbers.tolist()
-        lazy = update if update.streamed else np.asarray(delta)
-        rates = [rate, 2 * rate]
-        if not rate or t == EVERY // 2:
-            rates = self._rates(state._replace(numbers=np.array([0.0, 0.0, 0.0, 0.0, *own])))
-        moves = [ServerMove(self._server(BEYOND * one), t, state.server, lazy) for one in rates]
-        count = min(self.fedzo.participants or setting.devices, setting.devices)
-        values = np.empty(0)
-        if not refused:
-            dropped = len(setting.engine.dropped)
-            replies = yield Evaluate(
-                Offsets(state.x, (None, *moves)),
-                max(self.fedzo.batch_size, -(-SAMPLES // count)),
-                seed=setting.seed,
-                index=_PROBE,
-                devices=sample_uniformly(0, count, setting, task=_PROBE),
-            )
-            values, sent = setting.uplink.aggregate_values(t, replies, setting)
-            info = info._replace(
-                queries=info.queries + replies.queries,
-                uplink_bytes=info.uplink_bytes + sent.uplink_bytes,
-                downlink_bytes=info.downlink_bytes + sent.downlink_bytes,
-            )
-            refused = float(not replies.count)
-            del setting.engine.dropped[dropped:]  # of no round
+        rate, first, best, refused, *own = state.numbers.tolist()
+        begins, least, f = math.isinf(first), math.inf, math.nan
+        for rates in () if refused else rate * (LADDER if begins else BEYOND):
+            values, info = yield from self._values(t, state, delta, rates, setting, info)
+            if not values.size:
+                refused = 1.0
+                break
+            f = float(values[0])
+            rises = np.where(np.isfinite(values), values, np.inf)[1:] - f
+            if not begins:
+                rate *= max(math.sqrt(lowest_at(*rises.tolist())), LEAST)
+                continue
+            least, falls = min([least, *rises[rises > 0]]), rates[rises < 0]
+            if falls.size:
+                rate = float(falls[0])
+                break
+            rate = float(rates[-1]) if rises[-1] > 0 else rate
         if refused:
             evaluation = yield Losses(state.x)  # type: ignore[misc]
-            values = np.array([np.nanmean(evaluation.losses)])  # type: ignore[attr-defined]
-        f = float(values[0])
-        first = f if math.isinf(first) else first
-        if not math.isfinite(f) or f - best > (first - best) / 2:
+            f = float(np.nanmean(evaluation.losses))  # type: ignore[attr-defined]
+            rate *= 1.0 if begins else 2.0 if f < best else 0.7
+        if begins and math.isfinite(f):
+            first = f + (2 * least if math.isfinite(least) else 0.0)
+        elif state.good_x.size and not f - best <= (first - best) / 2:  # it may be NaN
             return self._gone_back(state, setting), info
-        fell = f < best
-        if fell:
+        if f < best:
             best, kept = f, in_file(state.x) if setting.provides(InPlace) else state.x
             state = state._replace(good_x=kept)
-        falls = np.where(np.isfinite(values), values, np.inf)[1:] - f
-        if refused:
-            unit = own[1] / math.sqrt(setting.dim)
-            rate = (2.0 if fell else 0.7) * rate if rate else unit
-        elif len(rates) > 2:
-            rate = rates[int(falls.argmin())] if falls.min() < 0 else rate
-        else:
-            rate *= math.sqrt(lowest_at(*falls.tolist()))
         return state._replace(numbers=np.array([rate, first, best, refused, *own])), info
 
+    def _values(
+        self,
+        t: int,
+        state: RateState,
+        delta: Any,
+        rates: Array,
+        setting: RunSetting,
+        info: RoundInfo,
+    ) -> Round[Array]:
+        """Return f at x and after this round's step at these rates; nothing without a reply."""
+        update = as_sum(delta)
+        lazy = update if update.streamed else np.asarray(delta)
+        moves = [ServerMove(self._server(float(one)), t, state.server, lazy) for one in rates]
+        count = min(self.fedzo.participants or setting.devices, setting.devices)
+        dropped = len(setting.engine.dropped)
+        replies = yield Evaluate(
+            Offsets(state.x, (None, *moves)),
+            -(-SAMPLES // count),
+            seed=setting.seed,
+            index=_PROBE,
+            devices=sample_uniformly(0, count, setting, task=_PROBE),
+        )
+        values, sent = setting.uplink.aggregate_values(t, replies, setting)
+        del setting.engine.dropped[dropped:]  # of no round
+        info = info._replace(
+            queries=info.queries + replies.queries,
+            uplink_bytes=info.uplink_bytes + sent.uplink_bytes,
+            downlink_bytes=info.downlink_bytes + sent.downlink_bytes,
+        )
+        return values if replies.count else values[:0], info
+
     def _gone_back(self, state: RateState, setting: RunSetting) -> RateState:
-        """Return the best model that a probe has seen, with new moments and half the rate."""
-        x, numbers = state.good_x, state.numbers * [0.5, 1, 1, 1, 1, 1]
+        """Return the best model that a probe has seen, without momentum and with half the rate."""
+        x, (m, *others), numbers = state.good_x, state.server, state.numbers * [0.5, 1, 1, 1, 1, 1]
         if setting.provides(InPlace):
             with setting.commit():
                 state.x[:] = x
             x = state.x
-        return state._replace(x=x, server=self.fedzo.server.init(x), numbers=numbers)
+        return state._replace(x=x, server=(np.zeros_like(m), *others), numbers=numbers)
