@@ -537,7 +537,8 @@ def _as(value: Any, option: Any) -> Any:  # noqa: PLR0911 - a case for each type
     if option is Any:
         return value
     if kind in _PLAIN and hasattr(value, "tolist"):
-        value = value.tolist()  # None for what is masked
+        check_unmasked("", value)  # tolist has None for what is masked
+        value = value.tolist()
     if kind is typing.Literal:
         known = [one for one in typing.get_args(option) if type(one) is type(value)]
         return known[known.index(value)]

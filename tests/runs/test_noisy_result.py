@@ -156,3 +156,27 @@ def test_without_fresh_values_the_lowest_of_many_is_no_proof(how, tmp_path):
         options = {"max_queries": 2000 if how == "callback" else 200, "rounds": 40, **stop}
         results.append(run(1.0, seed, run_dir=tmp_path / f"{seed}", **options))
     assert sum(result.success for result in results) <= 4
+
+
+@pytest.mark.parametrize("method", ["adaptive", "cma", "tpe", "lbfgs"])
+@pytest.mark.parametrize("exponent", [-990, 500, 990])
+def test_success_does_not_depend_on_the_unit_of_the_values(method, exponent):
+    """Squares of values near 1e300 or 1e-300 are infinite or zero: neither decides success."""
+
+    def outcome(unit, slope):
+        rng = np.random.default_rng(0)
+
+        def noisy(x, device):
+            return unit * (slope * float((x - 1) @ (x - 1)) + 1 + 0.1 * rng.normal())
+
+        options = {"devices": 2, "workers": 1, "max_queries": 300, "method": method}
+        result = fedzo.minimize(noisy, np.zeros(2), **options)
+        return result.status, result.success, result.fun / unit, result.fun_error / unit
+
+    for slope in (0.0, 1.0):
+        status, success, fun, error = outcome(1.0, slope)
+        assert success == bool(slope)
+        found = outcome(2.0**exponent, slope)
+        assert found[:2] == (status, success)
+        assert abs(found[2] - fun) <= 5 * np.hypot(found[3], error)
+        assert 0.2 * error <= found[3] <= 5 * error

@@ -145,12 +145,6 @@ class Noise(NamedTuple):
         deviation = deviation_of(losses) / devices
         return cls(mean_loss(losses.mean(axis=0)), repeats, deviation, devices * (repeats - 1))
 
-    @classmethod
-    def of_search(cls, values: Array) -> Noise:
-        """Return the noise of values at the start, as a search has asked for them."""
-        deviation = deviation_of(values[:, None])
-        return cls(float(values.mean()), len(values), deviation, len(values) - 1)
-
     @property
     def error(self) -> float:
         """The standard error of the mean."""
@@ -472,7 +466,7 @@ class Loop:
             raise BudgetSpent(spent(most))  # the round does not count
         moved = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
         if meter is not None and meter.at_start.size:
-            moved = moved._replace(noise=Noise.of_search(meter.at_start))
+            moved = moved._replace(noise=Noise.of_devices(meter.at_start[:, None]))
         self.at = moved
         self._held.close()
 

@@ -29,7 +29,7 @@ from fedzo.errors import CannotWrite, UsageError
 from fedzo.runs.history import HISTORY, HistoryDigest, Record, as_line, read_history
 from fedzo.runs.options import FlowerSettings, RunOptions
 
-FORMAT = 5  # of checkpoints; changes with their content
+FORMAT = 6  # of checkpoints; changes with their content
 
 # Settings that may change when a run is resumed.
 FREE_KEYS = {
