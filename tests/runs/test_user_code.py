@@ -133,6 +133,18 @@ def test_same_outcome_with_any_number_of_workers(name, where):
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("make", [StopIteration, GeneratorExit, SystemExit, StopAsyncIteration])
+@pytest.mark.parametrize("call", [1, 40])
+def test_a_constraint_is_code_of_the_user_too(make, call):
+    """At its first call, before the run, and within the generators of a search."""
+    for workers in (1, 4):
+        late = Late(make, call)
+        limit = {"type": "ineq", "fun": lambda x, late=late: [late(), x[0]][1]}
+        with pytest.raises(UserCodeError) as told:
+            fedzo.minimize(lambda x: float(x @ x), np.ones(2), constraints=limit, workers=workers)
+        assert type(told.value.__cause__) is make
+
+
 @pytest.mark.parametrize("name", EXCEPTIONS)
 def test_a_model_that_raises_leaves_no_device_waiting(name):
     make, wanted = EXCEPTIONS[name]

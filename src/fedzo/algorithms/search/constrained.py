@@ -31,6 +31,7 @@ from fedzo.algorithms.search.base import (
     Search,
     SearchContext,
 )
+from fedzo.core.importing import call_user
 from fedzo.core.tasks import Evaluate, Slopes
 from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, require
@@ -48,6 +49,10 @@ class Constraint(NamedTuple):
     low: Any
     high: Any
 
+    def value(self, x: Array) -> Array:
+        """Return the values of the user's function, shape (number of constraints,)."""
+        return np.atleast_1d(np.asarray(call_user(self.function, x), np.float64))
+
 
 class Constraints:
     """SciPy's constraints: LinearConstraint, NonlinearConstraint, dictionaries, or several.
@@ -63,17 +68,16 @@ class Constraints:
         several = given if isinstance(given, list | tuple) else [given]
         self._every = [_read(one) for one in several]
         equal = []
-        for function, low, high in self._every:
-            value = np.atleast_1d(np.asarray(function(x0), np.float64))
-            same = np.broadcast_to(np.equal(low, high), value.shape)
-            equal += [same, np.zeros(value.shape, bool)]
+        for one in self._every:
+            shape = one.value(x0).shape
+            equal += [np.broadcast_to(np.equal(one.low, one.high), shape), np.zeros(shape, bool)]
         self.equal = np.concatenate(equal)
 
     def residuals(self, x: Array) -> Array:
         """Return h(x) where ``equal``, and g(x) elsewhere; -inf where there is no limit."""
         found = []
-        for function, low, high in self._every:
-            value = np.atleast_1d(np.asarray(function(x), np.float64))
+        for one in self._every:
+            value, low, high = one.value(x), one.low, one.high
             same = np.equal(low, high)
             found.append(np.where(same, value - low, low - value))
             found.append(np.where(same, -np.inf, value - high))
