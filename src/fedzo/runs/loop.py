@@ -388,7 +388,10 @@ class Loop:
         """Yield the tasks of all rounds; return the status and the message."""
         try:
             while (end := (yield from self._reach_end())) is None:
-                yield from self._next_round()
+                tasks = self._prepare_round()
+                before = self._metered()
+                state, info = yield from tasks
+                self._advance(state, info, before)
             return end
         except Halted as error:
             return (yield from self._halted(error))
@@ -425,17 +428,15 @@ class Loop:
                 yield from self._confirm()
         return end
 
-    def _next_round(self) -> Running[None]:
-        """Yield the tasks of a round, and take over the state after it."""
+    def _prepare_round(self) -> Round[Any]:
+        """Return the tasks of the next round; keep queries back for a noisy result."""
         meter = self.engine.meter
         self._charge_skipped()
         self._begin(Phase.ROUND)
-        before = self._metered()
         if meter is not None and self.at.noise.deviation:
             meter.reserved = self._repeats * self.engine.evaluation_cost
         tasks = self.algorithm.round(self.at.round, self.at.state, self.setting)
-        state, info = yield from (self._logged(tasks) if self.logs_updates else tasks)
-        self._advance(state, info, before)
+        return self._logged(tasks) if self.logs_updates else tasks
 
     def _logged(self, tasks: Round[Any]) -> Round[Any]:
         """Pass the tasks of a round on, and hold the replies for a receipt of the run."""
