@@ -29,8 +29,8 @@ from fedzo.errors import InvalidValue, UsageError, require
 from fedzo.problems import FunctionObjective
 from fedzo.runs.auto import stand_in
 from fedzo.runs.loop import Job, Loop, Running, choose_numbers
-from fedzo.runs.minimize import UNLIMITED, by_name, checked_start, ends_alone, split_options
-from fedzo.runs.options import RunKeywords
+from fedzo.runs.minimize import by_name, checked_start, ends_alone, split_options
+from fedzo.runs.options import UNLIMITED, RunKeywords
 from fedzo.runs.registry import describe_job, make_parts
 from fedzo.runs.result import Result, Status
 from fedzo.uplinks import Ideal, Uplink

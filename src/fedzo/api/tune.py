@@ -20,8 +20,8 @@ from fedzo.problems.function import OnFailure
 from fedzo.problems.hyperparameters import Parallel, TrainAndScore, Tuning
 from fedzo.runs.history import RESERVED
 from fedzo.runs.loop import Job
-from fedzo.runs.minimize import UNLIMITED, perform, split_options
-from fedzo.runs.options import RunKeywords, RunOptions
+from fedzo.runs.minimize import perform, split_options
+from fedzo.runs.options import UNLIMITED, RunKeywords, RunOptions
 from fedzo.runs.registry import describe_job
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Ideal
@@ -240,7 +240,8 @@ def _rounds(
 ) -> int:
     """Return the number of rounds that a budget allows, with an evaluation after the last."""
     if isinstance(algorithm, Search):  # ends on its own
-        least = 3 * problem.evaluation_cost + (algorithm.participants or problem.devices)
+        evaluations = 1 + run.reserved_evaluations
+        least = evaluations * problem.evaluation_cost + (algorithm.participants or problem.devices)
         allowed = f"at least {least}, for a trial between evaluations"
         require(budget >= least, "max_queries", budget, allowed)
         return UNLIMITED

@@ -148,10 +148,11 @@ class Tuning(Objective):
         self._calls = Calls(self._train, workers, parallel == "processes", timeout)
         self.trainings: list[Training] = []  # in order, each once
         self._known: dict[_Key, Training] = {}
-        self._counted: set[_Key] = set()  # by the meter
+        self._counted: dict[_Key, int] = {}  # by the meter, and in which round
         self._resumed: list[_Key] = []  # as logged by an earlier part of the run
         self._log: Path | None = None
         self._logged = 0  # of the trainings
+        self._round = -1  # the latest one
         self._lock = threading.Lock()
 
     @property
@@ -168,6 +169,7 @@ class Tuning(Objective):
 
         So the first trial of a search, the start, costs nothing after its evaluation.
         """
+        self._round = max(self._round, draws.round)
         if draws.round == draws.step == 0:
             draws = Draws(self._seed, Stream.PROBLEM, device=device)
         return Batch(device, _seeds(draws, size))
@@ -201,7 +203,10 @@ class Tuning(Objective):
         return self.space.params(x)
 
     def write_files(self, folder: Path, best: Best) -> None:
-        """Write the best evaluated parameters to ``best.json``, and all to ``trials.csv``."""
+        """Write the best evaluated parameters to ``best.json``, and all to ``trials.csv``.
+
+        The log is put in order: that of the search, not that in which threads have ended.
+        """
         found = {"params": self.space.params(best.x), "score": best.fun, "round": best.round}
         write_atomic(folder / "best.json", (json.dumps(found, indent=1) + "\n").encode())
         table, text = self.table(), io.StringIO(newline="")
@@ -209,6 +214,26 @@ class Tuning(Objective):
         writer.writeheader()
         writer.writerows(table)
         write_atomic(folder / "trials.csv", text.getvalue().encode())
+        if self._log is not None and self._round >= 0:
+            with self._lock:
+                self._sort()
+                write_atomic(self._log, _lines(self.trainings).encode())
+                self._logged = len(self.trainings)
+
+    def _sort(self) -> None:
+        """Order the trainings by trial, device and seed, those of the latest round apart.
+
+        That round may not be complete, and a resume takes the first ones for the counted ones.
+        """
+        first: dict[str, int] = {}
+        for i, one in enumerate(self.trainings):
+            first.setdefault(repr(one.params), i)
+
+        def place(one: Training) -> tuple[bool, int, int, int]:
+            counted = self._counted.get(_key(one.params, one.device, one.seed), self._round)
+            return counted >= self._round, first[repr(one.params)], one.device, one.seed
+
+        self.trainings.sort(key=place)
 
     @property
     def trials(self) -> list[dict[str, Any]]:
@@ -258,12 +283,12 @@ class Tuning(Objective):
         A seed repeats a training, so a known one is not done again.
         """
         if self._resumed:  # the meter has counted those before the checkpoint
-            self._counted.update(self._resumed[: self.meter.queries])
+            self._counted.update(dict.fromkeys(self._resumed[: self.meter.queries], -1))
             self._resumed = []
         wanted = {_key(*task): task for task in tasks}
         new = [key for key in wanted if key not in self._counted]
         granted = self.meter.take(len(new))
-        self._counted.update(new[:granted])
+        self._counted.update(dict.fromkeys(new[:granted], self._round))
         unknown = [wanted[key] for key in new[:granted] if key not in self._known]
         try:
             for task, one in zip(unknown, self._trained(unknown), strict=True):
@@ -273,7 +298,8 @@ class Tuning(Objective):
                 self._note(Training(*task, score, failed))
         except BaseException:  # a resumed run asks again for those that were not answered
             lost = [key for key in new[:granted] if key not in self._known]
-            self._counted.difference_update(lost)
+            for key in lost:
+                self._counted.pop(key, None)
             self.meter.give_back(len(lost))
             raise
         self.meter.require(granted, len(new))
@@ -306,17 +332,18 @@ class Tuning(Objective):
             self._known[_key(training.params, training.device, training.seed)] = training
             self.trainings.append(training)
             if self._log is not None and self._log.with_name("config.toml").exists():
-                lines = [
-                    json.dumps(t._asdict(), default=repr) for t in self.trainings[self._logged :]
-                ]
                 with self._log.open("a", encoding="utf-8") as file:
-                    file.write("".join(f"{line}\n" for line in lines))
+                    file.write(_lines(self.trainings[self._logged :]))
                 self._logged = len(self.trainings)
 
     def _no_answer(self, task: tuple[dict[str, Value], int, int]) -> NoAnswer:
         failure = self._known[_key(*task)].failure
         why = "" if failure == "not finite" else f" ({failure})"
         return NoAnswer(f"the score on device {task[1]} is not finite with {task[0]}{why}")
+
+
+def _lines(trainings: Sequence[Training]) -> str:
+    return "".join(json.dumps(one._asdict(), default=repr) + "\n" for one in trainings)
 
 
 def _seeds(draws: Draws, count: int) -> list[int]:

@@ -251,8 +251,10 @@ class Loop:
         self.algorithm = compose(job.algorithm, job.uplink)
         start = Best(self.snapshot(x0), np.inf, 0)
         self.at = RunState(0, self.algorithm.init(x0, self.setting), start, job.probed)
-        if engine.meter is not None and engine.meter.max_queries is None:
-            engine.meter.max_queries = job.options.max_queries
+        if engine.meter is not None:
+            engine.meter.evaluations = job.options.reserved_evaluations
+            if engine.meter.max_queries is None:
+                engine.meter.max_queries = job.options.max_queries
         self.x0, self.start = x0, digest_of(x0)
         self.fresh: Noise | None = None  # of fresh evaluations of the best model
         self.confirmed = 0  # their queries

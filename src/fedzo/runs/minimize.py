@@ -36,7 +36,7 @@ from fedzo.errors import (
 )
 from fedzo.problems.function import FunctionObjective, FunctionOptions
 from fedzo.runs.loop import Job, run_job, tasks
-from fedzo.runs.options import RunKeywords, RunOptions
+from fedzo.runs.options import UNLIMITED, RunKeywords, RunOptions
 from fedzo.runs.registry import ALGORITHMS, check_part, describe_job, describe_problem
 from fedzo.runs.result import Callbacks, Result, as_watchers, closing
 from fedzo.uplinks import Ideal, Uplink
@@ -44,8 +44,6 @@ from fedzo.uplinks import Ideal, Uplink
 Drive = Callable[[Engine], Result]
 # Makes the engine of a job, and calls Drive with it.
 Backend = Callable[[Job, Objective, Drive], Result]
-
-UNLIMITED = 1_000_000  # rounds
 
 
 class MinimizeKeywords(RunKeywords, FunctionOptions, total=False):

@@ -10,6 +10,8 @@ from fedzo.errors import Parameters, check_count, check_counts, check_positive, 
 
 MOST_ROUNDS = 1 << 26  # a round has so many bits in the address of a draw
 
+UNLIMITED = 1_000_000  # rounds, of a search that ends by itself
+
 
 class RunKeywords(TypedDict, total=False):
     """The keywords of :func:`fedzo.minimize` and similar calls: see :class:`RunOptions`."""
@@ -83,6 +85,14 @@ class RunOptions(Parameters):
     def evaluates(self, t: int) -> bool:
         """Return whether f is evaluated on schedule after t rounds."""
         return t % self.evaluate_every == 0
+
+    @property
+    def reserved_evaluations(self) -> int:
+        """How many evaluations a budget has queries for: the last one, and one on schedule.
+
+        It does not depend on the number of rounds, which a resume may raise.
+        """
+        return 1 + (self.evaluate_every < UNLIMITED)
 
     def saves(self, t: int) -> bool:
         """Return whether a checkpoint is written after t rounds."""

@@ -121,7 +121,7 @@ def transform_of(
     array([0.0314, 0.0314], dtype=float32)
     """
     check_ball(1.0 if eps is None else eps, norm, shape)
+    check_not_negative("c", c)
     if eps is None:
-        check_not_negative("c", c)
         return PaperTransform(shape, input_range, c)
     return BudgetTransform(shape, input_range, float(eps), norm)
