@@ -36,7 +36,7 @@ def sizes(dim, nodes, secure):
     engine = FlowerEngine(grid, 0, fedzo.Seeds(secure=secure))
     task = LocalSteps(ALGORITHM, engine.initial(), 1e-6, devices=range(nodes))
     list(engine.ask(task))
-    sent, received = engine._nodes.sent, engine._nodes.received
+    sent, received = engine.nodes.sent, engine.nodes.received
     found = protocol.traffic(sent, received)
     arrays = 8 * dim  # the model, which both runs send here
     message = found["message_up_bytes"] + found["message_down_bytes"]

@@ -68,7 +68,7 @@ def logged(folder, algorithm=REAL, devices=4):
         rounds += 1
     shape = algorithm.coefficients_shape
     updates = unpack_rounds(log.since(0, rounds), rounds, shape, np.dtype(float))
-    return updates, spec.replay(spec.start(np.zeros(6)), 0, updates).x
+    return updates, spec.replay(spec.start(np.zeros(6)), range(rounds), updates).x
 
 
 def test_the_log_names_the_order_and_replays_the_run(tmp_path):

@@ -485,7 +485,7 @@ def test_payload_per_node_and_round_is_below_two_kilobytes_more(dim, nodes):
         engine = FlowerEngine(grid, 5, fedzo.Seeds(secure=secure), QUICK)
         task = steps_of(algorithm, engine.initial(), round=0, seed=5, devices=range(nodes))
         list(engine.ask(task))
-        kept = [*engine._nodes.sent, *engine._nodes.received]
+        kept = [*engine.nodes.sent, *engine.nodes.received]
         sizes[secure] = payload(kept) / nodes
     assert 0 < sizes[True] - sizes[False] <= 2048
 

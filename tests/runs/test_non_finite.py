@@ -76,7 +76,8 @@ def test_bad_loss_at_an_evaluation(tmp_path):
     assert RunFolder(tmp_path).load().round == 4
 
 
-def test_bad_loss_at_the_end_leaves_the_checkpoint_before_it(tmp_path):
+def test_bad_loss_at_the_end_leaves_the_checkpoint_of_a_longer_run(tmp_path):
+    """A run of more rounds does not evaluate there, and a resume continues as that run."""
     result = minimize(
         Spoiled(bad_loss=0),
         rounds=5,
@@ -86,7 +87,7 @@ def test_bad_loss_at_the_end_leaves_the_checkpoint_before_it(tmp_path):
         run_dir=tmp_path,
     )
     assert result.message == "the loss is not finite in round 5 on device 0"
-    assert RunFolder(tmp_path).load().round == 4
+    assert RunFolder(tmp_path).load().round == 5
 
 
 def test_bad_loss_at_the_start(tmp_path):
