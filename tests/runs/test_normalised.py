@@ -207,7 +207,7 @@ ATTACK = {
     "norm": NONE,
     "margin": NONE,
     "resume": NONE,
-    "c": FLOATS | {"inf", "nan"},  # not used where eps is given
+    "c": FLOATS - {"-1"},
     "eps": {"None"},
     "algorithm": {"None"},
     "callback": {"None", "[]"},
