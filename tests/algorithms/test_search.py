@@ -677,3 +677,13 @@ def test_other_units_of_f_give_the_same_run(method, noise):
         return result.x.tolist(), float(np.ldexp(result.fun, -exponent)), result.nfev
 
     assert all(run(exponent) == run(0) for exponent in (-900, -400, -60, 60, 400))
+
+
+@pytest.mark.parametrize("largest", [1.7e308, 5e-324])
+def test_the_first_value_may_be_the_largest_or_the_smallest_of_all_numbers(largest):
+    def fun(x):
+        return float(largest * min(1.0, np.sum((x - 1) ** 2) / 3))
+
+    result = fedzo.minimize(fun, np.zeros(3), max_queries=200)
+    assert result.fun <= fun(np.zeros(3))
+    assert result.fun == fun(result.x)

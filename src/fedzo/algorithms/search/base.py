@@ -405,7 +405,7 @@ class Suspended:
         if not self.unit and np.isfinite(values).any():
             largest = float(np.max(np.abs(values[np.isfinite(values)])))
             exponent = math.frexp(largest)[1] if largest else 0
-            self.unit = 1.0 if exponent in USUAL else math.ldexp(1.0, exponent)
+            self.unit = 1.0 if exponent in USUAL else math.ldexp(1.0, exponent - 1)
         if self.unit not in (0.0, 1.0):
             values = values / self.unit
             if isinstance(self.task, Slopes):  # f, slopes, how many measured each, mean slopes
