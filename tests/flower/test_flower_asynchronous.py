@@ -1,5 +1,7 @@
 """Asynchronous rounds over Flower: the server waits for K replies, and a log replays the run."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
@@ -185,12 +187,17 @@ def test_a_node_may_leave_with_a_task(monkeypatch):
     assert {one["device"] for one in result.dropped} == {3}
 
 
-def test_a_silent_node_costs_its_own_slot_only():
+def test_a_silent_node_costs_its_own_slot_only(monkeypatch):
     """Three of four are enough for K = 2; the fourth is dropped when its message expires."""
-    settings = FlowerSettings(clip=False, grace=0.05, patience=0.4, quorum=0.5)
-    result, _ = run(grid=grid_of((1, 1, 1, 10**6)), settings=settings, rounds=30)
+    grid = grid_of((1, 1, 1, 10**6))
+    # A second per look of the server, so that the speed of the machine does not matter.
+    clock = SimpleNamespace(monotonic=lambda: float(grid.time), sleep=lambda seconds: None)
+    monkeypatch.setattr("fedzo.flower.registry.time", clock)
+    settings = FlowerSettings(clip=False, grace=5.0, patience=20.0, quorum=0.5)
+    result, _ = run(grid=grid, settings=settings, rounds=60)
     assert result.success
     assert {one["device"] for one in result.dropped} == {3}
+    assert grid.started.count(4) > 1  # it is asked again, and costs its slot again
 
 
 # -------------------------------------------------------------------------------- settings
