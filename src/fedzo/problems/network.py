@@ -26,14 +26,7 @@ from fedzo.errors import (
     require,
 )
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
-from fedzo.problems.network_points import (
-    BatchedModule,
-    FrozenCache,
-    InPlaceModule,
-    PlainModule,
-    ThreadChoice,
-    can_be_in_place,
-)
+from fedzo.problems.network_points import ModulePoints, ThreadChoice, why_not_in_place
 
 Module = Any  # torch.nn.Module: torch is imported where it is used
 Tensor = Any
@@ -83,15 +76,8 @@ class TorchProblem(Objective):
         best parameters are kept in a temporary file. A local step k > 1 draws the k - 1 steps
         before it again, so H = 1 is the fastest. Over-the-air uplinks build vectors of the size of
         x.
-    frozen_memory : int
-        Bytes for a cache of the outputs of layers that run before the first trained parameter is
-        read, so that they run once per sample. Use it only if a sample is always the same, without
-        augmentation. Outputs that do not fit are computed each time.
     device : str or torch.device, optional
         Move the module there first, such as to ``"cuda"``.
-    batched_memory : int
-        Bytes for running several points in one batched pass (``torch.func.vmap``): for adapters,
-        norms or a head, where points differ in few parameters. 0: one point after another.
 
     Examples
     --------
@@ -123,8 +109,6 @@ class TorchProblem(Objective):
         metrics: Callable[[Module], Mapping[str, float]] | None = None,
         evaluation_batch: int = 64,
         in_place: bool | None = None,
-        frozen_memory: int = 0,
-        batched_memory: int = 0,
         device: Any = None,
     ) -> None:
         torch = _torch()
@@ -146,20 +130,10 @@ class TorchProblem(Objective):
         self.dtype = np.dtype(np.float64 if double else np.float32)
         self._evaluate: Callable[..., Any] = self._first_time
         self._threads = ThreadChoice()
-        self.in_place = bool(in_place)
-        if in_place is None and self.dim >= LARGE and not batched_memory:
-            self.in_place = can_be_in_place(module, self.pieces)
-        self._points: InPlaceModule | PlainModule = PlainModule(self.pieces, self.dtype)
-        if self.in_place:
-            self._points = InPlaceModule(module, self.pieces, self.dtype)
-        for key, size in (("frozen_memory", frozen_memory), ("batched_memory", batched_memory)):
-            require(size >= 0, key, size, "a number of bytes")
-        allowed = "0 with in_place, which holds no second point"
-        require(not (in_place and batched_memory), "batched_memory", batched_memory, allowed)
-        self._frozen = FrozenCache(module, self.pieces, frozen_memory) if frozen_memory else None
-        self._batched = None
-        if batched_memory:
-            self._batched = BatchedModule(module, loss, self.pieces, batched_memory)
+        if in_place is None:
+            in_place = self.dim >= LARGE and not why_not_in_place(module, self.pieces)
+        self.in_place = in_place
+        self._points = ModulePoints(module, self.pieces, self.dtype, in_place)
 
     def initial(self) -> Array:
         """Return the parameters of the module: a copy, or its memory if ``in_place``."""
@@ -188,12 +162,7 @@ class TorchProblem(Objective):
 
     def values(self, points: Array, batch: NamedBatch) -> Array:
         """Return the loss of each sample at each point."""
-        before = self.initial()
-        try:
-            found = [self._points.values(self._losses, batch, x, None, (None,)) for x in points]
-        finally:
-            self.place(before)
-        return np.concatenate(found)
+        return np.concatenate([self._points.values(self._losses, batch, x) for x in points])
 
     def values_streamed(
         self,
@@ -203,12 +172,7 @@ class TorchProblem(Objective):
         batch: NamedBatch,
     ) -> Array:
         """Return the loss of each sample at x + walked + steps[k], shape (k, b)."""
-        if (batched := self._batched) is not None:
-            assert isinstance(self._points, PlainModule)
-            base = self._points.base(x, walked)
-            return self._run(batch, lambda content: batched.values(base, steps, content))
-        if self.in_place:
-            self.place(x)
+        self.place(x)
         addresses = [at for step in steps if isinstance(step, DirectionSum) for at in step.draws]
         rounding = (addresses or [Draws(0, Stream.NOISE)])[0].on(Stream.NOISE)
         return self._points.values(self._losses, batch, x, walked, steps, rounding)
@@ -216,22 +180,19 @@ class TorchProblem(Objective):
     def gradient(self, x: Array, batch: NamedBatch) -> Array:
         """Return the mean gradient over a batch by autograd, in evaluation mode, shape (d,)."""
         torch, tensors = _torch(), [piece.tensor for piece in self.pieces]
-        own = [(tensor.data, tensor.requires_grad) for tensor in tensors]
-        found = np.zeros_like(x)
+        own, found = [tensor.requires_grad for tensor in tensors], np.zeros_like(x)
+        self.module.eval()
         try:
-            for _, tensor, start, stop in self.pieces:
-                tensor.data = tensor_of(x[start:stop]).to(tensor).view(tensor.shape)
+            for tensor in tensors:
                 tensor.requires_grad_(True)
-            self.module.eval()
-            with torch.enable_grad():
+            with self._points.at(x, whole=True), torch.enable_grad():
                 loss = self._checked(batch.content).mean()
                 if not loss.requires_grad:
                     words = "the loss has no gradient; use FedZO, which needs only its values"
                     raise UsageError(f"loss: {words}", code="no-gradient")
                 parts = torch.autograd.grad(loss, tensors, allow_unused=True)
         finally:
-            for tensor, (data, wanted) in zip(tensors, own, strict=True):
-                tensor.data = data
+            for tensor, wanted in zip(tensors, own, strict=True):
                 tensor.requires_grad_(wanted)
         for (_, _, start, stop), part in zip(self.pieces, parts, strict=True):
             if part is not None:
@@ -291,24 +252,14 @@ class TorchProblem(Objective):
 
     def _losses(self, batch: NamedBatch) -> NDArray[np.float64]:
         """Return the loss of each sample with the present parameters of the module."""
-        return self._run(batch, self._losses_of)
-
-    def _run(
-        self, batch: NamedBatch, values: Callable[[Any], NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
-        """Return ``values(content)`` of a batch, in evaluation mode and without gradients."""
         if self.module.training:
             self.module.eval()
-        with _torch().inference_mode():
-            if self._frozen is None:
-                return self._threads.run(len(batch.names), lambda: values(batch.content))
-            self._frozen.watch(lambda: self._losses_of(batch.content))
-            with self._frozen.answering(batch.names):
-                return self._threads.run(len(batch.names), lambda: values(batch.content))
 
-    def _losses_of(self, content: Any) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = self._checked(content).double().cpu().numpy()
-        return values
+        def losses() -> NDArray[np.float64]:
+            return self._checked(batch.content).double().cpu().numpy()  # type: ignore[no-any-return]
+
+        with _torch().inference_mode():
+            return self._threads.run(len(batch.names), losses)
 
     def _checked(self, content: Any) -> Tensor:
         losses = self._evaluate(self.loss, self.module, content)

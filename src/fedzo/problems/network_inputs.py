@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -223,21 +224,20 @@ def parts_of(value: Any) -> Iterator[Any]:
         yield value
 
 
-def map_tree(function: Callable[..., Any], *trees: Any, leaves: tuple[type, ...] = ()) -> Any:
+def map_tree(function: Callable[..., Any], tree: Any, leaves: tuple[type, ...] = ()) -> Any:
     """Return a tree of the same form: ``function`` of the leaves at each place.
 
     Containers keep their type: plain, a named tuple, or one of Hugging Face.
     """
-    first, kind = trees[0], type(trees[0])
-    if not isinstance(first, tuple | list | Mapping) or isinstance(first, leaves):
-        return function(*trees)
-    children = [tree.values() if isinstance(tree, Mapping) else tree for tree in trees]
-    parts = [map_tree(function, *each, leaves=leaves) for each in zip(*children, strict=True)]
-    if isinstance(first, Mapping):
-        named = dict(zip(first, parts, strict=True))
-        output = isinstance(first, dict) and kind is not dict  # of a model of Hugging Face
-        return kind(**named) if output else kind(named)
-    return kind(*parts) if hasattr(first, "_fields") else kind(parts)
+    if not isinstance(tree, tuple | list | MutableMapping) or isinstance(tree, leaves):
+        return function(tree)
+    if isinstance(tree, MutableMapping):
+        named = copy(tree)
+        for key, child in tree.items():
+            named[key] = map_tree(function, child, leaves)
+        return named
+    parts, kind = [map_tree(function, child, leaves) for child in tree], type(tree)
+    return kind(*parts) if hasattr(tree, "_fields") else kind(parts)
 
 
 def chosen(module: Module, trainable: str | Sequence[str] | None) -> list[tuple[str, Tensor]]:
