@@ -179,7 +179,6 @@ def test_the_report_holds_what_a_tester_hands_in(tmp_path):
     assert rates[-1] == told["success"]
     assert told["success_by_queries"][-1]["queries"] <= told["queries"]
     assert told["distortion"]["linf_max"] <= EPS * (1 + 1e-6)
-    assert 0 < told["distortion"]["ssim_mean"] < 1
     right = logits(IMAGES[100:])[:, ::-1].argmax(axis=1) == labels[100:]
     assert told["transfer"]["inputs"] == right.sum()
     wrong = after[(labels[100:] == 0) & (after != 0)]

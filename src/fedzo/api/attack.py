@@ -351,7 +351,7 @@ def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
 
 def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
     """Return the server optimizer, with as many starts as queries, rounds and memory allow."""
-    shape = problem.image or problem.shape
+    shape = problem.transform.image or problem.shape
     sides = Waves(shape).sides
     by_labels = problem.model.outputs == "labels"
     sampled = _SAMPLED if problem.dim <= _LARGE or by_labels else 0

@@ -63,6 +63,21 @@ class Distortion(NamedTuple):
     linf_max: float
 
 
+class MovedInputs(NamedTuple):
+    """Inputs under one perturbation, and how far each is moved, in units of the range."""
+
+    inputs: Array  # (n, d), in the input range
+    squares: Array  # squared L2, (n,)
+    linf: Array  # L∞, (n,)
+
+    @property
+    def distortion(self) -> Distortion:
+        """The mean and the largest distance."""
+        l2 = np.sqrt(self.squares)
+        numbers = (l2.mean(), l2.max(), self.linf.mean(), self.linf.max())
+        return Distortion(*(float(number) for number in numbers))
+
+
 @dataclass(frozen=True, eq=False)
 class Perturbation:
     """A perturbation, and the range of its inputs.
@@ -126,18 +141,32 @@ class Perturbation:
 
     def apply(self, inputs: ArrayLike) -> Array:
         """Return the perturbed inputs of a batch within the input range, float32, in its shape."""
-        if self.eps is not None:
-            moved = (self._rows(inputs) + self.noise.reshape(1, -1)).clip(0, 1)
-            return in_range(moved, self.input_range).reshape(np.shape(inputs))
-        moved = _apply(self._angles(inputs), self._shift(), *_limits(self.input_range))
-        return np.asarray(moved.reshape(np.shape(inputs)))
+        return self.moved(self.rows(inputs)).inputs.reshape(np.shape(inputs))
 
     def distortion(self, inputs: ArrayLike) -> Distortion:
         """Return how far the inputs of a batch are moved."""
         require(np.size(inputs) > 0, "inputs", "an empty batch", "one input or more")
+        return self.moved(self.rows(inputs)).distortion
+
+    def rows(self, inputs: ArrayLike, key: str = "inputs") -> Array:
+        """Return a batch as rows for :meth:`moved`; ``key`` names it in an error.
+
+        These are 2z in the paper's form, or else z in [0, 1]: :func:`scaled`, :func:`unit_rows`.
+        """
+        batch = batch_of(inputs, self.noise.shape, key)
+        if self.eps is None:
+            return scaled(batch, self.input_range)
+        return unit_rows(batch, self.input_range, self.noise.shape)
+
+    def moved(self, rows: Array) -> MovedInputs:
+        """Return the inputs of :meth:`rows` under the perturbation, (n, d), and how far each is."""
         if self.eps is not None:
-            return distortion_of(*changes(self._rows(inputs), self.noise.reshape(-1)))
-        return distortion_of(*movements(self._angles(inputs), self._shift()))
+            delta = self.noise.reshape(1, -1)
+            return MovedInputs(added(rows, delta, self.input_range)[0], *changes(rows, delta[0]))
+        shifts = np.tanh(self.noise.reshape(1, -1).astype(np.float32))
+        inputs = _apply(rows, shifts, *_limits(self.input_range))
+        squares, largest = _moved(rows, shifts)
+        return MovedInputs(inputs[0], squares[0], largest[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the perturbation to a file in NumPy's npz format, whatever its name."""
@@ -161,15 +190,6 @@ class Perturbation:
             raise UsageError(message, code="unreadable") from error
         except Exception as error:  # a damaged zip file may raise anything
             raise UsageError(f"{path} holds no perturbation", code="not-a-perturbation") from error
-
-    def _angles(self, inputs: ArrayLike) -> Array:
-        return scaled(batch_of(inputs, self.noise.shape), self.input_range)
-
-    def _rows(self, inputs: ArrayLike) -> Array:
-        return unit_rows(batch_of(inputs, self.noise.shape), self.input_range, self.noise.shape)
-
-    def _shift(self) -> Array:
-        return np.tanh(self.noise.reshape(1, -1).astype(np.float32))
 
 
 def check_ball(eps: object, norm: object, shape: tuple[int, ...]) -> None:
@@ -296,20 +316,20 @@ def in_range(rows: Array, input_range: Sequence[float]) -> Array:
 
 
 def changes(rows: Array, delta: Array) -> tuple[Array, Array]:
-    """Return how far one δ moves inputs in [0, 1]: L2 and L∞, each of shape (b,).
+    """Return how far one δ moves inputs in [0, 1]: squared L2 and L∞, each of shape (b,).
 
     >>> changes(np.array([[0.0, 0.5]]), np.array([-0.25, 0.25]))  # the first number is clipped
-    (array([0.25]), array([0.25]))
+    (array([0.0625]), array([0.25]))
     """
-    delta, l2, linf = delta.astype(np.float64), np.empty(len(rows)), np.empty(len(rows))
+    delta, squares, linf = delta.astype(np.float64), np.empty(len(rows)), np.empty(len(rows))
     for start in range(0, len(rows), _IN_CACHE):
         some = slice(start, start + _IN_CACHE)
         # Clip δ itself: the rounding of a sum could exceed the budget.
         moved = np.minimum(delta, 1 - rows[some])
         np.maximum(moved, -rows[some], out=moved)
         linf[some] = np.abs(moved, out=moved).max(axis=1)
-        l2[some] = np.sqrt(np.square(moved, out=moved).sum(axis=1))
-    return l2, linf
+        squares[some] = np.square(moved, out=moved).sum(axis=1)
+    return squares, linf
 
 
 def added(rows: Array, deltas: Array, input_range: Sequence[float]) -> Array:
@@ -319,9 +339,10 @@ def added(rows: Array, deltas: Array, input_range: Sequence[float]) -> Array:
     array([[[-1.,  2.]]], dtype=float32)
     """
     out = np.empty((len(deltas), *rows.shape), np.float32)
-    unit = tuple(input_range) == (0, 1)
-    _add(rows, deltas, out, unit, *_limits(input_range))
-    return out
+    for moved, delta in zip(out, deltas, strict=True):  # one that stays in cache
+        np.add(rows, delta, out=moved)
+        moved.clip(0, 1, out=moved)
+    return in_range(out, input_range)
 
 
 def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:
@@ -343,18 +364,6 @@ def perturbed(angles: Array, shifts: Array, input_range: Sequence[float]) -> tup
     """
     squares, _ = _moved(angles, shifts)
     return _apply(angles, shifts, *_limits(input_range)), squares
-
-
-def movements(angles: Array, shift: Array) -> tuple[Array, Array]:
-    """Return how far one perturbation moves inputs: L2 and L∞, each of shape (b,)."""
-    squares, largest = _moved(angles, shift)
-    return np.sqrt(squares[0]), largest[0]
-
-
-def distortion_of(l2: Array, linf: Array) -> Distortion:
-    """Summarise the distances of :func:`movements` or :func:`changes`."""
-    numbers = (l2.mean(), l2.max(), linf.mean(), linf.max())
-    return Distortion(*(float(number) for number in numbers))
 
 
 def _limits(input_range: Sequence[float]) -> tuple[Any, Any, Any, Any]:
@@ -379,27 +388,6 @@ def _apply(angles: Any, shifts: Any, middle: Any, half: Any, bottom: Any, top: A
                 value = middle + half * ((t[j] + w[j]) / (one + t[j] * w[j]))
                 moved[j] = min(max(value, bottom), top)  # rounding may exceed the range
     return out
-
-
-@njit(nogil=True, cache=True)
-def _add(
-    rows: Any, deltas: Any, out: Any, unit: Any, middle: Any, half: Any, bottom: Any, top: Any
-) -> None:
-    """Write each input under each δ, clipped to [0, 1] and scaled to the range; NaN stays NaN."""
-    zero, one, two = np.float32(0), np.float32(1), np.float32(2)
-    for k in range(len(deltas)):
-        delta = deltas[k]
-        for m in range(len(rows)):
-            row, moved = rows[m], out[k, m]
-            for j in range(delta.size):
-                value = row[j] + delta[j]
-                value = zero if value < zero else value
-                moved[j] = one if value > one else value
-            if not unit:
-                for j in range(delta.size):
-                    value = middle + half * (two * moved[j] - one)
-                    value = bottom if value < bottom else value
-                    moved[j] = top if value > top else value
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})

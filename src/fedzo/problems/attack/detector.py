@@ -1,5 +1,6 @@
 """Would a defender notice? A detector of similar queries watches those of an attack."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Self
 
@@ -93,11 +94,12 @@ class Detector:
         detector.flagged, detector._some = flagged, list(memory["some"])
         return detector
 
-    @property
-    def mean_distance(self) -> float | None:
-        """The mean distance between two queries, a root mean square in units of the range."""
-        rows = self._some
-        pairs = [(a, b) for i, a in enumerate(rows) for b in rows[:i]]
-        if not pairs:
-            return None
-        return float(np.mean([np.sqrt(np.mean(np.square(a - b))) for a, b in pairs]))
+    def summary(self) -> dict[str, float | None]:
+        """Return the number of queries, of those flagged, and the mean distance between queries.
+
+        It is a root mean square, in units of the range; None for fewer than two queries.
+        """
+        pairs = itertools.combinations(self._some, 2)
+        far = [float(np.sqrt(np.mean(np.square(a - b)))) for a, b in pairs]
+        distance = float(np.mean(far)) if far else None
+        return {"queries": self.queries, "flagged": self.flagged, "mean_distance": distance}

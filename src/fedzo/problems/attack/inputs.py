@@ -12,8 +12,7 @@ from fedzo.core.types import Array
 from fedzo.core.waves import is_image
 from fedzo.errors import InvalidValue, check_choice, check_unmasked, require
 from fedzo.models import Model
-from fedzo.problems.attack.transforms import Transform
-from fedzo.variables.perturbation import batch_of
+from fedzo.variables.perturbation import Perturbation
 
 _SIDE = 8  # pixels: shorter rows are not taken for images
 _ALIKE = 0.2  # the least correlation of neighbours in images; of digits it is 0.3
@@ -25,8 +24,12 @@ Columns = TypeVar("Columns", bound=tuple[Any, ...])
 class Inputs(NamedTuple):
     """Labelled inputs of one or several devices."""
 
-    rows: Array  # (n, d), in the units of a fedzo.problems.attack.transforms.Transform
+    rows: Array  # (n, d), as of fedzo.Perturbation.rows
     labels: Array  # (n,), columns of the model's scores
+
+    def some(self, which: slice | Array) -> "Inputs":
+        """Return some of the inputs."""
+        return Inputs(self.rows[which], self.labels[which])
 
 
 def listed(key: str, parts: Iterable[Any]) -> list[Any]:
@@ -109,19 +112,25 @@ def hidden_image(rows: Array) -> tuple[int, ...] | None:
 
 
 def labelled(
-    model: Model, inputs: ArrayLike, labels: ArrayLike, transform: Transform, of: str = ""
+    model: Model, inputs: ArrayLike, labels: ArrayLike, nothing: Perturbation, of: str = ""
 ) -> Inputs:
     """Return a batch of inputs with their labels; ``of`` names it in error messages.
 
+    ``nothing`` is any perturbation of such inputs.
+
     >>> from fedzo.models import FunctionModel
-    >>> from fedzo.problems.attack.transforms import PaperTransform
-    >>> model = FunctionModel(lambda batch: batch)
-    >>> labelled(model, [[0.5, 0.75], [0.0, 0.5]], 1, PaperTransform((2,), (0, 1), c=1.0)).labels
+    >>> model, nothing = FunctionModel(lambda batch: batch), Perturbation(np.zeros(2))
+    >>> labelled(model, [[0.5, 0.75], [0.0, 0.5]], 1, nothing).labels
     array([1, 1])
     """
-    batch = batch_of(inputs, transform.shape, f"inputs{of}")
-    require(len(batch) > 0, f"inputs{of}", "an empty batch", "one input or more")
-    return Inputs(transform.rows(batch), columns_of(model, labels, len(batch), f"labels{of}"))
+    rows = nothing.rows(inputs, f"inputs{of}")
+    require(len(rows) > 0, f"inputs{of}", "an empty batch", "one input or more")
+    return Inputs(rows, columns_of(model, labels, len(rows), f"labels{of}"))
+
+
+def fooled(predictions: Array, labels: Array, target: int | None) -> Array:
+    """Return which predictions are wrong, or are the target if there is one."""
+    return np.asarray(predictions != labels if target is None else predictions == target)
 
 
 def columns_of(model: Model, labels: ArrayLike, count: int, key: str = "labels") -> Array:

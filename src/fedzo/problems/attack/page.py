@@ -6,15 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedzo.core.files import write_atomic
+from fedzo.core.style import COLOURS, frame
 from fedzo.core.types import Array
 from fedzo.core.waves import is_image
-from fedzo.problems.attack.pictures import picture_of
-from fedzo.variables.perturbation import LEVELS, Perturbation
+from fedzo.variables.perturbation import LEVELS, Distortion, Perturbation
 
+_DRAWN = 6  # inputs in the picture
 _Z = 1.959963984540054  # of a 95 % interval
 _STYLE = """
 body { max-width: 920px; } h1 { overflow-wrap: anywhere; }
@@ -33,6 +36,20 @@ figure { margin: 0; } figcaption { font-size: .85rem; color: var(--faint); }
 """
 
 
+class Reported(NamedTuple):
+    """The inputs of a report, and the predictions of the model; None if they are not known."""
+
+    whose: str  # "held out" or "own"
+    clean: Array  # (n, ...), in the model's range
+    perturbed: Array
+    distortion: Distortion
+    labels: Array  # (n,)
+    before: Array | None  # predictions, (n,)
+    after: Array | None
+    classes: list[str]
+    target: int | None
+
+
 def wilson(successes: int, count: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a rate (Wilson, 1927).
 
@@ -47,13 +64,8 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def write_page(
-    report: Mapping[str, Any],
-    perturbation: Perturbation,
-    clean: tuple[Array, Array, Array | None],
-    adversarial: tuple[Array, Array, Array | None],
-) -> str:
-    """Return the page as HTML, from the content of ``attack.json`` and some inputs."""
+def write_page(report: Mapping[str, Any], inputs: Reported, perturbation: Perturbation) -> str:
+    """Return the page as HTML, from the content of ``attack.json`` and its inputs."""
     css = files("fedzo").joinpath("plots", "page", "page.css").read_text(encoding="utf-8")
     name = escape(str(report["model"]))
     parts = [
@@ -66,9 +78,7 @@ def write_page(
         _section("Success", _charts(report) + _classes(report)),
     ]
     if is_image(perturbation.noise.shape):
-        parts.append(
-            _section("Before and after", _pictures(perturbation, clean, adversarial, report))
-        )
+        parts.append(_section("Before and after", _pictures(inputs, perturbation)))
     parts.append(_section("What survives", _table(_survival(report))))
     parts.append(_section("Would a defender notice?", _defender(report)))
     return "\n".join(parts) + "</body></html>\n"
@@ -120,8 +130,6 @@ def _facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     size = (
         f"largest change {LEVELS * moved['linf_max']:.3g}/{LEVELS}, mean L2 {moved['l2_mean']:.3g}"
     )
-    if "ssim_mean" in moved:
-        size += f", mean SSIM {moved['ssim_mean']:.3f}"
     return [
         ("model", escape(str(report["model"]))),
         ("the tester sees", answers),
@@ -200,33 +208,67 @@ def _chart(title: str, label: str, points: Sequence[tuple[float, float]], count:
     )
 
 
-def _pictures(
-    perturbation: Perturbation,
-    clean: tuple[Array, Array, Array | None],
-    adversarial: tuple[Array, Array, Array | None],
-    report: Mapping[str, Any],
-) -> str:
-    low, high = perturbation.input_range
-    before, after = ((images[0] - low) / (high - low) for images in (clean, adversarial))
-    largest = float(np.abs(after - before).max()) or 1.0
-    names = report["confusion"]["classes"]
+def _pictures(inputs: Reported, perturbation: Perturbation) -> str:
+    """Return four inputs before and after, and the change; those with another answer first."""
+    unchanged = inputs.before == inputs.after if inputs.before is not None else inputs.labels
+    chosen = np.argsort(unchanged, kind="stable")[:4]
+    before, change, after, factor = _scaled(inputs, perturbation, chosen)
     rows = []
-    answers = clean[2], adversarial[2]
-    known = answers[0] is not None and answers[1] is not None
-    order = np.argsort(answers[0] == answers[1], kind="stable") if known else np.arange(len(before))
-    for i in order[:4]:  # those with another answer first
+    for k, i in enumerate(chosen):
         captions = [
-            "predictions not asked" if p is None else f"answer: {escape(str(names[int(p[i])]))}"
-            for p in answers
+            "predictions not asked" if p is None else f"answer: {escape(inputs.classes[p[i]])}"
+            for p in (inputs.before, inputs.after)
         ]
-        change = 0.5 + (after[i] - before[i]) / (2 * largest)
-        middle = f"change, scaled by {0.5 / largest:.3g}"
-        shown = zip((before[i], change, after[i]), (captions[0], middle, captions[1]), strict=True)
+        captions.insert(1, f"change, scaled by {factor:.3g}")
         rows += [
-            f"<figure><img src='{_png(image)}' alt=''><figcaption>{words}</figcaption></figure>"
-            for image, words in shown
+            f"<figure><img src='{_png(images[k])}' alt=''><figcaption>{words}</figcaption></figure>"
+            for images, words in zip((before, change, after), captions, strict=True)
         ]
     return f"<div class='three'>{''.join(rows)}</div>"
+
+
+def _scaled(
+    inputs: Reported, perturbation: Perturbation, chosen: Array
+) -> tuple[Array, Array, Array, float]:
+    """Return some inputs in [0, 1], 1/2 plus the scaled change, those after it, and the scale."""
+    low, high = perturbation.input_range
+    before, after = ((one[chosen] - low) / (high - low) for one in (inputs.clean, inputs.perturbed))
+    factor = 0.5 / (float(np.abs(after - before).max()) or 0.5)
+    return before, 0.5 + factor * (after - before), after, factor
+
+
+def draw_images(inputs: Reported, perturbation: Perturbation, out: Path) -> None:
+    """Draw six inputs before and after, with the answers of the model, and the scaled change."""
+    from matplotlib.figure import Figure
+
+    chosen = np.unique(np.arange(_DRAWN) * len(inputs.labels) // _DRAWN)
+    *rows, factor = _scaled(inputs, perturbation, chosen)
+    figure = Figure(figsize=(1.25 * _DRAWN + 0.5, 4.4), dpi=150, layout="constrained")
+    grid = figure.subplots(3, len(chosen), squeeze=False)
+    for axes, images, name, answers in zip(
+        grid,
+        rows,
+        ("original", f"change ×{factor:.3g}", "adversarial"),
+        (inputs.before, None, inputs.after),
+        strict=True,
+    ):
+        axes[0].set_ylabel(name, size=8)
+        for place, image, i in zip(axes, images, chosen, strict=True):
+            place.imshow(picture_of(image), cmap="gray", vmin=0, vmax=1)
+            frame(place)
+            if answers is not None:
+                colour = COLOURS[int(answers[i] != inputs.labels[i])]  # the second if it is wrong
+                place.set_xlabel(inputs.classes[answers[i]], color=colour, size=8)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_atomic(out, picture.getvalue())
+
+
+def picture_of(image: Array) -> Array:
+    """Return an image for matplotlib: colours on the last axis, grey without that axis."""
+    if image.ndim == 3 and image.shape[0] in (1, 3):
+        image = np.moveaxis(image, 0, -1)
+    return np.clip(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image, 0, 1)
 
 
 def _png(image: Array) -> str:

@@ -14,7 +14,7 @@ ball (:mod:`fedzo.variables.perturbation`), and the loss is the first term alone
 perturbation is the one that succeeds most often on the inputs of the devices, with images rounded
 to 8 bits.
 Evaluated perturbations lie further out than those of queries
-(:class:`~fedzo.problems.attack.transforms.BudgetTransform`).
+(:class:`~fedzo.problems.attack.transforms.Transform`).
 
 **Target.** With ``target`` t the first term is
 :math:`\max\{\max_{j \ne t} \Phi_j(z') - \Phi_t(z'),\, 0\}`. An input succeeds if the model predicts
@@ -27,9 +27,11 @@ only, the first term is 1 or 0, and eq. (2) is the gradient of the error rate ar
 smoothing).
 """
 
+import hashlib
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,29 +46,50 @@ from fedzo.core.types import Array
 from fedzo.core.waves import is_image
 from fedzo.data import load
 from fedzo.data import partition as split_samples
-from fedzo.errors import BudgetSpent, UsageError, require
+from fedzo.errors import BudgetSpent, UsageError, check_choice, require
 from fedzo.models import Model
-from fedzo.models.base import rounding_step
+from fedzo.models.base import check_columns, rounding_step
 from fedzo.problems.attack.detector import Detector
-from fedzo.problems.attack.evaluation import Evaluator
-from fedzo.problems.attack.inputs import columns_named, gets_right, joined, other_of, victim_of
+from fedzo.problems.attack.inputs import (
+    PIECE,
+    Inputs,
+    column_of_target,
+    columns_named,
+    fooled,
+    gets_right,
+    hidden_image,
+    joined,
+    labelled,
+    listed,
+    other_of,
+    shape_of_inputs,
+    victim_of,
+)
+from fedzo.problems.attack.page import Reported
 from fedzo.problems.attack.report import PROCESSED, PROCESSES, budgets, write_run_files
-from fedzo.variables.perturbation import distortion_of
+from fedzo.problems.attack.transforms import Transform
+from fedzo.problems.attack.victim import Victim
+from fedzo.variables.perturbation import Distortion, MovedInputs, Perturbation
 
+MARGINS = ("logits", "confidences")
 _CANDIDATES = 4  # inputs drawn for each one that is used, within a budget
 # The least root-mean-square move of x per round. In the middle of the range an input moves by half
 # of that: a hundredth of the range.
 _MIN_MOVE = 0.02
 _NUMBERS = 1 << 23  # in the inputs of one call of values(), of one device
+_EVALUATION = 0.07  # the largest share of the queries for one evaluation within a budget
+_FEWEST = 40  # inputs: no evaluation has fewer, unless they are a quarter of the queries
 _INPUTS = 32  # evaluated to see whether scores are rounded
+_LOOKED_AT = 256  # inputs, to see whether they are images
 _PROCESSING = 0.1  # the largest share of the queries for processed images
 _TRIES = 8  # inputs and directions, to see whether differences stand out
+_EVALUATED = "evaluated "  # in the names of what a checkpoint holds
 
 
-class Attack(Evaluator, Objective):
+class Attack(Objective):
     """A universal perturbation against a model, from the inputs of several devices.
 
-    Devices query the model in one batch (:class:`fedzo.problems.attack.evaluation.Victim`). The
+    Devices query the model in one batch (:class:`fedzo.problems.attack.victim.Victim`). The
     steps of a round before the end of the query budget are used. Queries for a last evaluation are
     reserved.
 
@@ -126,13 +149,95 @@ class Attack(Evaluator, Objective):
         classes: Sequence[str] | None = None,
         transfer_to: Model | None = None,
     ) -> None:
-        super().__init__(model, inputs, labels, held_out, c, eps, norm, target, margin)
+        check_choice("margin", margin, MARGINS)
+        given, names = listed("inputs", inputs), listed("labels", labels)
+        every = f"a list with an entry for each of the {len(given)} devices"
+        require(len(given) == len(names), "labels", f"a list of {len(names)}", every)
+        self.model, self.margin, self.shape = model, margin, shape_of_inputs(model, given[0])
+        self.transform = Transform(self.shape, model.input_range, c, eps, norm)
+        nothing = self.perturbation(np.zeros(math.prod(self.shape)))
+        own = [
+            labelled(model, part, name, nothing, of=f"[{device}]")
+            for device, (part, name) in enumerate(zip(given, names, strict=True))
+        ]
+        self.own = joined(own)
+        self._starts = np.cumsum([0, *(len(part.labels) for part in own)])
+        self.held_out: Inputs | None = None
+        if held_out is not None:
+            is_pair = isinstance(held_out, tuple | list) and len(held_out) == 2
+            what = type(held_out).__name__
+            require(is_pair, "held_out", what, "a pair of inputs and their labels")
+            if len(held_out[0]):  # type: ignore[arg-type]
+                self.held_out = labelled(model, *held_out, nothing, of=" held out")
+        self._evaluated = [np.arange(len(part.labels)) for part in own]  # by device
+        if eps is not None and model.meter.left is not None:
+            self._evaluate_fewer(model.meter.left)
+        self.target = None if target is None else column_of_target(model, target)
+        other = self.target is None or not np.any(self.own.labels == self.target)
+        require(other, "target", target, "another class than those of the devices' inputs")
+        self.dim, self.devices = self.own.rows.shape[1], len(given)
+        self._evaluations: dict[str, Array] = {}  # losses and predictions, by perturbation
         self.classes, self.transfer_to = classes, transfer_to
+        self.victim = Victim(model, self.shape, self.dim)
         self.meter, self.batcher = model.meter, self.victim.batcher
-        self.best_metric = None if eps is None else "attack_success"
-        self.candidates = 1 if eps is None else _CANDIDATES
+        self.within_budget = eps is not None
+        self.best_metric = "attack_success" if self.within_budget else None
+        self.candidates = _CANDIDATES if self.within_budget else 1
         self.min_move = _MIN_MOVE * math.sqrt(self.dim)
         self.victim.reserved = self.evaluation_cost
+
+    def _evaluate_fewer(self, left: int) -> None:
+        """Evaluate fewer inputs, evenly spaced, if all of them cost too much of the queries."""
+        fewest = max(1, min(_FEWEST, left // 4))
+        most, own = max(int(_EVALUATION * left), fewest), len(self.own.labels)
+        held_out = 0 if self.held_out is None else len(self.held_out.labels)
+        if own + held_out <= most:
+            return
+        for_own = max(most - held_out, most // 2 if held_out else most)
+        if self.held_out is not None and most - for_own < held_out:
+            self.held_out = self.held_out.some(_spread(held_out, most - for_own))
+        share = min(1.0, for_own / own)
+        self._evaluated = [
+            _spread(len(every), max(1, int(share * len(every)))) for every in self._evaluated
+        ]
+
+    def look_for_images(self) -> None:
+        """Treat flat rows as images if they seem to be some: waves and squares fit them better."""
+        found = hidden_image(self.own.rows[:_LOOKED_AT]) if len(self.shape) == 1 else None
+        self.transform = replace(self.transform, image=found or ())
+
+    @property
+    def evaluated(self) -> Inputs:
+        """The inputs of devices that evaluations take: all of them, or fewer if queries are few."""
+        starts = zip(self._starts[:-1], self._evaluated, strict=True)
+        return self.own.some(np.concatenate([first + some for first, some in starts]))
+
+    @property
+    def evaluation_cost(self) -> int:
+        """The number of queries per evaluation: inputs of the devices and those held out."""
+        held_out = 0 if self.held_out is None else len(self.held_out.labels)
+        return sum(map(len, self._evaluated)) + held_out
+
+    @property
+    def reported(self) -> Inputs:
+        """The inputs of the report: those held out, or else those of the devices."""
+        return self.evaluated if self.held_out is None else self.held_out
+
+    def initial(self) -> Array:
+        """Return no perturbation."""
+        return np.zeros(self.dim, np.float32)
+
+    def size(self, device: int) -> int:
+        """Return the number of inputs of a device."""
+        return int(self._starts[device + 1] - self._starts[device])
+
+    def perturbation(self, x: Array) -> Perturbation:
+        """Return the perturbation x in the shape of an input."""
+        return self.transform.perturbation(x)
+
+    def distortion(self, x: Array) -> Distortion:
+        """Return how far x moves the inputs of the devices; takes no queries."""
+        return self.perturbation(x).moved(self.own.rows).distortion
 
     def batch(self, device: int, size: int, draws: Draws) -> Array:
         """Return indices of inputs of a device, independent and uniform (with replacement).
@@ -214,28 +319,120 @@ class Attack(Evaluator, Objective):
             leads = np.concatenate([leads, unanswered])
         return leads.reshape(costs.shape) + costs
 
+    def margins(self, scores: Array, labels: Array, margin: str | None = None) -> Array:
+        """Return the margin by which each input still resists, shape (n,).
+
+        This is the lead of the right class over any other, or of any other class over the target.
+        Within a budget, rounded probabilities are compared as confidences: logarithms would
+        exaggerate the step from 0 to 0.01. The paper's form uses all scores unchanged.
+        """
+        model, target = self.model, self.target
+        labels = labels if target is None else np.full(len(labels), target)
+        check_columns(labels, scores.shape[1])  # unknown before the first answer of some models
+        may_be_rounded = self.within_budget and model.outputs == "probabilities"
+        rounded = may_be_rounded and rounding_step(scores) is not None
+        confidences = rounded or (margin or self.margin) == "confidences"
+        scores = (model.probabilities_of if confidences else model.log_scores_of)(scores)
+        scores, rows = scores.astype(np.float64), np.arange(len(labels))
+        own = scores[rows, labels]
+        scores[rows, labels] = -np.inf
+        lead = np.asarray(own - scores.max(axis=1))
+        return lead if target is None else -lead
+
     def losses(self, x: Array, devices: Array) -> Array:
         """Return f_i(x), the mean of ψ over all inputs of a device."""
-        return np.array([self.outcome_of_device(x, int(i)).losses.mean() for i in devices])
+        return np.array([self._evaluate(x, int(i))[0].mean() for i in devices])
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return success rates and distortion on the inputs of devices and on those held out.
 
         The inputs of devices take no queries if :meth:`losses` was called at the same x before.
         """
-        own = joined([self.outcome_of_device(x, i) for i in range(self.devices)])
-        outcomes, metrics = [own], {"attack_success": float(own.fooled.mean())}
-        if self.held_out is not None:
-            held_out = self.outcome_of(x, self.held_out)
-            outcomes.append(held_out)
-            metrics["heldout_success"] = float(held_out.fooled.mean())
-        self.remember(x, outcomes)
-        distortion = distortion_of(own.l2, own.linf)
+        own, held_out = self.evaluated, self.held_out
+        found = [self._evaluate(x, device)[1] for device in range(self.devices)]
+        rate = fooled(np.concatenate(found), own.labels, self.target).mean()
+        metrics = {"attack_success": float(rate)}
+        if held_out is not None:
+            predictions = self._evaluate(x, self.devices)[1]
+            rate = fooled(predictions, held_out.labels, self.target).mean()
+            metrics["heldout_success"] = float(rate)
+        self.victim.evaluated = True
+        distortion = self.perturbation(x).moved(own.rows).distortion
         return metrics | {f"distortion_{k}": v for k, v in distortion._asdict().items()}
+
+    def _evaluate(self, x: Array, part: int) -> Array:
+        """Return ψ and the prediction of each input of a device, (2, n), by queries or cached.
+
+        The part after the last device has the inputs held out.
+        """
+        sizes = [*map(len, self._evaluated)]
+        at, end = sum(sizes[:part]), sum(sizes[: part + 1]) if part < self.devices else None
+        unknown = np.full((2, self.evaluation_cost), np.nan)
+        found = self._evaluations.setdefault(_digest(x), unknown)[:, at:end]
+        if not np.isnan(found).any():
+            return found
+        inputs, perturbation = self.held_out, self.perturbation(x)
+        if part < self.devices or inputs is None:
+            inputs = self.own.some(self._starts[part] + self._evaluated[part])
+        for start in range(0, len(inputs.labels), PIECE):
+            rows, labels = inputs.some(slice(start, start + PIECE))
+            moved = perturbation.moved(rows)
+            scores = self.victim.ask(moved.inputs, evaluates=True)
+            losses = np.maximum(self.margins(scores, labels), 0)
+            if not self.within_budget:
+                losses += self.transform.c * moved.squares
+            found[:, start : start + PIECE] = losses, scores.argmax(axis=1)
+        return found
+
+    def memory(self) -> Mapping[str, Array]:
+        """Return the evaluations, the number of classes and the detector, for a checkpoint."""
+        known = {f"{_EVALUATED}{key}": found for key, found in self._evaluations.items()}
+        if self.model.classes is not None:
+            known["classes"] = np.array(self.model.classes)
+        detector = self.victim.detector
+        return known if detector is None else known | detector.memory()
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Take over the state that a checkpoint holds."""
+        self._evaluations = {
+            key.removeprefix(_EVALUATED): np.array(found)
+            for key, found in memory.items()
+            if key.startswith(_EVALUATED)
+        }
+        self.victim.evaluated = bool(self._evaluations)
+        if "prints" in memory:
+            self.victim.detector = Detector.recalled(memory)
+        if "classes" in memory:
+            self.model.classes = int(memory["classes"])
 
     def write_files(self, folder: Path, best: Best) -> None:
         """Write the best evaluated perturbation and its report."""
-        write_run_files(self, folder, best.x, self.classes, self.transfer_to)
+        count = self.model.classes or int(self.own.labels.max()) + 1
+        (clean, before), (moved, after) = map(self._answered, (self.initial(), best.x))
+        inputs = Reported(
+            whose="own" if self.held_out is None else "held out",
+            clean=clean.inputs.reshape(-1, *self.shape),
+            perturbed=moved.inputs.reshape(-1, *self.shape),
+            distortion=moved.distortion,
+            labels=self.reported.labels,
+            before=before,
+            after=after,
+            classes=list(self.classes or map(str, range(count))),
+            target=self.target,
+        )
+        write_run_files(self.victim, folder, inputs, self.perturbation(best.x), self.transfer_to)
+
+    def _answered(self, x: Array) -> tuple[MovedInputs, Array | None]:
+        """Return the reported inputs under x, and their predictions: cached, or by queries.
+
+        The predictions are None if there are not enough queries.
+        """
+        moved = self.perturbation(x).moved(self.reported.rows)
+        found = self._evaluations.get(_digest(x), np.full((2, self.evaluation_cost), np.nan))
+        found = found[1, -len(moved.inputs) :]  # those held out are the last
+        if np.isnan(found).any():
+            return moved, self.victim.predictions(moved.inputs)
+        return moved, found.astype(np.int64)
 
     def reserve_for_report(self) -> None:
         """Reserve queries for the report, too: for each ε but that of the attack itself.
@@ -298,6 +495,19 @@ class Attack(Evaluator, Objective):
             stacklevel=2,
         )
         return smoothing
+
+
+def _spread(count: int, wanted: int) -> Array:
+    """Return indices of ``wanted`` of ``count`` inputs, evenly spaced.
+
+    >>> _spread(10, 4)
+    array([0, 2, 5, 7])
+    """
+    return np.arange(wanted) * count // wanted
+
+
+def _digest(x: Array) -> str:
+    return hashlib.sha256(x.astype(np.float32).tobytes()).hexdigest()
 
 
 @problem_factory

@@ -1,0 +1,97 @@
+"""The attacked model: several devices query it in one batch, within one budget."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedzo.core.batching import Answer, QueryBatcher
+from fedzo.core.types import Array
+from fedzo.errors import Halted, ModelError
+from fedzo.models import Model
+from fedzo.problems.attack.detector import Detector
+
+_DEVICES_AT_ONCE = 32
+_NUMBERS = 1 << 21  # in the directions of all devices at once: a few hundred MB with all else
+
+
+class Question(NamedTuple):
+    """Inputs to evaluate, shape (n, d)."""
+
+    inputs: Array
+    may_be_cut: bool  # whether an answer to the first of them is of use
+    evaluates: bool  # whether it may use the queries that are reserved for evaluations
+
+
+class Victim:
+    """The attacked model, which several devices query in one batch.
+
+    Parameters
+    ----------
+    model : Model
+        The black box.
+    shape : tuple of int
+        The shape of an input, if the model does not know it.
+    dim : int
+        The number of values of an input.
+
+    Attributes
+    ----------
+    reserved : int
+        The number of queries that only evaluations may use.
+    evaluated : bool
+        Whether a perturbation was evaluated: from then on a failing model ends the run normally.
+    failure : ModelError, optional
+        The failure of the model that ended the run.
+    detector : Detector, optional
+        Watches the queries, for the report.
+    """
+
+    def __init__(self, model: Model, shape: tuple[int, ...], dim: int) -> None:
+        self.model, self._shape = model, model.input_shape or shape
+        at_once = max(1, min(_DEVICES_AT_ONCE, _NUMBERS // dim))
+        self.batcher = QueryBatcher(self._answer, at_once)
+        self.reserved, self.evaluated = 0, False
+        self.detector: Detector | None = None
+        self.failure: ModelError | None = None
+
+    def ask(self, inputs: Array, *, may_be_cut: bool = False, evaluates: bool = False) -> Array:
+        """Return the scores of the inputs, or of the first of them if the budget allows no more.
+
+        Raises :class:`~fedzo.errors.BudgetSpent` if no input can be evaluated.
+        """
+        return self.batcher.ask(Question(inputs, may_be_cut, evaluates))
+
+    def predictions(self, inputs: Array) -> Array | None:
+        """Return the predictions of inputs, or None without enough queries for all of them."""
+        try:
+            return np.asarray(self.ask(inputs, evaluates=True).argmax(axis=1))
+        except Halted:
+            return None
+
+    def _answer(self, questions: list[Question]) -> Sequence[Answer]:
+        sizes = np.array([len(question.inputs) for question in questions])
+        left = self.model.meter.left
+        if left is not None:
+            left -= 0 if questions[0].evaluates else self.reserved  # the same for all of a group
+            granted = (left - (np.cumsum(sizes) - sizes)).clip(0, sizes)
+            whole = np.array([not question.may_be_cut for question in questions])
+            sizes = np.where(whole & (granted < sizes), 0, granted)
+        spent = self.model.meter.spent()
+        if not sizes.any():
+            return [spent] * len(questions)
+        inputs = [q.inputs[:size] for q, size in zip(questions, sizes, strict=True)]
+        scores = self._scores(inputs[0] if len(inputs) == 1 else np.concatenate(inputs))
+        parts = np.split(scores, np.cumsum(sizes)[:-1])
+        return [part if len(part) else spent for part in parts]
+
+    def _scores(self, inputs: Array) -> Array:
+        if self.detector is not None:
+            self.detector.watch(inputs, self.model.input_range, self.model.meter.queries)
+        try:
+            return self.model(inputs.reshape(-1, *self._shape))
+        except ModelError as error:
+            if not self.evaluated:
+                raise
+            self.failure = error
+            raise Halted(str(error)) from error
