@@ -117,7 +117,7 @@ def processes(few: int = 4, many: int = 16) -> None:
     listed = hashlib.sha256(build_fab_from_disk(APP)).hexdigest()
     for name in ("flower-supernode", "fedzo node start"):
         with tempfile.TemporaryDirectory() as folder, RealFederation(Path(folder)) as federation:
-            (Path(folder) / "bin" / "flwr-clientapp").unlink()  # which is of neither
+            (Path(folder) / "bin" / "flower-superexec").unlink()  # which is of neither
             file = Path(folder) / "node.toml"
             file.write_text(f'apps = ["{listed}"]\n' if name == "fedzo node start" else "")
             config = f'partition-id=0 num-partitions=1 node-file="{file}"'

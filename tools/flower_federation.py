@@ -38,14 +38,19 @@ HOST = "127.0.0.1"
 NAME = "here"  # of the connection in Flower's config.toml
 
 # Runs any app, as Flower's own command does, but in a fork of a warm process.
-_PREFORK = """
-from fedzo.flower.allowlist import prefork
+_SUPEREXEC = """
+import os, sys
+from fedzo.flower.allowlist import superexec
 
-def run():
+def run(words):
+    if words[0] != "flwr-clientapp":  # of the server
+        os.execvp(words[0], words)
     from flwr.supernode.cli import flwr_clientapp
+    sys.argv = words
     flwr_clientapp()
 
-prefork(run)
+if __name__ == "__main__":
+    superexec(run)
 """
 
 
@@ -247,10 +252,10 @@ class Federation:
 
     def _commands(self) -> None:
         """Let the processes for messages be warm, as those in docs/deploy.md are."""
-        launcher = self.folder / "bin" / "flwr-clientapp"
+        launcher = self.folder / "bin" / "flower-superexec"
         launcher.parent.mkdir(exist_ok=True)
         code = launcher.with_suffix(".py")
-        code.write_text(_PREFORK)
+        code.write_text(_SUPEREXEC)
         launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{code}" "$@"\n')
         launcher.chmod(0o755)
 

@@ -1,14 +1,15 @@
 """A node that is started by fedzo runs the apps on its list, and no other code."""
 
 import hashlib
+import importlib
 import os
-import shutil
 from importlib.metadata import requires
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from one_node import ask, node, refusal
 from packaging.requirements import Requirement
 
@@ -50,6 +51,7 @@ def client_process(monkeypatch):
     monkeypatch.setattr(flower, "get_load_client_app_fn", loader)
     monkeypatch.setattr(flower, "get_project_dir", flower.get_project_dir)
     monkeypatch.setattr(allowlist, "_enforced", False)
+    monkeypatch.setattr("sys.argv", [])
     return process, unpacked, loaded
 
 
@@ -63,7 +65,7 @@ def test_only_listed_apps_are_run(monkeypatch, client_process):
             process(b"theirs")
 
     monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", both)
-    allowlist.run_listed()
+    allowlist.run_task(["flwr-clientapp"])
     assert unpacked == [b"ours"]
     assert len(loaded) == 1
 
@@ -78,7 +80,7 @@ def test_app_is_loaded_from_an_empty_folder(monkeypatch, client_process):
         assert folders[0].parents[1].is_dir()
 
     monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", traversing)
-    allowlist.run_listed()
+    allowlist.run_task(["flwr-clientapp"])
     assert [Path(path) for path in loaded] == folders
     assert "other" not in str(folders[0])
     assert not folders[0].parents[1].exists()  # it is removed with its process
@@ -93,7 +95,7 @@ def test_other_tasks_are_rejected_even_for_listed_apps(monkeypatch, client_proce
             process()
 
     monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", one)
-    allowlist.run_task(command)
+    allowlist.run_task([command])
     assert (unpacked, loaded) == ([], [])
 
 
@@ -106,7 +108,7 @@ def test_error_of_a_broken_configuration_tells_the_server_nothing(monkeypatch, c
             process()
 
     monkeypatch.setattr("flwr.supernode.cli.flwr_clientapp", one)
-    allowlist.run_listed()
+    allowlist.run_task(["flwr-clientapp"])
 
 
 @pytest.mark.parametrize(
@@ -127,15 +129,32 @@ def test_listed_apps_that_nobody_enforces(monkeypatch, kind):
     assert refusal(send()) is None
 
 
-def test_every_task_command_has_a_launcher_first_in_the_path(monkeypatch, tmp_path):
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", os.environ["PATH"])
-    allowlist.put_launchers_first()
-    for command in TASK_TYPE_TO_COMMAND.values():
-        launcher = Path(shutil.which(command))
-        assert launcher.parent == tmp_path / "fedzo-launchers"
-        assert f"-m fedzo.flower.allowlist {command} " in launcher.read_text()
-    assert shutil.which("flower-superexec")  # which Flower starts by its name, too
+def test_commands_of_tasks_are_never_run(monkeypatch):
+    """Flower's executor, as SuperExec calls it, starts fedzo's process for every type of task."""
+    from flwr.supercore.superexec.executor import ExecutionSpec, subprocess_executor
+
+    started, code = [], []
+    monkeypatch.setattr(subprocess_executor, "subprocess", None)
+
+    def run():
+        for task in TaskType:
+            spec = ExecutionSpec(task, "here:1", "token", True, None, False, 1, False, 1, None)
+            subprocess_executor.SubprocessExecutor().launch(spec)
+
+    class Context:
+        def set_forkserver_preload(self, modules):
+            assert all(importlib.import_module(module) for module in modules)
+
+        def Process(self, target, args):  # noqa: N802 - as in multiprocessing
+            started.append((target, args[0][0]))
+            return SimpleNamespace(start=lambda: None)
+
+    monkeypatch.setattr("multiprocessing.get_context", lambda kind: Context())
+    monkeypatch.setattr("flwr.supercore.cli.flower_superexec", run)
+    monkeypatch.setattr(os, "_exit", code.append)
+    allowlist.superexec()
+    assert started == [(allowlist.run_task, TASK_TYPE_TO_COMMAND[task]) for task in TaskType]
+    assert code == [0]
 
 
 def test_supported_versions_of_flower_are_those_of_the_project():

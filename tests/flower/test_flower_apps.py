@@ -3,7 +3,6 @@
 import importlib
 import json
 import sys
-import threading
 import tomllib
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from fedzo.config.experiment import Experiment
 from fedzo.errors import FedzoError, Halted, UsageError
 from fedzo.flower import (
     FedzoStrategy,
-    FlowerEngine,
     FlowerSettings,
     InProcessGrid,
     make_client_app,
@@ -288,19 +286,6 @@ def test_example_tunes_a_black_box(example, tmp_path):
     start({**settings, **own}, 3, server, client)
     first, last = history(tmp_path)
     assert last["train_loss"] < 0.5 * first["train_loss"]
-
-
-def test_simulation_does_not_wait_for_a_node_that_cannot_begin():
-    from fedzo.flower.simulation import _Watched
-
-    def factory(context):
-        raise OSError("no such folder")
-
-    app = make_client_app(factory, guarded=False)
-    grid = _Watched(InProcessGrid(app, 2), threading.Event())
-    with fails("cannot-begin") as caught:
-        FlowerEngine(grid, 0, fedzo.Ideal(), FlowerSettings(quorum=1.0, patience=1e6))
-    assert "OSError: no such folder" in str(caught.value)  # node and server are one process
 
 
 def test_budget_is_refused_where_it_could_not_be_kept():

@@ -285,17 +285,6 @@ def test_the_model_always_if_asked_for():
     assert all(arrays for *_, arrays in grid.trained())
 
 
-def test_nodes_that_draw_other_directions_are_sent_the_model(monkeypatch, caplog):
-    told = iter(["other"])
-    right = protocol.directions_checksum()
-    monkeypatch.setattr(protocol, "directions_checksum", lambda: next(told, right))
-    grid = Nodes(Quadratic(dim=400, devices=6))
-    result = run(grid, fedzo.FedZO(**ALGORITHM), fedzo.Seeds(), 3)
-    assert result.success
-    assert "round 1 has whole updates: the model is sent for it" in caplog.text
-    assert all(arrays for node, t, _, arrays in grid.trained() if node == 1 or t > 0)
-
-
 # --------------------------------------------------------------------------------- what is let in
 
 

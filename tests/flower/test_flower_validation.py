@@ -93,6 +93,7 @@ def test_bad_answer_of_a_node(spoil, reason):
     [
         (lambda c: c * np.nan, "coefficients: not finite"),
         (lambda c: c[:, :1], "coefficients: shape (2, 1)"),
+        (lambda c: None, "sent no coefficients"),
         (lambda c: c * 1e9, "more than max_norm = 10"),
     ],
 )

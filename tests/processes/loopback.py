@@ -3,13 +3,9 @@
 They are slow, since Flower starts a process for each message: ``pytest -m processes`` runs them.
 """
 
-import contextlib
-import os
 import time
 import tomllib
 from pathlib import Path
-
-from flower_federation import children
 
 from fedzo.flower.server import experiment_of
 from fedzo.runs import RunFolder
@@ -45,23 +41,6 @@ def until(what, seconds=LIMIT):
 def rounds_done(folder):
     checkpoint = RunFolder(folder).load()
     return -1 if checkpoint is None else checkpoint.round
-
-
-def open_to_others(process):
-    """Return the addresses beyond this machine that a process or one below it listens on."""
-    sockets = set()
-    for pid in (process, *children(process)):
-        with contextlib.suppress(OSError):  # it has ended in the meantime
-            sockets |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = row.split()
-            address, state, inode = fields[1], fields[3], fields[9]
-            here = address.partition(":")[0].endswith("0100007F")  # 127.0.0.1, of IPv6 too
-            if state == "0A" and f"socket:[{inode}]" in sockets and not here:
-                found.add(address)
-    return found
 
 
 def without(record):

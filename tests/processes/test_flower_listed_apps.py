@@ -190,14 +190,6 @@ def test_listed_app_runs_and_a_node_that_is_not_pinned_rejects_it(federation, tm
     assert "apps is set, but this node was started by flower-supernode" in said
 
 
-def test_every_command_of_a_task_has_a_launcher(federation):
-    """Those of the Flower that is installed, and none that could be found elsewhere."""
-    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
-
-    folder = federation.folder / "pinned-home" / "fedzo-launchers"
-    assert {path.name for path in folder.iterdir()} == {TASK_TYPE_TO_COMMAND[t] for t in TaskType}
-
-
 def test_node_is_not_deaf_after_a_false_app_hash(federation, tmp_path):
     """The server sends other bytes than those of the hash, once its own half is loaded.
 

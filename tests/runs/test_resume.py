@@ -89,7 +89,7 @@ def test_resumed_is_the_same_as_at_once(
 ANY = Quadratic(dim=6, devices=5)
 PARTS = [(kind(), Ideal()) for kind in ALGORITHMS.values()]
 PARTS += [
-    (FedZO(directions=3, shared_directions=not uplink.wants_updates), uplink())
+    (FedZO(directions=3, shared_directions=uplink.wants_shared_directions), uplink())
     for uplink in UPLINKS.values()
     if uplink is not Ideal
 ]

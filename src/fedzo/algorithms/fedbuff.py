@@ -164,11 +164,8 @@ class FedBuff(FedZO):
             slots.device[slot], slots.started[slot] = update.device, t
             slots.finish[slot] = state.clock + self.seconds(update.device)
             slots.weight[slot] = update.weight * (not self.lost(update.device, t))
-            own = update.coefficients if setting.uplink.wants_coefficients else update.delta
-            if own is None:
-                text = "a node draws other directions: FedBuff over seeds needs coefficients"
-                raise UsageError(text, code="no-coefficients")
-            slots.update[slot] = own
+            sends = setting.uplink.wants_coefficients
+            slots.update[slot] = update.coefficients if sends else update.delta
         arrived, clock = self.arrivals(slots)
         taken = [self.update_of(slots, slot) for slot in arrived if slots.weight[slot] > 0]
         x, server, info = self.step(t, state.x, state.server, taken, task, setting)

@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _engine(name: str, experiment: Experiment) -> Backend | None:
-    """Return Flower's simulation engine, or None for threads of this process."""
+    """Return the engine of virtual Flower nodes, or None for threads of this process."""
     if name == "local":
         return None
     try:

@@ -69,11 +69,6 @@ class Engine(Protocol):
         """Number of values F_i(x, ξ) per evaluation."""
         ...
 
-    @property
-    def sending_updates(self) -> set[int]:
-        """Devices that send whole updates although the uplink takes coefficients."""
-        ...
-
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
@@ -147,7 +142,6 @@ class LocalEngine:
     """
 
     quorum, asynchronous = 0.5, False
-    sending_updates: set[int] = set()  # noqa: RUF012 - always empty: one process draws alike
 
     def __init__(self, objective: Objective, seed: int, workers: int | None = None) -> None:
         if workers is not None:
@@ -330,7 +324,6 @@ class ReplayEngine:
     meter: Meter | None = None
     scale: Array | None = None
     evaluation_cost = 0
-    sending_updates: set[int] = set()  # noqa: RUF012 - always empty
 
     def __init__(self, seed: int, dim: int, devices: int, log: Iterable[list[Update]] = ()) -> None:
         self.seed, self.dim, self.devices = seed, dim, devices

@@ -6,30 +6,24 @@ starts a SuperNode that runs an app only if the node file lists its SHA-256 unde
 
 A server can declare a run to be of another task type, and Flower then starts another command for
 it. So the node accepts tasks of one type, ``flwr-clientapp``, and replies to all others with an
-error (:mod:`fedzo.flower.watchdog`). As a second barrier it has a launcher for every task command,
-first in its ``PATH``: that of ``flwr-clientapp`` runs listed apps, the others run nothing.
+error (:mod:`fedzo.flower.watchdog`). As a second barrier, the process that starts task commands
+calls :func:`run_task` in place of them: for ``flwr-clientapp`` it runs listed apps, for others
+nothing.
 
 Flower's own ``flower-supernode`` does not read ``apps``. On such a node fedzo's ClientApp rejects
 all messages if ``apps`` is set, see :func:`check_enforced`, but nothing stops another app.
 
 Flower starts a process for each message, and a short message costs little more than the imports of
-that process. :func:`prefork` keeps the first process of a node, which has imported libraries but no
-app and no message, and forks the later ones from it. It ends with its node. On macOS, where a fork
-is not safe, and on Windows, each message starts a new process.
+that process. :func:`superexec` forks it from a process that has imported libraries, but no app and
+no message. On macOS, where a fork is not safe, and on Windows, each message starts a new process.
 """
 
-import contextlib
-import importlib
-import json
 import os
 import shutil
-import socket
-import socketserver
-import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from shlex import quote
+from types import SimpleNamespace
 from typing import Any
 
 # Everything else is imported where it is used, because this module starts for each message.
@@ -38,7 +32,6 @@ FLOWER = ("1.41", "1.42")  # the versions whose task commands were tested
 CLIENT = "flwr-clientapp"  # the only task command that a node needs
 
 PRELOADED = ("flwr.supernode.cli", "httpcore", "fedzo.flower.client", "fedzo.runs.registry")
-_LONGEST = 2**16  # bytes of a command line
 
 _enforced = False  # whether this process runs listed apps only
 
@@ -103,7 +96,6 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
             "--node-config 'node-file=\"...\"' names",
             code="no-apps",
         )
-    put_launchers_first()
     watch()
     sys.argv = ["flower-supernode", *arguments]
     try:
@@ -111,28 +103,6 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
     except Exception as error:  # Flower's other threads would keep the process, and answer nothing
         log.error("the node ends: %s: %s", type(error).__name__, error)
         os._exit(1)
-
-
-def put_launchers_first() -> None:
-    """Write a launcher for each task command of Flower, and put them first in ``PATH``."""
-    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
-
-    from fedzo.errors import UsageError
-    from fedzo.flower.replay import flower_home
-
-    folder = flower_home() / "fedzo-launchers"
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["PATH"] = os.pathsep.join([str(folder), _path()])
-    for task in TaskType:
-        command = TASK_TYPE_TO_COMMAND[task]
-        launcher = folder / command
-        launcher.write_text(
-            f'#!/bin/sh\nexec {quote(sys.executable)} -P -m fedzo.flower.allowlist {command} "$@"\n'
-        )
-        launcher.chmod(0o755)
-        if shutil.which(command) != str(launcher):  # such as on a disk mounted with noexec
-            text = f"{launcher} cannot be executed, so this node could run any app"
-            raise UsageError(text, code="launcher")
 
 
 def check_enforced(apps: Sequence[str]) -> None:
@@ -181,12 +151,7 @@ def require_listed(node_config: Mapping[str, Any], archive: bytes) -> None:
         raise UsageError(text, code="app-not-listed")
 
 
-def run_listed() -> None:
-    """Run Flower's client process, which can load listed apps only."""
-    run_task(CLIENT)
-
-
-def run_task(command: str) -> None:
+def run_task(words: list[str]) -> None:
     """Run Flower's client process for a task command; only a client app's loads an app.
 
     The app is unpacked to an empty folder and loaded from there. Flower would take the folder's
@@ -194,13 +159,15 @@ def run_task(command: str) -> None:
     """
     import tempfile
 
+    import numpy as np
     from flwr.supernode import cli
     from flwr.supernode.runtime import run_clientapp
 
     from fedzo.errors import UsageError
 
-    global _enforced  # noqa: PLW0603 - a process runs one task, and it holds for all of it
-    _enforced = True
+    global _enforced
+    _enforced, sys.argv = True, words
+    np.random.seed()  # noqa: NPY002 - an app may draw from it: not the same for each message
     flower: Any = run_clientapp
     pull, install, loader = (
         flower.pull_task_input,
@@ -216,8 +183,8 @@ def run_task(command: str) -> None:
         return message, context, run, fab
 
     def installed(archive: bytes, **options: Any) -> Path:
-        if command != CLIENT:
-            text = f"this node runs {CLIENT} tasks only, not {command}"
+        if words[0] != CLIENT:
+            text = f"this node runs {CLIENT} tasks only, not {words[0]}"
             raise UsageError(text, code="task-type")
         require_listed(node_config, archive)
         unpacked.append(Path(install(archive, **{**options, "install_dir": Path(empty)})))
@@ -236,120 +203,27 @@ def run_task(command: str) -> None:
 # ------------------------------------------------------------------------------ the processes
 
 
-def prefork(run: Callable[[], None]) -> None:
-    """Call a function, which ``sys.argv`` is for, in a fork of the node's warm process.
+def superexec(run: Callable[[list[str]], None] = run_task) -> None:
+    """Run Flower's SuperExec, which starts a process for each message: a fork of a warm one.
 
-    If this node has no warm process yet, this one becomes it.
+    ``run`` is called in the new process, with the words of Flower's command.
     """
-    if not sys.platform.startswith("linux"):
-        return run()
-    node, arguments = os.getppid(), json.dumps(sys.argv[1:]).encode()
-    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-    home.mkdir(parents=True, exist_ok=True)
-    with contextlib.chdir(home):  # the path of a socket has at most about 100 characters
-        name = f"clientapp-{node}.socket"
-        if _handed_over(name, arguments):
-            return None
-        try:
-            server = _ForkServer(name, run)
-        except OSError:  # another process is about to become the warm one
-            return run()
+    import multiprocessing
+
+    from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.superexec.executor import subprocess_executor
+
+    # Elsewhere a fork of a process with libraries is not safe.
+    kind = "forkserver" if sys.platform == "linux" else "spawn"
+    processes: Any = multiprocessing.get_context(kind)
+    processes.set_forkserver_preload(list(PRELOADED))
+
+    def start(words: list[str], **_: Any) -> None:
+        processes.Process(target=run, args=(words,)).start()
+
+    module: Any = subprocess_executor
+    module.subprocess = SimpleNamespace(Popen=start, DEVNULL=None)
     try:
-        server.serve(node, arguments)
+        flower_superexec()
     finally:
-        (home / name).unlink(missing_ok=True)
-
-
-def _handed_over(name: str, arguments: bytes) -> bool:
-    """Send the arguments to the warm process; return whether it exists and took them."""
-    with socket.socket(socket.AF_UNIX) as line:
-        try:
-            line.connect(name)
-            if _peer(line)[1] != os.getuid():
-                return False
-            line.sendall(arguments)
-            line.shutdown(socket.SHUT_WR)
-            return line.recv(1) == b"+"
-        except ConnectionRefusedError:  # it was killed
-            Path(name).unlink(missing_ok=True)
-            return False
-        except OSError:
-            return False
-
-
-def _peer(line: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end of a socket."""
-    found = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, user, _ = struct.unpack("3i", found)
-    return pid, user
-
-
-if sys.platform.startswith("linux"):
-
-    class _ForkServer(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
-        """Forks a process for each command line that a process of its node sends.
-
-        Other processes are rejected before a fork. A process that connects and sends nothing costs
-        a fork that waits for it; the next one is served meanwhile.
-        """
-
-        timeout = 1.0  # seconds, between checks that the node lives
-        max_children = 10**6
-        request_queue_size = 128
-
-        def __init__(self, name: str, run: Callable[[], None]) -> None:
-            self.run, self.node = run, os.getppid()
-            before = os.umask(0o177)  # only this user can connect
-            try:
-                super().__init__(name, socketserver.BaseRequestHandler)
-            finally:
-                os.umask(before)
-
-        def serve(self, node: int, arguments: bytes) -> None:
-            """Fork while the node lives, and first for these arguments."""
-            for module in PRELOADED:
-                importlib.import_module(module)
-            random = importlib.import_module("fedzo.core.random")
-            random.Draws(seed=0, stream=random.Stream.INIT).words(1)  # numba loads on first use
-            ours, theirs = socket.socketpair()
-            ours.sendall(arguments)
-            ours.shutdown(socket.SHUT_WR)
-            self.process_request(theirs, None)
-            while os.getppid() == node:
-                self.handle_request()
-                self.service_actions()  # removes the processes that have ended
-
-        def verify_request(self, request: Any, client_address: Any) -> bool:
-            """Return whether the connection is from a process that the node has started."""
-            pid, user = _peer(request)
-            try:
-                status = Path(f"/proc/{pid}/stat").read_text()
-            except OSError:  # it has ended
-                return False
-            return user == os.getuid() and int(status.rpartition(")")[2].split()[1]) == self.node
-
-        def finish_request(self, request: Any, client_address: Any) -> None:
-            """Run in the fork, which ends afterwards."""
-            import numpy as np
-
-            self.socket.close()
-            request.settimeout(10.0)
-            with request.makefile("rb") as sent:
-                sys.argv[1:] = json.loads(sent.read(_LONGEST))
-            request.sendall(b"+")
-            request.close()
-            np.random.seed()  # noqa: NPY002 - an app may draw from it: not the same for each message
-            try:
-                self.run()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-
-
-if __name__ == "__main__":
-    task_command = sys.argv.pop(1)
-    if task_command == CLIENT:
-        # This module is __main__. The client app reads _enforced of the imported one.
-        prefork(importlib.import_module("fedzo.flower.allowlist").run_listed)
-    else:
-        run_task(task_command)
+        os._exit(0)  # processes that are left notice it, and end

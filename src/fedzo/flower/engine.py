@@ -23,7 +23,7 @@ from fedzo.flower.registry import SILENT, Exchange, Found, Requests
 from fedzo.flower.replay import RunSpec
 from fedzo.flower.schema import Layout
 from fedzo.flower.sums import SecureSums, Summed
-from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, SyncMessage, drawn_by_sums
+from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, drawn_by_sums
 from fedzo.flower.validation import InvalidUpdate, UpdateValidator, clipped_losses
 from fedzo.runs.history import RESERVED, read_history
 from fedzo.runs.loop import Job
@@ -124,12 +124,6 @@ class FlowerEngine:
         assert self._registry.problem is not None
         return self._registry.problem.cost or sum(self._registry.sizes.values())
 
-    @property
-    def sending_updates(self) -> set[int]:
-        """Devices whose nodes draw other directions, and so send whole updates."""
-        homes = self._registry.homes(range(self.devices))
-        return {i for node, own in homes.items() if self._registry.unlike(node) for i in own}
-
     def restore(self, job: Job) -> None:
         """Continue with the round of a resumed job, and with the silences of its nodes."""
         folder = job.folder
@@ -221,12 +215,12 @@ class FlowerEngine:
         packed = cache(lambda: protocol.pack(task, layout))  # once for all nodes, if any needs it
 
         def message(node: int, own: list[int]) -> RecordDict:
-            short = self.coefficients and not self._registry.unlike(node)
-            sync = None if downlink is None else self._sync_message(node)
+            sync = None if downlink is None else downlink.message_to(node)
             if sync is not None:
-                return protocol.task(sync, own, short)
+                return protocol.task(sync, own, self.coefficients)
             rows = steps is not None and (steps.x.ndim == 2 or steps.rows)
-            return protocol.task(protocol.pack(task.only(own)) if rows else packed(), own, short)
+            whole = protocol.pack(task.only(own)) if rows else packed()
+            return protocol.task(whole, own, self.coefficients)
 
         if steps is not None and steps.at_work:
             shape = np.broadcast_to(steps.x.dtype.type(0), steps.x.shape)  # x is not held
@@ -282,11 +276,14 @@ class FlowerEngine:
                 self._metrics = metrics
             return {**failures, **found}
 
-        def message(node: int, own: list[int]) -> RecordDict:
-            return protocol.model(self._sync_message(node) or x, own, metrics=first in own)
+        downlink = self.nodes.downlink
+        if downlink is not None:
+            downlink.set_target(x)
 
-        if self.nodes.downlink is not None:
-            self.nodes.downlink.set_target(x)
+        def message(node: int, own: list[int]) -> RecordDict:
+            sync = None if downlink is None else downlink.message_to(node)
+            return protocol.model(sync or x, own, metrics=first in own)
+
         return Exchange(protocol.EVALUATE, range(self.devices), message, read)
 
     def _losses(self, found: Mapping[int, float]) -> Array:
@@ -371,12 +368,6 @@ class FlowerEngine:
             min(found.devices), np.empty(0), 1, found.queries, own, contributors=len(found.devices)
         )
         return update._replace(delta=task.rebuilt(update))
-
-    def _sync_message(self, node: int) -> SyncMessage | None:
-        """Return the message by which a node reaches the model, if it replays the run."""
-        if self.nodes.downlink is None or self._registry.unlike(node):
-            return None
-        return self.nodes.downlink.message_to(node)
 
 
 def _read_updates(content: RecordDict, asked: list[int], round: int) -> Found:

@@ -52,8 +52,7 @@ class NodeRegistry:
     The server greets every node that connects. The node joins when its introduction arrives. A node
     that disconnects or stays silent is dropped and greeted again. The problem is the one that most
     nodes introduce; nodes with another problem are rejected. If two nodes hold a device, the
-    earlier one keeps it until it is dropped. A node that draws other directions than the server
-    (see :meth:`unlike`) joins, but sends whole updates in place of coefficients.
+    earlier one keeps it until it is dropped.
 
     Parameters
     ----------
@@ -146,10 +145,6 @@ class NodeRegistry:
         """Return a node's public key for secure sums; empty if it has none."""
         return bytes.fromhex(self._nodes[node].key) if node in self._nodes else b""
 
-    def unlike(self, node: int) -> bool:
-        """Return whether a node draws other directions than the server."""
-        return node in self._nodes and self._nodes[node].checksum != directions_checksum()
-
     def homes(self, devices: Iterable[int]) -> dict[int, list[int]]:
         """Return the nodes of these devices, with the devices of each in ascending order."""
         found: dict[int, list[int]] = {}
@@ -172,9 +167,6 @@ class NodeRegistry:
                 del self.refused[node]
             return
         log.info("node %d has joined with devices %s", node, device_ranges(introduction.held))
-        if introduction.checksum != directions_checksum():
-            text = "node %d draws other directions than the server: it sends whole updates"
-            log.warning(text, node)
         taken = self._owners.keys() & introduction.held
         if taken:
             log.warning("node %d: another node holds devices %s", node, device_ranges(taken))
@@ -191,6 +183,8 @@ class NodeRegistry:
         introduction = protocol.read_hello(reply.content)
         if introduction.version != __version__:
             raise FedzoError(f"it has fedzo {introduction.version}, not {__version__}")
+        if introduction.checksum != directions_checksum():
+            raise FedzoError("it draws other directions than the server")
         if self.problem is not None and introduction.shape != self.problem.shape:
             raise FedzoError(_difference(introduction, self.problem))
         if self._bound is not None:

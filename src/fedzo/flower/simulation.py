@@ -1,43 +1,30 @@
-"""Runs without real nodes: on Flower's simulation engine (Ray), or by direct calls.
+"""Virtual nodes: the nodes of a federation, in this process."""
 
-The workers of a simulation import this module to make their problem. It must not import Flower's
-simulation engine on import, or they would wait for themselves.
-"""
-
-import json
 import logging
-import os
 import shutil
-import signal
 import sqlite3
-import threading
-import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache
 from tempfile import mkdtemp
-from types import FrameType
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as Proto
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedzo.config.experiment import Experiment
-from fedzo.core.files import as_toml
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, meter_of
-from fedzo.errors import FedzoError, UsageError
-from fedzo.flower import protocol
+from fedzo.errors import UsageError
 from fedzo.flower.client import make_client_app
 from fedzo.flower.engine import FlowerEngine
-from fedzo.flower.errors import quiet_log, short_line
+from fedzo.flower.errors import quiet_log
 from fedzo.flower.ledger import Ledger
 from fedzo.runs.loop import Job
 from fedzo.runs.minimize import Backend, Drive
@@ -46,32 +33,15 @@ from fedzo.runs.result import Result
 log = logging.getLogger("fedzo")
 
 _SERVER = 0  # an id that no node has
-_NO_HURRY = 1e6  # seconds: a virtual node does not fail, it waits for a free core
-
-# Ray reads these on import, when the engine starts.
-_RAY_ENVIRONMENT = {
-    # Ray's ports need no password, and code sent to one is run. Without clusters, the default on
-    # some systems, Ray listens on 127.0.0.1 only. This makes it the default on all.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # the workers are the run, not its background
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as a warning asks
-}
-
-# One core per node.
-_RAY: dict[str, Any] = {
-    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-    "init_args": {"log_to_driver": False},
-}
+_NO_HURRY = 1e6  # seconds: a virtual node has replied when its message is sent
 
 
 def simulation(experiment: Experiment) -> Backend:
-    """Return the engine that runs an experiment on Flower's simulation.
+    """Return the engine that runs an experiment on virtual nodes, by Flower's messages.
 
-    The devices are split over ``experiment.flower.nodes`` virtual nodes. The run waits for all of
-    them; ``quorum``, ``grace`` and ``patience`` are ignored. Node and server are one process, so
-    nothing is clipped, nodes have no limits, and the logger ``fedzo`` warns once of each failure,
-    with its full text.
+    The devices are split over ``experiment.flower.nodes`` nodes. Node and server are one process,
+    so nothing is clipped, nodes have no limits, and the logger ``fedzo`` warns once of each
+    failure, with its full text.
     """
 
     def run(job: Job, objective: Objective, drive: Drive) -> Result:
@@ -82,156 +52,16 @@ def simulation(experiment: Experiment) -> Backend:
                 "nodes are several: limit run.rounds instead",
                 code="budget-on-flower",
             )
-        return _on_ray(experiment, job, drive)
+        app = make_client_app(lambda _: objective, algorithms=[type(job.algorithm)], guarded=False)
+        grid = InProcessGrid(app, experiment.flower.nodes or cores())
+        settings = replace(experiment.flower, grace=_NO_HURRY, patience=_NO_HURRY, clip=False)
+        warn = cache(log.warning)  # once for the same devices and error
+        with quiet_log():
+            return drive(
+                FlowerEngine(grid, job.options.seed, job.uplink, settings, warn=warn, masked=False)
+            )
 
     return run
-
-
-def _on_ray(experiment: Experiment, job: Job, drive: Drive) -> Result:
-    """Drive the rounds: the engine runs the server on another thread.
-
-    An interrupt of this thread ends the run with a checkpoint.
-    """
-    from flwr.simulation.run_simulation import _run_simulation
-    from flwr.supercore.telemetry import EventType
-
-    interrupted = threading.Event()
-    outcome: list[Result | BaseException] = []
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        try:
-            engine = FlowerEngine(
-                cast(Grid, _Watched(grid, interrupted)),
-                job.options.seed,
-                job.uplink,
-                replace(experiment.flower, grace=_NO_HURRY, patience=_NO_HURRY, clip=False),
-                warn=cache(log.warning),  # once for the same devices and error
-                masked=False,
-            )
-            outcome.append(drive(engine))
-        except BaseException as error:  # raised in the caller's thread
-            outcome.append(error)
-
-    client_app = make_client_app(
-        partial(_problem, json.dumps(as_toml(job.tables))),
-        algorithms=[type(job.algorithm)],
-        guarded=False,
-    )
-    with _quiet(), _noted(interrupted):
-        try:
-            # The function behind `flwr run`. Flower's public function is deprecated, and the
-            # command needs a packaged app.
-            _run_simulation(
-                server_app=app,
-                client_app=client_app,
-                num_supernodes=experiment.flower.nodes or cores(),
-                backend_config=_RAY,
-                exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
-            )
-        except KeyboardInterrupt:
-            interrupted.set()  # if there was no signal
-            _wait_for(outcome)
-        except Exception as error:
-            if not outcome:
-                why = short_line(str(error.__cause__ or error))
-                text = f"Flower's simulation engine failed: {why}"
-                raise FedzoError(text, code="simulation") from error
-    if not outcome:
-        raise FedzoError("Flower's simulation engine ended before the run did", code="simulation")
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
-
-
-@contextmanager
-def _noted(interrupted: threading.Event) -> Iterator[None]:
-    """Note an interrupt at once: the engine ends its workers before it raises.
-
-    Their last replies must not look like a round with failed devices.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: FrameType | None) -> None:
-        interrupted.set()
-        if callable(before):
-            before(number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _wait_for(outcome: list[Any]) -> None:
-    """Wait for the interrupted run to end.
-
-    The engine starts the run after some seconds. An interrupt before that has no run to wait for.
-    """
-    deadline = time.monotonic() + 20
-    while not outcome:
-        if time.monotonic() > deadline:
-            raise KeyboardInterrupt
-        time.sleep(0.05)
-
-
-class _Watched:
-    """A grid that raises if the main thread was interrupted, or if a node cannot make its problem.
-
-    No other nodes will connect, so there is no use in waiting for a quorum.
-    """
-
-    def __init__(self, grid: Grid, interrupted: threading.Event) -> None:
-        self._grid, self._interrupted = grid, interrupted
-
-    def get_node_ids(self) -> Iterable[int]:
-        self._check()
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        self._check()
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        self._check()
-        replies = list(self._grid.pull_messages(message_ids))
-        self._check()
-        for reply in replies:
-            if reply.metadata.message_type == protocol.HELLO:
-                failed = reply.has_error()
-                why = str(reply.error.reason) if failed else protocol.read_refusal(reply.content)
-                if why is not None:
-                    text = f"a virtual node cannot make the problem: {short_line(why)}"
-                    raise FedzoError(text, code="cannot-begin")
-        return replies
-
-    def _check(self) -> None:
-        if self._interrupted.is_set():
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the engine's log, errors too: the run reports them without tracebacks."""
-    for name, value in _RAY_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    with quiet_log():
-        yield
-
-
-def _problem(tables: str, context: Context) -> Objective:
-    """Return the problem of a resolved configuration, given as JSON."""
-    return _resolved(tables)
-
-
-@lru_cache(maxsize=1)
-def _resolved(tables: str) -> Objective:  # once per process
-    return Experiment.resolve(json.loads(tables)).problem()
 
 
 class InProcessGrid(Grid):

@@ -356,16 +356,15 @@ class Log:
         if file is not None and resume and file.exists():
             self._read(file.read_bytes())
 
-    def append(self, t: int, packed: bytes | None) -> None:
-        """Add round t, the last one so far; None if coefficients do not define its updates."""
+    def append(self, t: int, packed: bytes) -> None:
+        """Add round t, the last one so far."""
         first = 0 if self._most is None else t + 1 - self._most
         kept = {s: own for s, own in self._rounds.items() if first <= s < t}
         if len(kept) < len(self._rounds):  # too many, or t is repeated after a resume
             self._rounds = kept
             self._write(b"".join(_frame(s, own) for s, own in self._rounds.items()), "wb")
-        if packed is not None:
-            self._rounds[t] = packed
-            self._write(_frame(t, packed), "ab")
+        self._rounds[t] = packed
+        self._write(_frame(t, packed), "ab")
 
     def since(self, first: int, last: int) -> bytes | None:
         """Return the rounds from ``first`` to before ``last``; None if one is missing."""
@@ -449,14 +448,9 @@ class Downlink:
 
     def record(self, task: LocalSteps, updates: Sequence[Update]) -> None:
         """Log the updates of a round."""
-        known = all(update.coefficients is not None for update in updates)
-        if not known:
-            log.warning("round %d has whole updates: the model is sent for it", task.round + 1)
-        setting = self.spec.setting(task.x)
-        logged = self.spec.uplink.compress(list(updates), task, setting) if known else None
-        self._log.append(task.round, None if logged is None else pack_round(logged))
-        self._sums_after = None
-        if self._sums is not None and logged is not None:
+        logged = self.spec.uplink.compress(list(updates), task, self.spec.setting(task.x))
+        self._log.append(task.round, pack_round(logged))
+        if self._sums is not None:
             mean = UpdateMean(task.x.size)
             for update in logged:
                 mean.add(task.rebuilt(update), update.weight)

@@ -102,10 +102,10 @@ class UpdateValidator:
         if update.coefficients is not None:
             shape = self.task.algorithm.coefficients_shape
             _check_array("coefficients", update.coefficients, shape, dtype)
-        elif self.uplink.wants_updates:
-            _check_array("update", update.delta, (self.dim,), dtype)
+        elif self.uplink.wants_coefficients:
+            raise InvalidUpdate("sent no coefficients")
         else:
-            raise InvalidUpdate("sent no coefficients, which the uplink compares")
+            _check_array("update", update.delta, (self.dim,), dtype)
         length, limit = length_of(update, self.task), self.settings.max_norm
         if length > (limit or LONGEST):
             most = f"max_norm = {limit:g}" if limit else f"{LONGEST:g}"

@@ -15,6 +15,7 @@ other error ends the node, and systemd starts it again.
 """
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def watch() -> None:
     pull, push = module._pull_and_store_message, module._push_messages
     module._pull_and_store_message = guarded_pull(pull, module._insert_message)
     module._push_messages = guarded_push(push, module._insert_message)
-    module.subprocess = SimpleNamespace(Popen=keep_running)
+    module.subprocess = SimpleNamespace(Popen=keep_superexec)
 
 
 def guarded_pull(pull: Callable[..., Any], insert: Callable[..., None]) -> Callable[..., Any]:
@@ -149,6 +150,12 @@ class _Complete:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+def keep_superexec(command: list[str]) -> threading.Thread:
+    """Run fedzo's SuperExec in place of Flower's, with the same options."""
+    code = "from fedzo.flower.allowlist import superexec; superexec()"
+    return keep_running([sys.executable, "-P", "-c", code, *command[1:]])
 
 
 def keep_running(command: list[str]) -> threading.Thread:

@@ -348,7 +348,6 @@ class AirCompSeeds(AirComp):
     """
 
     wants_coefficients: ClassVar[bool] = True
-    wants_updates: ClassVar[bool] = False
     wants_shared_directions: ClassVar[bool] = True
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:

@@ -79,11 +79,6 @@ class RunSetting:
         return self.engine.provides(kind)
 
     @property
-    def sending_updates(self) -> set[int]:
-        """Devices that send whole updates although the uplink takes coefficients."""
-        return self.engine.sending_updates
-
-    @property
     def queries_left(self) -> float:
         """Number of queries left in the budget, after those of the evaluations to come."""
         meter = self.engine.meter
@@ -96,8 +91,7 @@ class Uplink(Parameters):
     """A frozen dataclass without a state: its fields are its settings.
 
     A subclass defines :meth:`aggregate`, and :meth:`participants` if devices are not sampled
-    uniformly. With ``wants_coefficients`` the updates must be sums of directions. Without
-    ``wants_updates`` the uplink uses coefficients only, and no update is rebuilt for it. With
+    uniformly. With ``wants_coefficients`` the updates must be sums of directions. With
     ``wants_shared_directions`` it needs the same directions on all devices. Without
     ``carries_values`` it sends no losses, as searches need. With ``secure`` the server receives
     sums of all devices only. If ``downlink`` is ``log``, nodes that replay the run receive
@@ -105,7 +99,6 @@ class Uplink(Parameters):
     """
 
     wants_coefficients: ClassVar[bool] = False
-    wants_updates: ClassVar[bool] = True
     wants_shared_directions: ClassVar[bool] = False
     carries_values: ClassVar[bool] = True
     downlink: str = "log"

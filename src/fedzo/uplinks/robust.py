@@ -162,7 +162,6 @@ class RobustSeeds(Robust):
     """
 
     wants_coefficients: ClassVar[bool] = True
-    wants_updates: ClassVar[bool] = False
     wants_shared_directions: ClassVar[bool] = True
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:

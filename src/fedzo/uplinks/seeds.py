@@ -104,21 +104,17 @@ class Seeds(Uplink):
         sent, numbers, model, one, error = 0, 0, 0, 0, 0.0
         for update in updates:
             own = update.coefficients
-            if own is None:  # from a node that draws other directions
-                if update.device not in setting.sending_updates:
-                    raise UsageError(_NO_COEFFICIENTS, code="no-coefficients")
-                own = update.delta
-                mean.add(update.delta, update.weight)
+            if own is None:
+                raise UsageError(_NO_COEFFICIENTS, code="no-coefficients")
+            delta = update.delta
+            if task is not None and self.verify:
+                delta, difference = _verify(t, update, task)
+                error = max(error, difference)
+            if shared:
+                alike.append(update)
             else:
-                delta = update.delta
-                if task is not None and self.verify:
-                    delta, difference = _verify(t, update, task)
-                    error = max(error, difference)
-                if shared:
-                    alike.append(update)
-                else:
-                    delta = lazy(update, task) if fixed and task is not None else delta
-                    mean.add(delta, update.weight)
+                delta = lazy(update, task) if fixed and task is not None else delta
+                mean.add(delta, update.weight)
             one = HEADER_BYTES + own.nbytes
             wider = 8 * own.size - own.nbytes if self.secure else 0  # numbers of a sum have 64 bits
             sent += update.contributors * (one + wider)
@@ -131,11 +127,8 @@ class Seeds(Uplink):
             (centre,) = self.compress(alike, task, setting)
             if self.secure:
                 devices = list(task.devices)
-            if self.secure or len(alike) == len(devices):
-                log = one
-                mean.add(centre.delta)
-            else:
-                mean.add(centre.delta, sum(update.weight for update in alike))
+            log = one
+            mean.add(centre.delta)
         sums = fixed if self.downlink == "log" else None
         most = min(model, sums * (model // setting.dim)) if sums else model
         log = log if self.downlink == "log" else 0
