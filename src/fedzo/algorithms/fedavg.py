@@ -102,6 +102,7 @@ class FedAvg(Algorithm):
 
     def task(self, t: int, x: Array, devices: Array, setting: RunSetting) -> LocalSteps:
         """Return what the devices of round t are asked for."""
+        x = setting.uplink.broadcast(t, x, devices, setting)
         return LocalSteps(self, x, self.learning_rate, seed=setting.seed, round=t, devices=devices)
 
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:

@@ -139,7 +139,8 @@ class FedZO(ZerothOrder):
         """Return what the devices of round t are asked for."""
         scale, rate = self.server.direction_scale(state.server), float(self.learning_rate)
         asked: dict[str, Any] = {"seed": setting.seed, "round": t, "devices": devices}
-        return LocalSteps(self, state.x, rate, direction_scale=scale, state=state, **asked)
+        x = setting.uplink.broadcast(t, state.x, devices, setting)
+        return LocalSteps(self, x, rate, direction_scale=scale, state=state, **asked)
 
     def local(
         self,

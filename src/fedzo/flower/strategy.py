@@ -412,7 +412,7 @@ class _FlowerRun(_Run):
 
     def __init__(self, engine: FlowerEngine, layout: Layout, x: Array, algorithm: Any) -> None:
         super().__init__(engine, layout, x)
-        self._setting = RunSetting(engine, engine.uplink)
+        self._setting = RunSetting(engine, engine.uplink, algorithm.coefficients_shape)
         self._algorithm, self._state = algorithm, algorithm.init(x, self._setting)
         self._next = 0  # the number of the next round
 

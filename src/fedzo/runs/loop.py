@@ -244,7 +244,7 @@ class Loop:
         chosen = problem.capability(HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.tables = as_toml(job.tables)
-        self.setting = RunSetting(engine, job.uplink)
+        self.setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
         self._held = ExitStack()  # signals, while a model changes in place
         if self.in_place is not None:
             self.setting.commit = self._commit
@@ -860,7 +860,7 @@ class Loop:
 def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None) -> Running[Result]:
     """Yield the tasks of a run, from the probes of "auto" to the last evaluation."""
     job.check_folder()
-    setting = RunSetting(engine, job.uplink)
+    setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
     loop = None if needs_numbers(job, problem) else Loop(job, engine, x0, problem)
     if loop is None:
         check_parts(job.algorithm, setting, x0)  # before the first query

@@ -20,5 +20,7 @@ from .bounds import limit as limit
 from .bounds import moments as moments
 from .estimate import Estimate as Estimate
 from .estimate import estimate as estimate
+from .privacy import ChannelPrivacy as ChannelPrivacy
+from .privacy import channel_privacy as channel_privacy
 from .report import Report as Report
 from .report import report as report

@@ -22,6 +22,7 @@ from fedzo.theory.advice import (
 )
 from fedzo.theory.bounds import Bound, Constants, Limit, Setting, bound, limit
 from fedzo.theory.estimate import Estimate
+from fedzo.theory.privacy import channel_privacy
 from fedzo.uplinks import AirComp, AirCompSeeds, Ideal, Seeds, Uplink
 from fedzo.uplinks.base import RunSetting
 
@@ -30,6 +31,7 @@ Rows = list[tuple[str, ...]]
 _PARTICIPANTS = {1: "all devices", 2: "some of the devices", 3: "over the air"}
 _PERFECT = (
     "csi_error", "phase_error", "misalignment", "antennas", "combining", "power", "clip",
+    "downlink_snr_db",
 )  # fmt: skip
 _COVERED = ("sphere", "orthogonal")  # both have the moments that the proofs use, or smaller
 
@@ -51,6 +53,7 @@ class Report:
     notes: Mapping[str, str] = field(default_factory=dict)
     queries: int = 0
     outside: tuple[str, ...] = ()
+    privacy: Rows = field(default_factory=list)
 
     @property
     def limit(self) -> Limit:
@@ -90,6 +93,8 @@ class Report:
             ("local steps H", self._local_steps()),
             ("rates, Table I (orders: only their ratios mean something)", self._rates()),
         ]
+        if self.privacy:
+            sections.append(("privacy by the noise of the channel", self.privacy))
         warnings: Rows = [(text,) for text in self.warnings]
         return [*sections, ("warnings", warnings)] if warnings else sections
 
@@ -212,6 +217,7 @@ is 0.004735; drift, 2 / (M H² L), is 0.008; sampled drift, 1 / (3 √(M H³) L)
         known,
         warnings=(*_above(known, setting, steps), *warnings),
         outside=_outside(algorithm, uplink),
+        privacy=_privacy(uplink, setting),
         **{key: measured[key] for key in ("errors", "notes", "queries") if key in measured},
     )
 
@@ -229,7 +235,7 @@ def _setting(
     if not isinstance(uplink, AirComp):
         return Setting(devices, dim, rounds, algorithm.participants, **sizes), []
     engine = ReplayEngine(seed, dim, devices)
-    run = RunSetting(engine, uplink)
+    run = RunSetting(engine, uplink, algorithm.coefficients_shape)
     counts = [len(uplink.participants(t, None, run)) for t in range(rounds)]
     counts = [count for count in counts if count > 0]
     if not counts:
@@ -273,6 +279,24 @@ def _outside(algorithm: FedZO, uplink: Uplink | None) -> tuple[str, ...]:
     elif uplink is not None:
         settings.append(("uplink", type(uplink).__name__, isinstance(uplink, Ideal | Seeds)))
     return tuple(f"{key} = {value!r}" for key, value, inside in settings if not inside)
+
+
+def _privacy(uplink: Uplink | None, setting: Setting) -> Rows:
+    """Return the privacy that the channel's noise gives, if amplitudes are set by a clip."""
+    if not isinstance(uplink, AirComp) or uplink.clip is None:
+        return []
+    numbers = setting.dim
+    if setting.coefficients:
+        numbers = setting.local_steps * setting.directions
+    try:
+        found = channel_privacy(uplink, numbers, setting.rounds)
+    except UsageError as error:  # not known for this uplink, or an extra is missing
+        return [(str(error),)]
+    return [
+        ("noise over the clip, per round", _number(found.noise)),
+        (f"ε of a device's update in {setting.rounds} rounds", _number(found.device)),
+        ("ε of a record", _number(found.record), f"at δ = {found.delta:g}"),
+    ]
 
 
 def _compared(here: Limit | Bound, paper: Limit | Bound) -> Rows:

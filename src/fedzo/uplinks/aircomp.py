@@ -30,18 +30,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedzo.core.capabilities import InPlace
+from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, UsageError, check_choice, check_positive, require
+from fedzo.errors import InvalidValue, UsageError, check_choice, check_positive, is_number, require
 from fedzo.uplinks.base import RunSetting, UplinkInfo, sending_costs
 from fedzo.uplinks.channels import POLICIES, PowerControl, complex_normals
 from fedzo.uplinks.seeds import HEADER_BYTES, catch_up, of_all, shared_coefficients
-from fedzo.uplinks.wireless import Wireless
+from fedzo.uplinks.wireless import Wireless, check_db
 
 NOISES = ("complex", "real")
 COMBININGS = ("aligned", "blind")
-_CSI, _PHASES, _DELAYS = 1, 2, 3  # steps of the address
+_CSI, _PHASES, _DELAYS, _DOWNLINK = 1, 2, 3, 4  # steps of the address
 
 
 class Link(NamedTuple):
@@ -64,9 +66,13 @@ class Link(NamedTuple):
     known: Array
     level: float
 
+    def power(self, device: int) -> float:
+        """Return the largest share of its power that a device sends with."""
+        return float((self.level * self.weights[device] / abs(self.known[device])) ** 2)
+
     @property
     def powers(self) -> Array:
-        """The largest share of its power that each device sends with; 0 if it is silent."""
+        """The same for all devices; 0 if one is silent."""
         with np.errstate(divide="ignore", invalid="ignore"):
             powers = (self.level * self.weights / np.abs(self.known)) ** 2
         return np.where(self.weights == 0, 0.0, powers)
@@ -110,6 +116,12 @@ class AirComp(Wireless):
         C: a device shortens its update, times its weight, to the length C and scales by C in
         place of the largest length of all devices. No length is exchanged, and the receiver's noise
         does not depend on the data.
+    joules : float or list of float, optional
+        What each device may spend on sending during the run. A device that cannot afford the full
+        energy of a round stays silent in it. Needs a ``radio``.
+    downlink_snr_db : float
+        SNR of an analog broadcast of the model, of which each device receives its own noise;
+        ``inf``, the default, is the paper's error-free downlink.
     snr_db, channel, coherence, antennas, radio
         See :class:`~fedzo.uplinks.wireless.Wireless`.
 
@@ -142,6 +154,8 @@ class AirComp(Wireless):
     combining: str = "aligned"
     power: str | PowerControl = "truncated_inversion"
     clip: float | None = None
+    joules: float | tuple[float, ...] | None = None
+    downlink_snr_db: float = math.inf
 
     carries_values: ClassVar[bool] = False
 
@@ -164,10 +178,36 @@ class AirComp(Wireless):
             raise InvalidValue("power", self.power, "omitted: blind devices send at full power")
         if self.noise == "real" and self.packing:
             raise InvalidValue("noise", "real", "'complex' with packing, which uses both parts")
+        check_db("downlink_snr_db", self.downlink_snr_db)
+        if self.joules is not None:
+            given = [*self.joules] if isinstance(self.joules, tuple | list) else [self.joules]
+            fits = bool(given) and all(is_number(one) and one >= 0 for one in given)
+            require(fits, "joules", self.joules, "a number >= 0, or one per device")
+            require(self.radio is not None, "joules", self.joules, "omitted, or set a radio")
 
     def check(self, setting: RunSetting) -> None:
-        """Raise unless channel and power control fit the devices."""
+        """Raise unless channel, power control and energy budgets fit the devices."""
         self.link(0, setting)
+        if isinstance(self.joules, tuple | list):
+            n = setting.devices
+            require(len(self.joules) == n, "joules", self.joules, f"one number, or {n}")
+
+        direct = isinstance(setting.engine, LocalEngine) and not setting.provides(InPlace)
+        if self.downlink_snr_db < math.inf and not direct:
+            raise UsageError(
+                "uplink.downlink_snr_db: a noisy downlink is simulated for models of this process "
+                "that are not changed in place; omit it",
+                code="downlink-noise",
+            )
+
+    def broadcast(self, t: int, x: Array, devices: Array, setting: RunSetting) -> Array:
+        """Return x plus real noise of the variance |x|²/(2 d SNR) per number, for each device."""
+        if self.downlink_snr_db == math.inf:
+            return x
+        scale = float(np.linalg.norm(x)) / math.sqrt(2 * x.size) / 10 ** (self.downlink_snr_db / 20)
+        at = Draws(setting.seed, Stream.NOISE, round=t, step=_DOWNLINK)
+        rows = [x + scale * at._replace(device=int(i)).normals(x.size) for i in devices]
+        return np.asarray(rows, x.dtype).reshape(-1, x.size)
 
     def channels(self, t: int, setting: RunSetting) -> tuple[Array, Array]:
         """Return the channel h and its estimate ĥ of all N devices in round t.
@@ -219,7 +259,24 @@ class AirComp(Wireless):
 
     def participants(self, t: int, wanted: int | None, setting: RunSetting) -> Array:
         """Return the devices that transmit: by default {i : |ĥ_i| >= h_min}."""
-        return np.flatnonzero(self.link(t, setting).weights)
+        powers = self.link(t, setting).powers
+        return np.flatnonzero(self._affordable(t, powers, setting))
+
+    def _affordable(self, t: int, powers: Array, setting: RunSetting) -> Array:
+        """Return the powers without those of devices that have spent their joules.
+
+        Rounds are charged with the most that a device may send, which is known before the round.
+        """
+        if self.joules is None or self.radio is None:
+            return powers
+        each = self.radio.watts * self.radio.seconds(self._uses(setting.numbers))
+        budget = np.broadcast_to(np.asarray(self.joules, np.float64), setting.devices)
+        spent = setting.scratch.setdefault("joules", [np.zeros(setting.devices)])
+        for earlier in range(len(spent) - 1, t):
+            cost = each * self.link(earlier, setting).powers
+            before = spent[earlier]
+            spent.append(before + np.where(before + cost <= budget, cost, 0.0))
+        return np.where(spent[t] + each * powers <= budget, powers, 0.0)
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Array, UplinkInfo]:
         """Return the mean update that the server recovers from the received sum."""
@@ -267,8 +324,7 @@ class AirComp(Wireless):
         if self.clip is not None and squares:
             largest = self.clip**2
         # |α_i Δ_i|² in units of the budget, uses P: at most 1.
-        powers = link.powers.tolist()
-        energies = {i: powers[i] * s / (largest or 1.0) for i, s in squares.items()}
+        energies = {i: link.power(i) * s / (largest or 1.0) for i, s in squares.items()}
         amplitude = link.level * math.sqrt(uses) * 10 ** (self.mean_snr_db / 20)
         noise = self._noise(t, uses, setting) * math.sqrt(largest) / amplitude
         added = float(np.linalg.norm(self._numbers(noise, count)))

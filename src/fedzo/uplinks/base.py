@@ -55,6 +55,8 @@ class RunSetting:
         What answers the tasks; rounds yield them and do not call it.
     uplink : Uplink
         How replies reach the server.
+    numbers : int
+        How many numbers an update is sent as: d, or H b2 coefficients.
     replaying : bool
         Whether the round is replayed from a log of what the server received.
     scale : array, optional
@@ -67,9 +69,13 @@ class RunSetting:
         the run's loop defers signals from there until the round counts.
     """
 
-    def __init__(self, engine: Engine, uplink: Uplink) -> None:
+    def __init__(
+        self, engine: Engine, uplink: Uplink, coefficients: tuple[int, int] | None = None
+    ) -> None:
         self.seed, self.dim, self.devices = engine.seed, engine.dim, engine.devices
         self.engine, self.uplink, self.scale = engine, uplink, engine.scale
+        sends = coefficients is not None and uplink.wants_coefficients
+        self.numbers = math.prod(coefficients or ()) if sends else engine.dim
         self.replaying = isinstance(engine, ReplayEngine)
         self.scratch: dict[str, Any] = {}
         self.commit: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -111,6 +117,10 @@ class Uplink(Parameters):
     def participants(self, t: int, wanted: int | None, setting: RunSetting) -> Array:
         """Return M_t, the devices of round t, sorted; ``wanted`` is M, None for all."""
         return sample_uniformly(t, wanted, setting)
+
+    def broadcast(self, t: int, x: Array, devices: Array, setting: RunSetting) -> Array:
+        """Return the model as the devices receive it, shape (d,), or (M, d) if it differs."""
+        return x
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t, the mean update as the server receives it: an array or a DirectionSum."""

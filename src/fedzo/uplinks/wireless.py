@@ -41,9 +41,7 @@ class Wireless(Uplink):
     radio: Radio | None = None
 
     def __post_init__(self) -> None:
-        allowed = f"a number from -{_MOST_DB} to {_MOST_DB}, or inf for no noise"
-        heard = abs(self.snr_db) <= _MOST_DB or self.snr_db == math.inf
-        require(heard, "snr_db", self.snr_db, allowed)
+        check_db("snr_db", self.snr_db)
         check_counts(self, "coherence", "antennas")
         if isinstance(self.channel, str):
             check_choice("channel", self.channel, CHANNELS)
@@ -84,3 +82,15 @@ class Wireless(Uplink):
     def check(self, setting: RunSetting) -> None:
         """Raise unless the channel has a gain for each device."""
         self.gains(0, setting)
+
+
+def check_db(key: str, value: float) -> None:
+    """Raise unless this is an SNR in dB.
+
+    >>> check_db("snr_db", -2000.0)
+    Traceback (most recent call last):
+    fedzo.errors.InvalidValue: snr_db = -2000.0: must be a number from -1000 to 1000, or inf for no
+    noise
+    """
+    heard = abs(value) <= _MOST_DB or value == math.inf
+    require(heard, key, value, f"a number from -{_MOST_DB} to {_MOST_DB}, or inf for no noise")
