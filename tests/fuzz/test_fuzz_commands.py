@@ -179,7 +179,6 @@ def test_plots(run, x, y, logs, labels, file, twice, tmp_path_factory):
     shutil.rmtree(out)
 
 
-@pytest.mark.filterwarnings("ignore::fedzo.errors.FedzoWarning")  # of repaired histories
 @FUZZ
 @given(data=st.data())
 def test_damaged_run(run, data, tmp_path_factory):
@@ -195,7 +194,7 @@ def test_damaged_run(run, data, tmp_path_factory):
     check(code, complaints)
     if code == Exit.DONE and name != "config.toml":  # another configuration is another run
         assert np.array_equal(np.load(folder / "model.npy"), model)
-    for reader in (("plot", str(folder)), ("report", str(folder)), (*resume, "--repair")):
+    for reader in (("plot", str(folder)), ("report", str(folder))):
         code, _, complaints = command(*reader)
         check(code, complaints)
     shutil.rmtree(folder)

@@ -1,7 +1,6 @@
 """What a run came to: a success, or in which way it is none; the best model and the last."""
 
 import re
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 import fedzo
 from fedzo import FedZO, Status, minimize
-from fedzo.errors import FedzoWarning
 from fedzo.runs import RunFolder
 from raising import fails
 
@@ -210,25 +208,30 @@ def test_a_device_dropped_in_every_round_is_named():
     assert {one["device"] for one in result.dropped} == {1}
 
 
-@pytest.mark.parametrize("damage", ["lost", "empty", "shuffled", "twice"])
-def test_history_that_does_not_fit_is_refused_and_repaired_if_asked(damage, tmp_path):
-    """What is left of it comes back in order, the model is that of a run without any damage."""
+@pytest.mark.parametrize("damage", ["lost", "empty", "cut", "shuffled", "changed"])
+def test_a_history_that_does_not_fit_is_refused(damage, tmp_path):
     folder, history = tmp_path / "run", tmp_path / "run" / "history.jsonl"
-    whole = run(rounds=6)
     run(rounds=4, run_dir=folder)
     lines = history.read_text().splitlines(keepends=True)
-    found = {"lost": [], "empty": [], "shuffled": lines[::-1], "twice": [*lines, lines[2]]}[damage]
-    history.unlink() if damage == "lost" else history.write_text("".join(found))
+    other = lines[1].replace('"round": 1', '"round": 9')
+    assert other != lines[1]
+    found = {"cut": lines[:-1], "shuffled": lines[::-1], "changed": [lines[0], other, *lines[2:]]}
+    history.unlink() if damage == "lost" else history.write_text("".join(found.get(damage, [])))
     before = history.read_text() if history.exists() else None
     with fails("history-mismatch"):
         run(rounds=6, run_dir=folder, resume=True)
     assert (history.read_text() if history.exists() else None) == before
-    with nullcontext() if found else pytest.warns(FedzoWarning):
-        result = run(rounds=6, run_dir=folder, resume="repair")
-    assert np.array_equal(result.last, whole.last)
-    assert result.queries == whole.queries
-    rounds = [record["round"] for record in result.history]
-    assert rounds == ([4, 5, 6] if not found else list(range(7)))
+
+
+def test_what_follows_the_records_of_the_checkpoint_is_replaced(tmp_path):
+    """As after a kill between a record and the next checkpoint; here it is even damaged."""
+    folder, whole = tmp_path / "run", run(rounds=6)
+    run(rounds=4, run_dir=folder)
+    with (folder / "history.jsonl").open("a") as file:
+        file.write('{"round": 5, "train_loss": "?"}\nno JSON\n')
+    result = run(rounds=6, run_dir=folder, resume=True)
+    without = [[{**r, "seconds": 0} for r in each.history] for each in (result, whole)]
+    assert without[0] == without[1]
 
 
 @pytest.mark.parametrize("last", [0, 3])

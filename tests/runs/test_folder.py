@@ -19,6 +19,7 @@ from fedzo.core.capabilities import Best
 from fedzo.core.files import as_toml, write_atomic
 from fedzo.errors import UsageError
 from fedzo.runs import RunFolder, read_history
+from fedzo.runs.history import HistoryDigest
 from fedzo.runs.store import FORMAT, Checkpoint, differences
 from raising import fails
 
@@ -44,8 +45,7 @@ CHECKPOINT = Checkpoint(
     seconds=1.25,
     config=CONFIG,
     start="0123456789abcdef",
-    records=2,
-    digest="fedcba9876543210",
+    history=HistoryDigest(2, 0xFEDCBA98),
 )
 
 
@@ -229,6 +229,14 @@ def test_history_comes_back(tmp_path):
     assert [json.loads(x) for x in folder.history.read_text().splitlines()] == written
 
 
+def resumed(folder, count, every):
+    """Return the records that a checkpoint of the first ``count`` leaves, with a new schedule."""
+    digest = HistoryDigest()
+    for record in list(read_history(folder.history))[:count]:
+        digest = digest.with_record(record)
+    return folder.resume_history(CHECKPOINT._replace(history=digest), lambda t: t % every == 0)
+
+
 @pytest.mark.parametrize("cut", [1, 5, 20, 22])
 def test_half_line_is_passed_over_and_dropped(cut, tmp_path):
     folder = RunFolder(tmp_path)
@@ -237,20 +245,20 @@ def test_half_line_is_passed_over_and_dropped(cut, tmp_path):
     whole = folder.history.read_bytes()
     folder.history.write_bytes(whole[:-cut])
     assert [r["round"] for r in read_history(folder.history)] == [0, 5]
-    assert [r["round"] for r in folder.trim_history(10, lambda t: t % 5 == 0)] == [0, 5]
+    assert [r["round"] for r in resumed(folder, 2, every=5)] == [0, 5]
     folder.append({"round": 10, "train_loss": 1.5})
     assert folder.history.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
-    ("upto", "every", "kept"),
-    [(10, 5, [0, 5, 10]), (9, 5, [0, 5]), (12, 5, [0, 5, 10]), (12, 4, [0, 12]), (-1, 1, [])],
+    ("count", "every", "kept"),
+    [(3, 5, [0, 5, 10]), (2, 5, [0, 5]), (4, 5, [0, 5, 10]), (4, 4, [0, 12]), (0, 1, [])],
 )
-def test_keeps_what_an_uninterrupted_run_would_have(upto, every, kept, tmp_path):
+def test_keeps_what_an_uninterrupted_run_would_have(count, every, kept, tmp_path):
     folder = RunFolder(tmp_path)
     for r in (0, 5, 10, 12, 15):
         folder.append({"round": r, "train_loss": 0.5})
-    assert [r["round"] for r in folder.trim_history(upto, lambda t: t % every == 0)] == kept
+    assert [r["round"] for r in resumed(folder, count, every)] == kept
     assert [r["round"] for r in read_history(folder.history)] == kept
     assert os.listdir(tmp_path) == ["history.jsonl"]
 

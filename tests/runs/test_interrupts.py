@@ -59,7 +59,7 @@ def contents(folder):
             known = Checkpoint.read(path)
             arrays = [a.tobytes() for a in (*known.state, known.best.x, *known.memory.values())]
             bare = known._replace(
-                seconds=0, digest="", state=(), memory={}
+                seconds=0, history=None, state=(), memory={}
             )  # a digest of times, too
             bare = bare._replace(best=bare.best._replace(x=0))
             content = (bare, arrays, list(known.memory))

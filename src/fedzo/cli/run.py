@@ -44,11 +44,6 @@ def add_command(commands: Any) -> None:
         "--out", type=Path, metavar="DIR", help="the folder for the files of the run"
     )
     parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in DIR")
-    parser.add_argument(
-        "--repair",
-        action="store_true",
-        help="resume although the history is damaged or does not fit the checkpoint",
-    )
     parser.add_argument("--seeds", type=int, metavar="K", help="run K seeds, in DIR/seed-*")
     parser.add_argument(
         "--engine",
@@ -67,7 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     from fedzo.runs.result import Status
     from fedzo.runs.store import RunFolder
 
-    arguments.resume = arguments.resume or arguments.repair
     for key in (option[2:].replace("-", "_") for option in SHORT):
         if (value := getattr(arguments, key)) is not None:
             arguments.set.append(f"run.{key}={value}")
@@ -84,10 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with Interrupts() as interrupts:
             for folder, one in runs.items():
-                how: Any = "repair" if folder in begun and arguments.repair else folder in begun
                 watchers: list[Callback] = [] if arguments.quiet else [ProgressLine()]
                 engine = _engine(arguments.engine, one)
-                result = one.run(folder, how, [*watchers, interrupts], engine)
+                result = one.run(folder, folder in begun, [*watchers, interrupts], engine)
                 say(_summary(result, folder))
                 if result.status == Status.INTERRUPTED:
                     raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedzo.algorithms import Algorithm
 from fedzo.core.engine import LocalEngine
@@ -154,7 +154,7 @@ class Experiment:
     def job(
         self,
         run_dir: Path | None = None,
-        resume: bool | Literal["repair"] = False,
+        resume: bool = False,
         callback: Callbacks = None,
     ) -> Job:
         """Return the job of this experiment, with its files in ``run_dir`` if that is given."""
@@ -177,7 +177,7 @@ class Experiment:
     def run(
         self,
         run_dir: Path | None = None,
-        resume: bool | Literal["repair"] = False,
+        resume: bool = False,
         callback: Callbacks = None,
         engine: Backend | None = None,
     ) -> Result:

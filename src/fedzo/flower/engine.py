@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from itertools import islice
 from typing import Any, Self, cast
 
 import numpy as np
@@ -131,9 +132,8 @@ class FlowerEngine:
         if folder is None or before is None:
             return
         self.nodes.round, dropped = before.round, list(before.dropped)
-        for record in read_history(folder.history, lenient=True):
-            if record["round"] <= before.round and job.options.evaluates(record["round"]):
-                dropped += record.get("dropped", ())
+        for record in islice(read_history(folder.history), before.history.records):
+            dropped += record.get("dropped", ())
         for one in dropped:
             if str(one.get("reason")).startswith(SILENT):
                 self.nodes.restored.setdefault(one["device"], set()).add(one["round"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,22 +67,15 @@ def mean_loss(losses: NDArray[Any]) -> float:
     return mean if np.isfinite(mean) else float((losses / len(losses)).sum())
 
 
-class HistoryDigest:
-    """The number and the SHA-256 of records, by which a checkpoint recognises them."""
+class HistoryDigest(NamedTuple):
+    """The number and the CRC-32 of records, by which a checkpoint recognises them."""
 
-    def __init__(self, count: int = 0, sha256: Any = None) -> None:
-        self.count, self._sha256 = count, sha256 or hashlib.sha256()
+    records: int = 0
+    crc: int = 0
 
     def with_record(self, record: Mapping[str, Any]) -> HistoryDigest:
         """Return the digest of one more record."""
-        sha256 = self._sha256.copy()
-        sha256.update(as_line(record).encode())
-        return HistoryDigest(self.count + 1, sha256)
-
-    def digest(self) -> str:
-        """Return the digest of all records."""
-        digest: str = self._sha256.hexdigest()
-        return digest
+        return HistoryDigest(self.records + 1, zlib.crc32(as_line(record).encode(), self.crc))
 
 
 def as_line(record: Mapping[str, Any]) -> str:
@@ -96,11 +89,8 @@ def as_line(record: Mapping[str, Any]) -> str:
     return json.dumps({**record, **gone}, allow_nan=False) + "\n"
 
 
-def read_history(path: Path, lenient: bool = False) -> Iterator[Record]:
-    """Yield the records of a history. A half line at the end, left by a kill, is skipped.
-
-    A damaged line raises an error, or is skipped if ``lenient``.
-    """
+def read_history(path: Path) -> Iterator[Record]:
+    """Yield the records of a history. A half line at the end, left by a kill, is skipped."""
     if not os.path.exists(path):  # Path.exists raises in folders without permission
         return
     try:
@@ -115,10 +105,9 @@ def read_history(path: Path, lenient: bool = False) -> Iterator[Record]:
                 record = json.loads(line)
             except (ValueError, RecursionError):
                 record = None
-            if _is_record(record):
-                yield record
-            elif not lenient:
+            if not _is_record(record):
                 raise UsageError(f"{path} is damaged in line {number}", code="damaged-history")
+            yield record
 
 
 def read_seeds(path: Path) -> list[list[Record]]:

@@ -6,21 +6,19 @@ import hashlib
 import math
 import os
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
-from fedzo.algorithms.base import Round
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.compose import compose, current
-from fedzo.core.budget import spent
+from fedzo.core.budget import Meter, spent
 from fedzo.core.capabilities import (
     Best,
     HasBestMetric,
@@ -30,19 +28,20 @@ from fedzo.core.capabilities import (
     Remembers,
     WritesFiles,
 )
-from fedzo.core.engine import Engine, drive, pack_updates, recorded
+from fedzo.core.engine import Engine, drive
 from fedzo.core.files import Config, as_toml, write_atomic, writing
 from fedzo.core.importing import call_user
 from fedzo.core.machine import deferred_signals
 from fedzo.core.objective import Objective
-from fedzo.core.tasks import Evaluation, Losses, Task, Update
+from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.core.types import Array
 from fedzo.core.value_log import Phase
-from fedzo.errors import BudgetSpent, FedzoWarning, Halted, InvalidValue, NonFinite, UsageError
+from fedzo.errors import BudgetSpent, Halted, InvalidValue, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
+from fedzo.runs.noise import Noise, fresh_evaluations
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import Callback, Progress, Result, Status, always_dropped, closing, diagnose
-from fedzo.runs.store import Checkpoint, RunFolder, differences, flatten, unflatten
+from fedzo.runs.store import Checkpoint, RunFolder, UpdateLog, flatten, unflatten
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
 from fedzo.uplinks.seeds import secure_mean_loss
@@ -50,8 +49,6 @@ from fedzo.uplinks.seeds import secure_mean_loss
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
 
-REPEATS = 4  # fresh evaluations of a noisy result
-SHARE = 10  # of a budget: one in so many queries is for them
 SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
 KEPT = ("costs", "idle", "still", "noise")  # further fields of a checkpoint
 
@@ -61,9 +58,8 @@ class Job:
     """A run apart from its problem: the parts, the options and the folder.
 
     ``tables`` is the configuration that ``config.toml`` gets, and that a resume compares with it.
-    ``resume`` is "repair" to resume although the history does not fit the checkpoint. ``probed``
-    counts the queries that chose numbers in place of "auto" before the run; ``plan`` may then
-    change the job.
+    ``probed`` counts the queries that chose numbers in place of "auto" before the run; ``plan`` may
+    then change the job.
     """
 
     algorithm: Algorithm
@@ -71,7 +67,7 @@ class Job:
     options: RunOptions
     tables: Config
     run_dir: Path | None = None
-    resume: bool | Literal["repair"] = False
+    resume: bool = False
     watchers: tuple[Callback, ...] = ()
     probed: int = 0
     plan: Callable[[Job], Job] | None = None
@@ -84,14 +80,16 @@ class Job:
     def check_folder(self) -> None:
         """Raise unless the folder is free for a new run, or holds the run to resume."""
         folder = self.folder
-        if self.resume and folder is None:
-            raise UsageError("resume needs the run_dir of the run to resume", code="no-run-dir")
-        if self.resume and folder is not None and not folder.has_run():
+        if folder is None:
+            if self.resume:
+                words = "resume needs the run_dir of the run to resume"
+                raise UsageError(words, code="no-run-dir")
+            return
+        if self.resume and not folder.has_run():
             raise UsageError(f"{folder.path} does not contain a run to resume", code="no-run")
-        if folder is not None:
-            folder.check_free()
-            if not self.resume:
-                folder.check_new()
+        folder.check_free()
+        if not self.resume:
+            folder.check_new()
 
     @contextmanager
     def held(self, engine: Engine) -> Iterator[None]:
@@ -107,62 +105,6 @@ class Job:
     def has_checkpoint(self) -> bool:
         """Return whether the run to resume has a checkpoint."""
         return bool(self.resume and self.folder and os.path.exists(self.folder.checkpoint))
-
-
-def deviation_of(values: Array) -> float:
-    """Return the root of the summed variances of columns, whose squares may be out of range.
-
-    >>> deviation_of(np.array([[1e-300], [3e-300]]))
-    1.4142135623730952e-300
-    """
-    unit = math.ldexp(1.0, math.frexp(float(np.abs(values).max()))[1] - 1)
-    variances = (values / unit).var(axis=0, ddof=min(1, len(values) - 1))
-    return unit * math.sqrt(float(variances.sum()))
-
-
-class Noise(NamedTuple):
-    """The mean of noisy evaluations of one model, and what is known of their noise.
-
-    Examples
-    --------
-    >>> start = Noise.of_devices(np.array([[1.0, 5.0], [3.0, 5.0]]))
-    >>> start
-    Noise(mean=3.5, repeats=2, deviation=0.7071067811865476, freedom=2)
-    >>> better = Noise.of_devices(np.array([[0.0, 1.0], [0.2, 1.0]])).pooled(start)
-    >>> better.is_below(start)
-    True
-    """
-
-    mean: float = 0.0
-    repeats: int = 0
-    deviation: float = 0.0  # of one evaluation; 0 if they are not noisy
-    freedom: int = 0  # the degrees of freedom of the deviation
-
-    @classmethod
-    def of_devices(cls, losses: Array) -> Noise:
-        """Return the noise of evaluations, shape (repeats, devices)."""
-        repeats, devices = losses.shape
-        deviation = deviation_of(losses) / devices
-        return cls(mean_loss(losses.mean(axis=0)), repeats, deviation, devices * (repeats - 1))
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean."""
-        return self.deviation / math.sqrt(self.repeats)
-
-    def pooled(self, other: Noise) -> Noise:
-        """Return this mean with the deviation of both."""
-        freedom = self.freedom + other.freedom
-        parts = [math.sqrt(one.freedom / freedom) * one.deviation for one in (self, other)]
-        return self._replace(deviation=math.hypot(*parts), freedom=freedom)
-
-    def is_below(self, start: Noise, chances: int = 1) -> bool:
-        """Return whether this mean is below another by a t-test at 2.5 %, over all ``chances``."""
-        from scipy.special import stdtrit
-
-        limit = float(stdtrit(self.freedom, 1 - 0.025 / chances))
-        error = self.deviation * math.sqrt(1 / self.repeats + 1 / start.repeats)
-        return start.mean - self.mean > limit * error
 
 
 class RunState(NamedTuple):
@@ -185,7 +127,7 @@ class RunState(NamedTuple):
     last: RoundInfo = RoundInfo(participants=0, queries=0)
     records: int = 0  # of the history, also off schedule
     digest: HistoryDigest = HistoryDigest()
-    silent: frozenset[int] | None = None  # devices that replied to no evaluation
+    silent: frozenset[int] | None = None  # devices dropped at every evaluation
     dropped: tuple[Record, ...] = ()  # devices, since the last evaluation
     evaluated: int = 0  # queries of evaluations
     noise: Noise = Noise()  # of evaluations, as measured at the start
@@ -205,10 +147,15 @@ class RunState(NamedTuple):
         sums["dropped"] = (*self.dropped, *dropped)
         return self._replace(round=self.round + 1, state=state, last=info, **sums)
 
-    @property
-    def totals(self) -> dict[str, Any]:
-        """The sums over all rounds so far, for a checkpoint."""
-        return {key: getattr(self, key) for key in (*SUMS, *KEPT)}
+    def with_record(self, record: Record) -> RunState:
+        """Return the run state after one more evaluation on schedule."""
+        dropped = [one for one in record.get("dropped", ()) if one["round"] == record["round"]]
+        missing = frozenset(one["device"] for one in dropped)
+        return self._replace(
+            digest=self.digest.with_record(record),
+            silent=missing if self.silent is None else self.silent & missing,
+            evaluated=record.get("evaluation_queries", 0),
+        )
 
 
 class Loop:
@@ -230,20 +177,16 @@ class Loop:
     def __init__(
         self, job: Job, engine: Engine, x0: Array, problem: Objective | None = None
     ) -> None:
-        self.job, self.engine, self.options = job, engine, job.options
+        self.job, self.engine, self.options, self.x0 = job, engine, job.options, x0
+        self.folder, self.tables, self.start = job.folder, as_toml(job.tables), digest_of(x0)
         self.exact = problem is None or problem.exact or problem.capability(InPlace) is not None
         problem = problem or Objective()
         self.user_view, self.in_place = problem.capability(HasUserView), problem.capability(InPlace)
         self.remembers = problem.capability(Remembers)
         self.writes_files = problem.capability(WritesFiles)
         self.loads_best = problem.capability(LoadsBest) is not None
-        replays = job.algorithm.coefficients_shape is not None and job.folder is not None
-        self.logs_updates = self.loads_best and replays
-        self._updates: dict[int, Any] = {}  # of the rounds since the checkpoint
-        self._parts: Record = {}  # what a replay of them needs
         chosen = problem.capability(HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
-        self.tables = as_toml(job.tables)
         self.setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
         self._held = ExitStack()  # signals, while a model changes in place
         if self.in_place is not None:
@@ -251,17 +194,17 @@ class Loop:
         self.algorithm = compose(job.algorithm, job.uplink)
         start = Best(self.snapshot(x0), np.inf, 0)
         self.at = RunState(0, self.algorithm.init(x0, self.setting), start, job.probed)
-        if engine.meter is not None:
-            engine.meter.evaluations = job.options.reserved_evaluations
-            if engine.meter.max_queries is None:
-                engine.meter.max_queries = job.options.max_queries
-        self.x0, self.start = x0, digest_of(x0)
+        self.meter = engine.meter or Meter()  # without one, the queries that rounds report
+        self.meter.evaluations = job.options.reserved_evaluations
+        if engine.meter is not None and self.meter.max_queries is None:
+            self.meter.max_queries = job.options.max_queries
+        self.updates: UpdateLog | None = None  # which a receipt is made of
         self.fresh: Noise | None = None  # of fresh evaluations of the best model
         self.confirmed = 0  # their queries
         self.stopped = False  # by a callback or a target: a resumed run may continue
-        self._saved = -1  # the round of the last checkpoint
+        self._saved: Any = None  # the round and the records of the last checkpoint
         self._records: list[Record] = []
-        self.metered_before = 0  # the meter's count before the run, if there is a meter
+        self.metered_before = 0  # the meter's count before the run
         self.began = time.perf_counter()
 
     @property
@@ -274,6 +217,12 @@ class Loop:
         """The records of all evaluations."""
         del self._records[self.at.records :]  # an interrupt came before it counted
         return self._records
+
+    @property
+    def record(self) -> Record | None:
+        """The record of the current round, if it was evaluated."""
+        last = self.history[-1] if self.history else None
+        return last if last is not None and last["round"] == self.at.round else None
 
     def to_user(self, x: Array) -> Array:
         """Return a model in the user's variables."""
@@ -297,92 +246,57 @@ class Loop:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Begin or resume the run in its folder, which is held; close the watchers on leaving."""
-        folder, meter = self.job.folder, self.engine.meter
-        if folder is not None:  # nothing is written if the checkpoint does not fit
-            if self.job.resume:
-                self._resume(folder)
-            self._parts = self._described()
-            folder.begin(self.tables, meter, new=not self.job.resume)
-            if self.loads_best and not folder.start.exists():
-                with writing(folder.start) as file:
-                    np.save(file, self.x0)
-            if not self.job.has_checkpoint():
+        if (folder := self.folder) is not None:
+            # Nothing is written if the checkpoint does not fit.
+            checkpoint = folder.load() if self.job.resume else None
+            if checkpoint is not None:
+                self._resume(folder, checkpoint)
+            folder.begin(self.tables, self.engine.meter, new=not self.job.resume)
+            if self.loads_best:
+                self._begin_receipt(folder)
+            if checkpoint is None:
                 self.save()  # so that the outcome of the probes survives a kill
-        if meter is not None:
-            counted = self.at.queries + self._evaluation_queries()
-            self.metered_before = meter.queries - counted
+        self.metered_before = self.meter.queries - self.at.queries - self._evaluation_queries()
         with closing(*self.job.watchers):
             yield
 
-    def _resume(self, folder: RunFolder) -> None:
-        """Continue from the folder's checkpoint."""
-        checkpoint = folder.load()
-        if checkpoint is None:  # killed before its first checkpoint, and before its first record
-            if folder.history.exists() and folder.history.stat().st_size:
-                message = f"{folder.path} has a history, but no checkpoint to resume from"
-                raise UsageError(message, code="no-checkpoint")
+    def _begin_receipt(self, folder: RunFolder) -> None:
+        """Write the start; describe the run, apart from its tables, in the log of its updates."""
+        if not folder.start.exists():
+            with writing(folder.start) as file:
+                np.save(file, self.x0)
+        if self.job.algorithm.coefficients_shape is None:
             return
-        self._check_same(folder, checkpoint)
-        last = RoundInfo(**checkpoint.last)
-        had, has = (
-            tables.get("problem", {}).get("max_queries")
-            for tables in (checkpoint.config, self.tables)
+        run: Record = {"devices": self.setting.devices}
+        algorithm = current(self.algorithm, self.at.state)  # with the numbers chosen for "auto"
+        if isinstance(algorithm, FedZO):
+            run |= {key: getattr(algorithm, key) for key in ("learning_rate", "smoothing")}
+        if isinstance(self.algorithm, AdaptiveRate):
+            run["adapts"] = self.algorithm.adapts
+        self.updates = UpdateLog(folder.updates, run)
+
+    def _resume(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
+        """Continue from the folder's checkpoint."""
+        checkpoint.check_same(folder.checkpoint, self.tables, self.start, self.options.rounds)
+        last, had, has = (
+            RoundInfo(**checkpoint.last),
+            *map(budget_of, (checkpoint.config, self.tables)),
         )
         if had is not None and (has is None or has > had):
             last = last._replace(done="")  # a search may have ended for lack of queries
-        state = unflatten(self.at.state, checkpoint.state)
-        self.at = RunState(
-            checkpoint.round,
-            state,
-            checkpoint.best,
-            **{**checkpoint.totals, "noise": Noise(*checkpoint.totals["noise"])},
-            last=last,
-            dropped=tuple(checkpoint.dropped),
+        totals = {**checkpoint.totals, "noise": Noise(*checkpoint.totals["noise"])}
+        state, dropped = unflatten(self.at.state, checkpoint.state), tuple(checkpoint.dropped)
+        at = RunState(
+            checkpoint.round, state, checkpoint.best, last=last, dropped=dropped, **totals
         )
+        self._records = folder.resume_history(checkpoint, self.scheduled)
+        for record in self._records:
+            at = at.with_record(record)
+        self.at = at._replace(records=len(self._records))
         if self.remembers is not None:
             self.remembers.recall(checkpoint.memory)
-        self._read_history(folder, checkpoint)
         self.began -= checkpoint.seconds
-        if self.engine.meter is not None:
-            self.engine.meter.queries = checkpoint.metered
-
-    def _check_same(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
-        """Raise unless the checkpoint has this configuration and start, and is not past its end."""
-        changed = differences(checkpoint.config, self.tables)
-        if changed or checkpoint.start != self.start:
-            what = "; ".join(changed) or "another starting point"
-            message = f"{folder.checkpoint} is of another configuration: {what}"
-            raise UsageError(message, code="other-configuration")
-        if checkpoint.round > self.options.rounds:
-            raise UsageError(
-                f"{folder.path} has already run {checkpoint.round} rounds, "
-                f"more than {self.options.rounds}",
-                code="already-run",
-            )
-
-    def _read_history(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
-        """Read the records up to the checkpoint; with "repair", those that can be read."""
-        lenient = self.job.resume == "repair"
-        upto = (
-            checkpoint.round
-            if lenient
-            else folder.check_history(checkpoint, self.algorithm.evaluates)
-        )
-        self._records = folder.trim_history(upto, self.scheduled, lenient)
-        digest, silent = HistoryDigest(), self.at.silent
-        for record in self._records:
-            digest = digest.with_record(record)
-            missing = [d for d in record.get("dropped", ()) if d["round"] == record["round"]]
-            absent = frozenset(one["device"] for one in missing)
-            silent = absent if silent is None else silent & absent
-        evaluated = self._records[-1].get("evaluation_queries", 0) if self._records else 0
-        self.at = self.at._replace(
-            records=len(self._records), digest=digest, silent=silent, evaluated=evaluated
-        )
-        found = (digest.count, digest.digest())
-        if lenient and found != (checkpoint.records, checkpoint.digest):
-            counts = f"{checkpoint.records} records were written, {digest.count} are used"
-            warnings.warn(f"{folder.history} was repaired: {counts}", FedzoWarning, stacklevel=2)
+        self.meter.queries = checkpoint.metered
 
     # -------------------------------------------------------------------------------- rounds
 
@@ -390,15 +304,12 @@ class Loop:
         """Yield the tasks of all rounds; return the status and the message."""
         try:
             while (end := (yield from self._reach_end())) is None:
-                tasks = self._prepare_round()
-                before = self._metered()
-                state, info = yield from tasks
-                self._advance(state, info, before)
+                yield from self._round()
             return end
         except Halted as error:
             return (yield from self._halted(error))
         except KeyboardInterrupt:
-            if self.algorithm.loss(self.at.state) is not None:  # then it takes no queries
+            if self._evaluation_is_free:
                 yield from self.evaluate()
             self.save()
             self._count_unfinished_queries()
@@ -424,53 +335,33 @@ class Loop:
         if end := self._end():
             self.save()
             free = not self._leaves_no_trace
-            if free or self.algorithm.loss(self.at.state) is not None:
+            if free or self._evaluation_is_free:
                 yield from self.evaluate()
             if free:
                 yield from self._confirm()
         return end
 
-    def _prepare_round(self) -> Round[Any]:
-        """Return the tasks of the next round; keep queries back for a noisy result."""
-        meter = self.engine.meter
+    def _round(self) -> Running[None]:
+        """Yield the tasks of a round, and take over the state after it."""
+        t, noise = self.at.round, self.at.noise
         self._charge_skipped()
-        self._begin(Phase.ROUND)
-        if meter is not None and self.at.noise.deviation:
-            meter.reserved = self._repeats * self.engine.evaluation_cost
-        tasks = self.algorithm.round(self.at.round, self.at.state, self.setting)
-        return self._logged(tasks) if self.logs_updates else tasks
-
-    def _logged(self, tasks: Round[Any]) -> Round[Any]:
-        """Pass the tasks of a round on, and hold the replies for a receipt of the run."""
-        replies: list[list[Update]] = []
-        outcome = yield from recorded(tasks, replies)
-        self._updates[self.at.round] = pack_updates(replies)
-        return outcome
-
-    def _described(self) -> Record:
-        """Return what a replay needs besides the replies: N, and the numbers chosen for "auto"."""
-        parts, algorithm = {"devices": self.setting.devices}, current(self.algorithm, self.at.state)
-        if isinstance(algorithm, FedZO):
-            parts |= {key: getattr(algorithm, key) for key in ("learning_rate", "smoothing")}
-        if isinstance(self.algorithm, AdaptiveRate):
-            parts["adapts"] = self.algorithm.adapts
-        return parts
-
-    def _advance(self, state: Any, info: RoundInfo, before: int) -> None:
-        """Take over the state after a round; ``before`` is the meter's count before it."""
-        t = self.at.round
+        self.meter.log.begin(t, Phase.ROUND)
+        if noise.deviation:  # for the evaluation of the result
+            self.meter.reserved = self._repeats * self.engine.evaluation_cost
+        tasks, before = self.algorithm.round(t, self.at.state, self.setting), self.meter.queries
+        state, info = yield from tasks if self.updates is None else self.updates.noting(t, tasks)
         dropped = self._take_dropped(t + 1)
         if not all_finite(self.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
+        most, simulated = self.options.max_queries, self.engine.meter is None
+        over = most is not None and self.at.queries + info.queries > most
+        if simulated and self.in_place is None and over:
+            raise BudgetSpent(spent(most or 0))  # the round does not count
+        if self.meter.at_start.size:
+            noise = Noise.of_devices(self.meter.at_start[:, None])
         info = info._replace(queries=self._requested(before, info.queries))
-        meter, most = self.engine.meter, self.options.max_queries
-        simulated = meter is None and self.in_place is None
-        if simulated and most is not None and self.at.queries + info.queries > most:
-            raise BudgetSpent(spent(most))  # the round does not count
-        moved = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
-        if meter is not None and meter.at_start.size:
-            moved = moved._replace(noise=Noise.of_devices(meter.at_start[:, None]))
-        self.at = moved
+        after = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
+        self.at = after._replace(noise=noise)
         self._held.close()
 
     @contextmanager
@@ -485,13 +376,13 @@ class Loop:
 
     def _end(self) -> tuple[Status, str] | None:
         """Return the status and message if the run ends after this round."""
-        t, done, target = self.at.round, self.at.last.done, self.options.target
-        record = self.history[-1] if self._recorded() else None
+        t, done, target, record = self.at.round, self.at.last.done, self.options.target, self.record
         stops = []
         if self.job.watchers:
-            left = None if self.engine.meter is None else self.engine.meter.left
             x, queries, seconds = self.to_user(self.x), self.at.queries, self.seconds
-            progress = Progress(t, self.options.rounds, x, queries, seconds, record, left)
+            progress = Progress(
+                t, self.options.rounds, x, queries, seconds, record, self.meter.left
+            )
             stops = [call_user(_stops, watcher, progress) for watcher in self.job.watchers]
         reached = target is not None and record is not None and record["train_loss"] <= target
         self.stopped = True in stops or reached
@@ -526,14 +417,12 @@ class Loop:
     @property
     def _leaves_no_trace(self) -> bool:
         """Whether queries at a stop would be missing in a run that resumes."""
-        meter = self.engine.meter
-        limited = meter is not None and meter.left is not None and self.job.folder is not None
-        return self.stopped and limited
+        return self.stopped and self.meter.left is not None and self.folder is not None
 
     def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
         """Keep the last complete round, evaluated if possible; count the queries after it."""
         is_spent = isinstance(error, BudgetSpent)
-        if is_spent or self.algorithm.loss(self.at.state) is not None:
+        if is_spent or self._evaluation_is_free:
             with suppress(Halted):  # if no queries are left for the evaluation
                 yield from self.evaluate()
         self.save()
@@ -566,40 +455,29 @@ class Loop:
 
     # ---------------------------------------------------------------------------- evaluation
 
+    @property
+    def _evaluation_is_free(self) -> bool:
+        """Whether the algorithm knows f(x), so that an evaluation takes no queries."""
+        return self.algorithm.loss(self.at.state) is not None
+
     def evaluate(self) -> Running[None]:
         """Add f(x) over all devices and the problem's metrics to the history, once per round."""
-        at = self.at
-        if self._recorded():
+        if self.record is not None:
             return
-        self._begin(Phase.EVALUATION)
-        before, known = self._metered(), self.algorithm.loss(at.state)
-        changes: dict[str, Any] = {}
+        at, known = self.at, self.algorithm.loss(self.at.state)
+        self.meter.log.begin(at.round, Phase.EVALUATION)
+        before, cost, noise = self.meter.queries, 0, at.noise
         if known is None:
             evaluation: Evaluation = yield Losses(self.x)
-            absent = [device.device for device in self.engine.dropped]
-            silent = frozenset(absent) if at.silent is None else at.silent & set(absent)
+            cost = self.engine.evaluation_cost
         else:
-            evaluation, absent = Evaluation(np.array([known]), {}), []
-            silent = (at.silent or frozenset()) & {one["device"] for one in at.dropped}
-        losses = evaluation.losses
-        cost = 0 if known is not None else self.engine.evaluation_cost
+            evaluation = Evaluation(np.array([known]), {})
+        absent = [] if known is not None else [one.device for one in self.engine.dropped]
         if not (at.round or self.exact or self.algorithm.measures_noise) and self._affords_noise:
-            changes["noise"] = yield from self._noise(losses)
+            noise = yield from self._noise(evaluation.losses)
             cost *= 2
         dropped = (*at.dropped, *self._take_dropped(at.round))
-        wrong = ~np.isfinite(losses)
-        wrong[absent] = False
-        if wrong.any() and not at.round and self.algorithm.tracks_best:
-            losses = np.where(wrong, np.inf, losses)  # a search may find a point with a value
-        elif wrong.any():
-            raise NonFinite("the loss", at.round, int(np.flatnonzero(wrong)[0]))
-        losses = np.delete(losses, absent)
-        if not len(losses):
-            raise Halted("no device could be evaluated")
-        mean, uplink = evaluation.mean, self.job.uplink
-        if mean is None:
-            secure = uplink.secure and known is None
-            mean = secure_mean_loss(losses, uplink.loss_clip) if secure else mean_loss(losses)
+        mean = self._mean(evaluation, absent, secure=self.job.uplink.secure and known is None)
         metrics = numeric_metrics(evaluation.metrics, at.costs)
         cost = self._requested(before, cost)
         record: Record = {
@@ -619,18 +497,29 @@ class Loop:
         }
         # First the disk, then memory, and there in one step: a checkpoint after an interrupt must
         # not count a record that is not on disk. One that it does not count is written again.
-        if self.job.folder is not None:
-            self.job.folder.append(record)
-        changes |= {"records": len(self.history) + 1, "silent": silent}
+        if self.folder is not None:
+            self.folder.append(record)
+        after = at._replace(records=len(self.history) + 1, noise=noise)
         if self.scheduled(at.round):  # a resumed run has no evaluation off the schedule
-            changes |= {
-                "best": self._better(record),
-                "digest": at.digest.with_record(record),
-                "dropped": (),
-                "evaluated": record["evaluation_queries"],
-            }
+            after = after.with_record(record)._replace(best=self._better(record), dropped=())
         self._records.append(record)
-        self.at = at._replace(**changes)
+        self.at = after
+
+    def _mean(self, evaluation: Evaluation, absent: list[int], secure: bool) -> float:
+        """Return f(x), the mean loss of the devices that replied; raise unless it is finite."""
+        wrong = ~np.isfinite(evaluation.losses)
+        wrong[absent] = False
+        losses = evaluation.losses
+        if wrong.any() and not self.at.round and self.algorithm.tracks_best:
+            losses = np.where(wrong, np.inf, losses)  # a search may find a point with a value
+        elif wrong.any():
+            raise NonFinite("the loss", self.at.round, int(np.flatnonzero(wrong)[0]))
+        losses = np.delete(losses, absent)
+        if not len(losses):
+            raise Halted("no device could be evaluated")
+        if evaluation.mean is not None:
+            return evaluation.mean
+        return secure_mean_loss(losses, self.job.uplink.loss_clip) if secure else mean_loss(losses)
 
     def _noise(self, first: Array) -> Running[Noise]:
         """Evaluate the start again, and return how noisy its mean loss is."""
@@ -644,29 +533,22 @@ class Loop:
     @property
     def _affords_noise(self) -> bool:
         """Whether there are queries for a second evaluation of the start and one of the result."""
-        meter = self.engine.meter
-        left = None if meter is None else meter.left
+        left = self.meter.left
         return left is None or left >= 3 * self.engine.evaluation_cost
 
     @property
     def _repeats(self) -> int:
-        """The number of fresh evaluations of a noisy result: fewer with a small budget."""
-        meter, cost = self.engine.meter, max(1, self.engine.evaluation_cost)
-        if meter is None or meter.max_queries is None:
-            return REPEATS
-        return min(REPEATS, math.ceil(meter.max_queries / (SHARE * cost)))
+        return fresh_evaluations(self.meter, self.engine.evaluation_cost)
 
     def _confirm(self) -> Running[None]:
         """Evaluate the best model afresh if evaluations are noisy: of many the best is too low."""
-        best, meter = self._best_now, self.engine.meter
+        best, meter, cost = self._best_now, self.meter, self.engine.evaluation_cost
         if not (self.at.noise.deviation and best.round):
             return
-        repeats, cost = self._repeats, self.engine.evaluation_cost
-        if meter is not None:
-            meter.reserved = 0
-            repeats = repeats if meter.left is None else min(repeats, meter.left // cost)
-        self._begin(Phase.FRESH)
-        before, found = self._metered(), np.empty((repeats, self.engine.devices))
+        meter.reserved = 0
+        repeats = self._repeats if meter.left is None else min(self._repeats, meter.left // cost)
+        meter.log.begin(self.at.round, Phase.FRESH)
+        before, found = meter.queries, np.empty((repeats, self.engine.devices))
         for i in range(repeats):
             evaluation: Evaluation = yield Losses(best.x)
             found[i] = evaluation.losses
@@ -695,7 +577,7 @@ class Loop:
 
     @property
     def _best_now(self) -> Best:
-        return self._better(self.history[-1] if self._recorded() else None)
+        return self._better(self.record)
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[float, float]:
         """Return the sort key of a model, best first: minus the problem's metric, then the loss."""
@@ -704,82 +586,67 @@ class Loop:
     def _best_rank(self) -> tuple[float, float]:
         if not self.best_metric:
             return 0.0, self.at.best.fun
-        best = (self.at.best.round, self.at.best.fun)
-        same = (r for r in self.history if (r["round"], r["train_loss"]) == best)
-        return next(map(self._rank, same), (0.0, self.at.best.fun))
-
-    def _recorded(self) -> bool:
-        return bool(self.history) and self.history[-1]["round"] == self.at.round
+        before = (self._rank(r) for r in self.history if r["round"] < self.at.round)
+        return min(before, default=(0.0, np.inf))
 
     # ------------------------------------------------------------------------------- queries
 
-    def _begin(self, phase: Phase) -> None:
-        """Begin a phase of the value log."""
-        if self.engine.meter is not None:
-            self.engine.meter.log.begin(self.at.round, phase)
-
     def _charge_skipped(self) -> None:
         """Charge what an earlier session asked at its end, and which this one does not ask."""
-        meter = self.engine.meter
-        if meter is not None and meter.log.active and meter.left is not None:
+        if self.meter.left is not None:
             phases = [Phase.FRESH, Phase.REPORT]
-            phases += [] if self._recorded() else [Phase.EVALUATION]
-            skipped = meter.log.unread(self.at.round, *phases)
-            meter.queries += skipped
+            phases += [] if self.record is not None else [Phase.EVALUATION]
+            skipped = self.meter.log.unread(self.at.round, *phases)
+            self.meter.queries += skipped
             self.metered_before += skipped
 
     def _evaluation_queries(self) -> int:
         return self.history[-1].get("evaluation_queries", 0) if self.history else 0
 
-    def _metered(self) -> int:
-        return 0 if self.engine.meter is None else self.engine.meter.queries
-
     def _requested(self, before: int, reported: int) -> int:
         """Return the queries since ``before``: as metered, with retries, or as reported."""
-        return int(reported) if self.engine.meter is None else self._metered() - before
+        if self.engine.meter is None:
+            self.meter.queries += int(reported)
+        return self.meter.queries - before
 
     def _count_unfinished_queries(self) -> None:
         """Count the queries of an unfinished round or evaluation, if there is a meter.
 
         A resume repeats an interrupted round, so its checkpoint is written without them.
         """
-        evaluations = self._evaluation_queries()
-        counted = self._requested(self.metered_before, self.at.queries + evaluations)
-        self.at = self.at._replace(queries=counted - evaluations)
+        counted = self.meter.queries - self.metered_before
+        self.at = self.at._replace(queries=counted - self._evaluation_queries())
 
     # ---------------------------------------------------------------------- checkpoint and end
 
     def save(self) -> None:
-        """Write a checkpoint of the current state, unless it was evaluated off the schedule."""
-        on_schedule = self.scheduled(self.at.round)
-        if self.job.folder is None or (self._saved == self.at.round and not on_schedule):
+        """Write a checkpoint of the current state, without evaluations off the schedule."""
+        at, log, state = self.at, self.meter.log, (self.at.round, self.at.digest)
+        if self.folder is None or self._saved == state:
             return
-        if done := sorted(t for t in self._updates if t < self.at.round):
-            rounds = [self._updates.pop(t) for t in done]
-            self.job.folder.append_updates(self._parts, done[0], rounds)
-        meter, metered = self.engine.meter, self._metered()
-        if meter is not None and meter.log.used:  # a resume counts again what it finds in the log
-            metered = self.metered_before + self.at.queries + self.at.evaluated
-        self.job.folder.save(
+        if self.updates is not None:
+            self.updates.write(at.round)
+        metered = self.metered_before + at.queries + at.evaluated
+        if self.engine.meter is not None and not log.used:  # else a resume finds it in the log
+            metered = self.meter.queries
+        self.folder.save(
             Checkpoint(
-                round=self.at.round,
-                state=flatten(self.at.state),
-                totals=self.at.totals,
+                round=at.round,
+                state=flatten(at.state),
+                totals={key: getattr(at, key) for key in (*SUMS, *KEPT)},
                 metered=metered,
-                best=self.at.best,
-                last=self.at.last._asdict(),
-                dropped=list(self.at.dropped),
+                best=at.best,
+                last=at.last._asdict(),
+                dropped=list(at.dropped),
                 seconds=self.seconds,
                 config=self.tables,
                 start=self.start,
-                records=self.at.digest.count,
-                digest=self.at.digest.digest(),
+                history=at.digest,
                 memory={} if self.remembers is None else self.remembers.memory(),
             )
         )
-        self._saved = self.at.round
-        if meter is not None:
-            meter.log.trim(self.at.round, evaluated=on_schedule and self._recorded())
+        self._saved = state
+        log.trim(at.round, evaluated=self.scheduled(at.round) and self.record is not None)
 
     def close(self, status: Status, message: str) -> Result:
         """Write the models, and return the result."""
@@ -794,17 +661,8 @@ class Loop:
         best = best._replace(x=self.to_user(best.x))
         if not self.history:  # the first evaluation failed or was interrupted
             best = best._replace(fun=float("nan"))
-        if self.job.folder is not None:
-            self.job.folder.save_models(last, best.x)
-            write_atomic(self.job.folder.mark, status.name.lower().replace("_", "-").encode())
-            interrupted = status == Status.INTERRUPTED
-            if self.writes_files is not None and (self.history or not interrupted):
-                self._begin(Phase.REPORT)
-                with ExitStack() as stack:
-                    if self.engine.meter is not None and (interrupted or self._leaves_no_trace):
-                        stack.enter_context(self.engine.meter.closed())
-                    folder = self.job.folder.path
-                    call_user(self.writes_files.write_files, folder, best, direct=False)
+        if self.folder is not None:
+            self._write_files(self.folder, status, last, best)
         return Result(
             x=best.x,
             fun=best.fun,
@@ -821,6 +679,18 @@ class Loop:
             history=self.history,
             fun_error=error,
         )
+
+    def _write_files(self, folder: RunFolder, status: Status, last: Array, best: Best) -> None:
+        """Write the models, the status, and the files of the problem."""
+        folder.save_models(last, best.x)
+        write_atomic(folder.mark, status.name.lower().replace("_", "-").encode())
+        interrupted = status == Status.INTERRUPTED
+        if self.writes_files is not None and (self.history or not interrupted):
+            self.meter.log.begin(self.at.round, Phase.REPORT)
+            with ExitStack() as stack:
+                if interrupted or self._leaves_no_trace:
+                    stack.enter_context(self.meter.closed())
+                call_user(self.writes_files.write_files, folder.path, best, direct=False)
 
     def _diagnosed(self, status: Status, message: str, best: Best) -> tuple[Status, str]:
         """Return the status and message of a run, which may have ended without success."""
@@ -861,43 +731,34 @@ def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None)
     """Yield the tasks of a run, from the probes of "auto" to the last evaluation."""
     job.check_folder()
     setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
-    loop = None if needs_numbers(job, problem) else Loop(job, engine, x0, problem)
-    if loop is None:
-        check_parts(job.algorithm, setting, x0)  # before the first query
+    check_parts(job.algorithm, setting, x0)  # before the first query
     with job.held(engine):
-        if loop is None:
-            job = yield from choose_numbers(job, setting, x0, problem)
-            loop = Loop(job, engine, x0, problem)
+        job = yield from choose_numbers(job, setting, x0, problem)
+        loop = Loop(job, engine, x0, problem)
         with loop.opened():
             with _running():
                 end = yield from loop.go()
             return loop.close(*end)
 
 
-def needs_numbers(job: Job, problem: Objective | None) -> bool:
-    """Return whether "auto" is in the place of numbers that this process has to choose."""
-    return problem is not None and isinstance(job.algorithm, FedZO) and job.algorithm.automatic
-
-
 def choose_numbers(
     job: Job, setting: RunSetting, x0: Array, problem: Objective | None
 ) -> Running[Job]:
-    """Return the job with numbers in place of "auto".
+    """Return the job with numbers in place of "auto", if this process has to choose them.
 
     A resumed run has them in its checkpoint; its configuration still says "auto". Without a
     checkpoint, the probes find the values in the log that were answered before.
     """
     algorithm, folder, meter = job.algorithm, job.folder, setting.engine.meter
-    if not needs_numbers(job, problem):
+    if problem is None or not (isinstance(algorithm, FedZO) and algorithm.automatic):
         return job
     from fedzo.runs.auto import Chosen, automatic, choose, stand_in
 
-    assert problem is not None and isinstance(algorithm, FedZO)  # noqa: PT018
     chosen = Chosen(stand_in(algorithm), 0)
     if not job.has_checkpoint():
         if folder is not None:
             folder.begin(as_toml(job.tables), meter, new=not job.resume)
-            job = replace(job, resume=job.resume or True)
+            job = replace(job, resume=True)
         if meter is not None:
             meter.log.begin(0, Phase.PROBE)
         with _running():
@@ -946,6 +807,16 @@ def run_job(job: Job, engine: Engine, x0: Array, problem: Objective | None = Non
     """
     with engine:
         return drive(tasks(job, engine, x0, problem), engine)
+
+
+def budget_of(tables: Config) -> int | None:
+    """Return the budget of queries that a configuration gives, if any.
+
+    >>> budget_of({"problem": {"max_queries": 30}, "run": {"max_queries": 50}})
+    30
+    """
+    found = (tables.get(table, {}).get("max_queries") for table in ("problem", "run"))
+    return next((most for most in found if most is not None), None)
 
 
 def _stops(watcher: Callback, progress: Progress) -> bool:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -62,7 +62,7 @@ def minimize(
     constraints: Any = (),
     callback: Callbacks = None,
     run_dir: str | os.PathLike[str] | None = None,
-    resume: bool | Literal["repair"] = False,
+    resume: bool = False,
     **options: Unpack[MinimizeKeywords],
 ) -> Result:
     """Minimise f(x) = 1/N sum_i f_i(x) over a federation, from values only.
@@ -103,10 +103,9 @@ def minimize(
     run_dir : path, optional
         Folder for ``config.toml``, ``history.jsonl``, ``checkpoint.npz``, ``model.npy`` and
         ``curves.png``.
-    resume : bool or "repair"
+    resume : bool
         Resume from the checkpoint in ``run_dir``. ``rounds`` counts from the beginning: 100
         rounds and a resume with ``rounds=200`` are the same run as 200 rounds at once.
-        "repair" resumes although lines of the history are damaged or lost.
     **options
         The options of the run, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
         ``workers``, ``target``, and how often to evaluate and to save. The options of a plain
@@ -144,7 +143,7 @@ def minimize(
     devices = normalised("devices", devices, int | None)
     tol = normalised("tol", tol, float | None)
     run_dir = normalised("run_dir", run_dir, str | None)
-    resume = normalised("resume", resume, bool | Literal["repair"])
+    resume = normalised("resume", resume, bool)
     plain = algorithm is None and not isinstance(fun, Objective)
     if tol is not None and (plain or algorithm == Adaptive()):
         algorithm = Adaptive(tol=tol)

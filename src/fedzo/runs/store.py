@@ -21,15 +21,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedzo.algorithms.base import Round
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
+from fedzo.core.engine import pack_updates, recorded
 from fedzo.core.files import Config, sync_file, toml_text, unfinished, write_atomic
+from fedzo.core.tasks import Update
 from fedzo.core.types import Array
 from fedzo.errors import CannotWrite, UsageError
 from fedzo.runs.history import HISTORY, HistoryDigest, Record, as_line, read_history
 from fedzo.runs.options import FlowerSettings, RunOptions
 
-FORMAT = 6  # of checkpoints; changes with their content
+FORMAT = 7  # of checkpoints; changes with their content
 
 # Settings that may change when a run is resumed.
 FREE_KEYS = {
@@ -94,8 +97,7 @@ class Checkpoint(NamedTuple):
     seconds: float
     config: Config
     start: str  # a digest of x0
-    records: int  # of the history, on schedule
-    digest: str  # of these records
+    history: HistoryDigest  # of the records that it counts, which are on schedule
     memory: Mapping[str, Array] = {}  # of the problem: see Remembers
 
     def packed(self) -> bytes:
@@ -131,6 +133,7 @@ class Checkpoint(NamedTuple):
             meta = json.loads(text)
             meta["config"] = tomllib.loads(meta["config"])
             meta["best"] = Best(arrays.pop("best"), **meta["best"])
+            meta["history"] = HistoryDigest(*meta["history"])
             memory = {n.removeprefix("memory_"): a for n, a in arrays.items() if n[0] == "m"}
             state = tuple(arrays[f"state_{i}"] for i in range(len(arrays) - len(memory)))
             return cls(state=state, memory=memory, **meta)
@@ -139,6 +142,17 @@ class Checkpoint(NamedTuple):
         except Exception as error:  # a zip file can be damaged in too many ways to list
             message = f"{path} is damaged and cannot be resumed"
             raise UsageError(message, code="damaged-checkpoint") from error
+
+    def check_same(self, path: Path, config: Config, start: str, rounds: int) -> None:
+        """Raise unless it has this configuration and start, and is not past the last round."""
+        changed = differences(self.config, config)
+        if changed or self.start != start:
+            what = "; ".join(changed) or "another starting point"
+            message = f"{path} is of another configuration: {what}"
+            raise UsageError(message, code="other-configuration")
+        if self.round > rounds:
+            message = f"{path.parent} has already run {self.round} rounds, more than {rounds}"
+            raise UsageError(message, code="already-run")
 
 
 def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
@@ -273,61 +287,28 @@ class RunFolder:
         except OSError as error:
             raise CannotWrite(self.history, error) from error
 
-    def append_updates(self, run: Record, first: int, rounds: Sequence[Any]) -> None:
-        """Add the replies of rounds to their log, in place of those from round ``first`` on.
-
-        Its first line describes the run.
-        """
-        head = as_line(run)
-        old = self.updates.read_text().splitlines(True)[: 1 + first] if first else [head]
-        new = [json.dumps(one, separators=(",", ":")) + "\n" for one in rounds]
-        write_atomic(self.updates, "".join((*old, *new)).encode())
-
-    def trim_history(
-        self, upto: int, scheduled: Callable[[int], bool], lenient: bool = False
+    def resume_history(
+        self, checkpoint: Checkpoint, scheduled: Callable[[int], bool]
     ) -> list[Record]:
-        """Reduce the history to the records on schedule up to a round, and return them.
+        """Reduce the history to the records that a checkpoint counts, and return them.
 
-        The result equals the history of an uninterrupted run at that round. If ``lenient``, it
-        has every record that can be read, one per round, in order.
+        Those off the schedule, of a run whose schedule has changed, are removed, too. The result
+        equals the history of an uninterrupted run. A kill may come between a record and the
+        checkpoint after it: the resumed run writes that record again.
         """
-        kept = [
-            record
-            for record in read_history(self.history, lenient)
-            if record["round"] <= upto and scheduled(record["round"])
-        ]
-        if lenient:
-            kept = [record for _, record in sorted({r["round"]: r for r in kept}.items())]
-        write_atomic(self.history, "".join(map(as_line, kept)).encode())
-        return kept
-
-    def check_history(self, checkpoint: Checkpoint, more: Callable[[int], bool]) -> int:
-        """Return the last round whose record a resumed run keeps; raise if records are missing.
-
-        ``more`` are further rounds on schedule, those of the algorithm.
-
-        A kill may come between the record of a round and the checkpoint after it. The round's
-        checkpoint is then older than its record, which the resumed run writes again.
-        """
-        options, seen = RunOptions(**checkpoint.config.get("run", {})), HistoryDigest()
-        expected, before = (checkpoint.records, checkpoint.digest), None
-        for record in read_history(self.history):
-            t = record["round"]
-            if t <= checkpoint.round and (options.evaluates(t) or more(t)):
-                if t == checkpoint.round and before is None:
-                    before = (seen.count, seen.digest())
-                seen = seen.with_record(record)
-        if (seen.count, seen.digest()) == expected:
-            return checkpoint.round
-        if before == expected:
-            return checkpoint.round - 1
-        found = "other" if seen.count == checkpoint.records else str(seen.count)
-        raise UsageError(
-            f"{self.history} does not fit its checkpoint: it has {found} records up to round "
-            f"{checkpoint.round}, and {checkpoint.records} were written. Use --repair to resume "
-            "with the records that can be read",
-            code="history-mismatch",
-        )
+        digest, records = HistoryDigest(), list[Record]()
+        for record in itertools.islice(read_history(self.history), checkpoint.history.records):
+            digest = digest.with_record(record)
+            records += [record] if scheduled(record["round"]) else []
+        if digest != checkpoint.history:
+            found = "other" if digest.records == checkpoint.history.records else str(digest.records)
+            raise UsageError(
+                f"{self.history} does not fit its checkpoint: it has {found} records up to round "
+                f"{checkpoint.round}, and {checkpoint.history.records} were written",
+                code="history-mismatch",
+            )
+        write_atomic(self.history, "".join(map(as_line, records)).encode())
+        return records
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, after the records of the history that it counts."""
@@ -337,8 +318,13 @@ class RunFolder:
             write_atomic(self.checkpoint, thread.submit(checkpoint.packed).result())
 
     def load(self) -> Checkpoint | None:
-        """Read the checkpoint, if there is one."""
-        return Checkpoint.read(self.checkpoint) if self.checkpoint.exists() else None
+        """Read the checkpoint, if there is one; raise if only a history is left."""
+        if self.checkpoint.exists():
+            return Checkpoint.read(self.checkpoint)
+        if self.history.exists() and self.history.stat().st_size:
+            message = f"{self.path} has a history, but no checkpoint to resume from"
+            raise UsageError(message, code="no-checkpoint")
+        return None  # killed before its first checkpoint, and before its first record
 
     def save_models(self, last: Array, best: Array) -> None:
         """Write the model after the last round, and the best model if it differs."""
@@ -354,6 +340,38 @@ class RunFolder:
 
         if history := list(read_history(self.history)):
             draw_curves({self.path.name: [history]}, self.curves)
+
+
+class UpdateLog:
+    """The replies of a run, from which a receipt is made; each checkpoint writes them.
+
+    Parameters
+    ----------
+    path : path
+        The file: one line that describes the run, and one per round.
+    run : mapping
+        What a replay needs besides the replies and the configuration.
+    """
+
+    def __init__(self, path: Path, run: Record) -> None:
+        self.path, self.run = path, run
+        self._rounds: dict[int, Any] = {}  # since the last checkpoint
+
+    def noting(self, t: int, tasks: Round[Any]) -> Round[Any]:
+        """Pass the tasks of round t on, and hold the replies to them."""
+        replies: list[list[Update]] = []
+        outcome = yield from recorded(tasks, replies)
+        self._rounds[t] = pack_updates(replies)
+        return outcome
+
+    def write(self, upto: int) -> None:
+        """Write the rounds before ``upto``, in place of those that an interrupted run wrote."""
+        if not (done := sorted(t for t in self._rounds if t < upto)):
+            return
+        head, first = as_line(self.run), done[0]
+        old = self.path.read_text().splitlines(True)[: 1 + first] if first else [head]
+        new = [json.dumps(self._rounds.pop(t), separators=(",", ":")) + "\n" for t in done]
+        write_atomic(self.path, "".join((*old, *new)).encode())
 
 
 def _not_writable(path: Path, error: Exception) -> UsageError:
