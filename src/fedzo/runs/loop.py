@@ -16,6 +16,7 @@ import numpy as np
 
 from fedzo.algorithms import Algorithm, FedZO, RoundInfo
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
+from fedzo.algorithms.base import Round
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.compose import compose, current
 from fedzo.core.budget import Meter, spent
@@ -38,9 +39,18 @@ from fedzo.core.types import Array
 from fedzo.core.value_log import Phase
 from fedzo.errors import BudgetSpent, Halted, InvalidValue, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
-from fedzo.runs.noise import Noise, fresh_evaluations
 from fedzo.runs.options import RunOptions
-from fedzo.runs.result import Callback, Progress, Result, Status, always_dropped, closing, diagnose
+from fedzo.runs.result import (
+    Callback,
+    Noise,
+    Progress,
+    Result,
+    Status,
+    always_dropped,
+    closing,
+    diagnose,
+    fresh_evaluations,
+)
 from fedzo.runs.store import Checkpoint, RunFolder, UpdateLog, flatten, unflatten
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
@@ -304,7 +314,9 @@ class Loop:
         """Yield the tasks of all rounds; return the status and the message."""
         try:
             while (end := (yield from self._reach_end())) is None:
-                yield from self._round()
+                tasks, before = self._prepare_round(), self.meter.queries
+                state, info = yield from tasks
+                self._advance(state, info, before)
             return end
         except Halted as error:
             return (yield from self._halted(error))
@@ -341,15 +353,19 @@ class Loop:
                 yield from self._confirm()
         return end
 
-    def _round(self) -> Running[None]:
-        """Yield the tasks of a round, and take over the state after it."""
-        t, noise = self.at.round, self.at.noise
+    def _prepare_round(self) -> Round[Any]:
+        """Return the tasks of the next round; keep queries back for a noisy result."""
+        t = self.at.round
         self._charge_skipped()
         self.meter.log.begin(t, Phase.ROUND)
-        if noise.deviation:  # for the evaluation of the result
+        if self.at.noise.deviation:
             self.meter.reserved = self._repeats * self.engine.evaluation_cost
-        tasks, before = self.algorithm.round(t, self.at.state, self.setting), self.meter.queries
-        state, info = yield from tasks if self.updates is None else self.updates.noting(t, tasks)
+        tasks = self.algorithm.round(t, self.at.state, self.setting)
+        return tasks if self.updates is None else self.updates.noting(t, tasks)
+
+    def _advance(self, state: Any, info: RoundInfo, before: int) -> None:
+        """Take over the state after a round; ``before`` is the meter's count before it."""
+        t, noise = self.at.round, self.at.noise
         dropped = self._take_dropped(t + 1)
         if not all_finite(self.algorithm.model(state)):
             raise NonFinite("the model", t + 1)
