@@ -6,22 +6,23 @@ its checkpoint repeats the rounds since then, and finds their values here.
 
 An entry has an address: the round, the phase (:class:`Phase`), the device, and the number of the
 call by that device within the phase. Rounds are deterministic, so a repeated round makes the same
-calls. A checksum of the points guards against others. Entries are appended by one system call each,
-so a kill loses the value of an unfinished call at most; after a power cut, entries since the last
-checkpoint may be missing. A checkpoint removes the entries of earlier rounds.
+calls. A checksum of the points guards against others. Entries are lines of JSON behind their
+checksum, appended by one system call each, so a kill loses the value of an unfinished call at most.
+After a power cut, entries since the last checkpoint may be missing. A checkpoint removes the entries
+of earlier rounds.
 """
 
 from __future__ import annotations
 
 import enum
+import json
 import os
-import struct
 import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,11 +30,7 @@ from fedzo.core.files import write_atomic
 from fedzo.core.types import Array
 from fedzo.errors import CannotWrite, UsageError, described
 
-HEADER = b"fedzo values 1\n"  # the version of the format
-_SIZE = struct.Struct("<II")  # of the rest of the entry: its length and its CRC-32
-_FIELDS = struct.Struct("<IBiIIBI")  # the address, the CRC-32 of the points, the kind, the columns
-_FAILURE = 0  # the kind of an entry that holds a text
-_TYPES: dict[int, Any] = {4: np.dtype("<f4"), 8: np.dtype("<f8")}  # other kinds: floats
+HEADER = b"fedzo values 2\n"  # the version of the format
 
 
 class Phase(enum.IntEnum):
@@ -199,14 +196,9 @@ class ValueLog:
         os.close(old)
 
     def _write(self, address: _Address, check: int, answer: Array | str) -> None:
-        if isinstance(answer, str):
-            kind, columns, payload = _FAILURE, 0, answer.encode()
-        else:
-            kind = answer.dtype.itemsize
-            columns = answer.shape[1] if answer.ndim == 2 else 0
-            payload = np.ascontiguousarray(answer, _TYPES[kind]).tobytes()
-        body = _FIELDS.pack(*address, check, kind, columns) + payload
-        raw = _SIZE.pack(len(body), zlib.crc32(body)) + body
+        plain = answer if isinstance(answer, str) else [answer.dtype.name, answer.tolist()]
+        body = json.dumps([*address, f"{check:08x}", plain]).encode()
+        raw = b"%08x %s\n" % (zlib.crc32(body), body)
         with self._lock:
             if self._file is None:  # a thread that outlives its run
                 return
@@ -222,17 +214,14 @@ def _parsed(content: bytes) -> tuple[dict[_Address, _Entry], int]:
     entries: dict[_Address, _Entry] = {}
     if not content.startswith(HEADER):
         return entries, 0
-    at = len(HEADER)
-    while at + _SIZE.size <= len(content):
-        size, check = _SIZE.unpack_from(content, at)
-        body = content[at + _SIZE.size : at + _SIZE.size + size]
-        if len(body) < max(size, _FIELDS.size) or zlib.crc32(body) != check:
+    whole = len(HEADER)
+    for raw in content[whole:].splitlines(keepends=True):
+        body = raw[9:-1]
+        if raw != b"%08x %s\n" % (zlib.crc32(body), body):
             break
-        *address, points, kind, columns = _FIELDS.unpack_from(body)
-        payload = body[_FIELDS.size :]
-        answer: Any = payload.decode() if kind == _FAILURE else np.frombuffer(payload, _TYPES[kind])
-        answer = answer.reshape(-1, columns) if columns else answer
-        end = at + _SIZE.size + size
-        entries[tuple(address)] = _Entry(points, content[at:end], answer)
-        at = end
-    return entries, at
+        *address, points, answer = json.loads(body)
+        if not isinstance(answer, str):
+            answer = np.array(answer[1], answer[0])
+        entries[tuple(address)] = _Entry(int(points, 16), raw, answer)
+        whole += len(raw)
+    return entries, whole
