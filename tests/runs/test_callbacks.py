@@ -93,10 +93,10 @@ def test_weights_and_biases_offline(tmp_path):
     result = fedzo.minimize(
         distance,
         np.ones(2),
-        callback=[callback, lambda progress: seen.append(dict(callback.run.summary))],
+        callback=[callback, lambda progress: seen.append(dict(callback._open.summary))],
         **SETTINGS,
     )
-    assert callback.run is None
+    assert callback._open is None
     assert seen[-1]["train_loss"] == pytest.approx(result.history[-1]["train_loss"])
     files = [path.name for path in tmp_path.rglob("*.wandb")]
     assert len(files) == 1

@@ -124,7 +124,7 @@ def test_same_outcome_with_any_number_of_workers(name, where):
 
     found = [outcome(lambda w=workers: run(w)) for workers in (1, 2, 8)]
     if name == "no-answer" and where in ("metrics", "callback"):
-        wanted = NoAnswer  # not the work of a device
+        wanted = Halted  # not the work of a device
     if name == "spent" and where in ("device", "function", "losses", "metrics"):
         wanted = Status.STALLED  # before the end of the first round
     if name == "usage" and where in ("values", "losses", "metrics"):

@@ -8,8 +8,8 @@ An entry has an address: the round, the phase (:class:`Phase`), the device, and 
 call by that device within the phase. Rounds are deterministic, so a repeated round makes the same
 calls. A checksum of the points guards against others. Entries are lines of JSON behind their
 checksum, appended by one system call each, so a kill loses the value of an unfinished call at most.
-After a power cut, entries since the last checkpoint may be missing. A checkpoint removes the entries
-of earlier rounds.
+After a power cut, entries since the last checkpoint may be missing. A checkpoint removes the
+entries of earlier rounds.
 """
 
 from __future__ import annotations

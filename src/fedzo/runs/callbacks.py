@@ -31,10 +31,6 @@ from fedzo.runs.result import Progress
 __all__ = ["CSV", "EarlyStopping", "MLflow", "ProgressLine", "TensorBoard", "WandB"]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 class ProgressLine(LiveLine):
     """A callback that shows round, loss, metric, queries per second and the time left.
 
@@ -160,7 +156,34 @@ class EarlyStopping:
         self._best, self._waited = math.inf, 0
 
 
-class CSV:
+class _Tracker:
+    """Base class: opens something at the first evaluation of a run, and closes it at the end."""
+
+    _open: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Write the record of an evaluated round."""
+        if progress.record is not None:
+            self._open = self._begin() if self._open is None else self._open
+            self._write(_numbers(progress.record), progress.round)
+
+    def close(self) -> None:
+        """Close it. The next run opens another."""
+        if self._open is not None:
+            self._end()
+            self._open = None
+
+    def _begin(self) -> Any:
+        return True
+
+    def _write(self, numbers: Mapping[str, float], round: int) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        pass
+
+
+class CSV(_Tracker):
     """Write the numbers of every evaluated round as a line of a CSV file.
 
     A resumed run appends its lines.
@@ -184,24 +207,20 @@ class CSV:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
 
-    def __call__(self, progress: Progress) -> None:
-        """Write the record of an evaluated round."""
-        if progress.record is None:
-            return
-        row: dict[str, float] = {"round": progress.round, **_numbers(progress.record)}
+    def _write(self, numbers: Mapping[str, float], round: int) -> None:
+        row: dict[str, float] = {"round": round, **numbers}
         with open(self.path, "a+", newline="", encoding="utf-8") as file:
             file.seek(0)
             lines = list(csv.reader(file))
-            keys = lines[0] if lines else list(row)
-            if any(line[0] == str(progress.round) for line in lines):
+            if any(line[0] == str(round) for line in lines):
                 return  # a resumed run shows the round that it starts from again
-            writer = csv.DictWriter(file, keys, extrasaction="ignore")
+            writer = csv.DictWriter(file, lines[0] if lines else list(row), extrasaction="ignore")
             if not lines:
                 writer.writeheader()
             writer.writerow(row)
 
 
-class WandB:
+class WandB(_Tracker):
     """Log metrics to a new run of Weights & Biases (``pip install wandb``).
 
     Parameters
@@ -217,24 +236,18 @@ class WandB:
         except ImportError as error:
             raise UsageError(f"{error}: pip install wandb", code="missing-extra") from error
         self._settings = settings
-        self.run: Any = None
 
-    def __call__(self, progress: Progress) -> None:
-        """Log the record of an evaluated round."""
-        if progress.record is None:
-            return
-        if self.run is None:
-            self.run = self._library.init(**self._settings)
-        self.run.log(_numbers(progress.record), step=progress.round)
+    def _begin(self) -> Any:
+        return self._library.init(**self._settings)
 
-    def close(self) -> None:
-        """End the run. The next one starts another."""
-        if self.run is not None:
-            self.run.finish()
-            self.run = None
+    def _write(self, numbers: Mapping[str, float], round: int) -> None:
+        self._open.log(numbers, step=round)
+
+    def _end(self) -> None:
+        self._open.finish()
 
 
-class TensorBoard:
+class TensorBoard(_Tracker):
     """Write scalars for TensorBoard. PyTorch is not needed.
 
     Parameters
@@ -253,26 +266,20 @@ class TensorBoard:
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self.log_dir, self._summary = os.fspath(log_dir), _needed("tensorboard.summary")
-        self._writer: Any = None
 
-    def __call__(self, progress: Progress) -> None:
-        """Write the record of an evaluated round."""
-        if progress.record is None:
-            return
-        if self._writer is None:
-            self._writer = self._summary.Writer(self.log_dir)
-        for key, value in _numbers(progress.record).items():
-            self._writer.add_scalar(key, value, progress.round)
-        self._writer.flush()
+    def _begin(self) -> Any:
+        return self._summary.Writer(self.log_dir)
 
-    def close(self) -> None:
-        """Close the file. The next run opens another."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+    def _write(self, numbers: Mapping[str, float], round: int) -> None:
+        for key, value in numbers.items():
+            self._open.add_scalar(key, value, round)
+        self._open.flush()
+
+    def _end(self) -> None:
+        self._open.close()
 
 
-class MLflow:
+class MLflow(_Tracker):
     """Log metrics to a new MLflow run.
 
     Parameters
@@ -295,42 +302,24 @@ class MLflow:
         run_name: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        self._entities = _needed("mlflow.entities")
         self._client = _needed("mlflow.tracking").MlflowClient(tracking_uri=tracking_uri)
         self.experiment, self.run_name, self.params = experiment, run_name, dict(params or {})
         self.run_id: str | None = None  # of the last run
-        self._open = False
 
-    def __call__(self, progress: Progress) -> None:
-        """Log the record of an evaluated round."""
-        if progress.record is None:
-            return
-        if not self._open:
-            self._begin()
-        now = int(1000 * time.time())
-        metrics = [
-            self._entities.Metric(key, value, now, progress.round)
-            for key, value in _numbers(progress.record).items()
-        ]
-        self._client.log_batch(self.run_id, metrics=metrics)
-
-    def close(self) -> None:
-        """End the MLflow run. The next run starts another."""
-        if self._open:
-            self._client.set_terminated(self.run_id)
-            self._open = False
-
-    def _begin(self) -> None:
+    def _begin(self) -> Any:
         found = self._client.get_experiment_by_name(self.experiment)
-        number = (
-            self._client.create_experiment(self.experiment)
-            if found is None
-            else found.experiment_id
-        )
+        number = found.experiment_id if found else self._client.create_experiment(self.experiment)
         self.run_id = self._client.create_run(number, run_name=self.run_name).info.run_id
-        self._open = True
-        params = [self._entities.Param(key, str(value)) for key, value in self.params.items()]
-        self._client.log_batch(self.run_id, params=params)
+        for key, value in self.params.items():
+            self._client.log_param(self.run_id, key, value)
+        return True
+
+    def _write(self, numbers: Mapping[str, float], round: int) -> None:
+        for key, value in numbers.items():
+            self._client.log_metric(self.run_id, key, value, step=round)
+
+    def _end(self) -> None:
+        self._client.set_terminated(self.run_id)
 
 
 class Interrupts:

@@ -37,7 +37,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.tasks import Evaluation, Losses, Task
 from fedzo.core.types import Array
 from fedzo.core.value_log import Phase
-from fedzo.errors import BudgetSpent, Halted, InvalidValue, NonFinite, UsageError
+from fedzo.errors import BudgetSpent, Exit, FedzoError, Halted, NonFinite, UsageError
 from fedzo.runs.history import HistoryDigest, Record, mean_loss, numeric_metrics
 from fedzo.runs.options import RunOptions
 from fedzo.runs.result import (
@@ -60,7 +60,7 @@ T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
 
 SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
-KEPT = ("costs", "idle", "still", "noise")  # further fields of a checkpoint
+KEPT = ("costs", "idle", "noise")  # further fields of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,6 @@ class RunState(NamedTuple):
     channel_uses: int = 0
     costs: Mapping[str, float] = {}  # further sums, by the uplink's names
     idle: int = 0  # rounds without participants
-    still: int = 0  # rounds with participants that left the model unchanged
     last: RoundInfo = RoundInfo(participants=0, queries=0)
     records: int = 0  # of the history, also off schedule
     digest: HistoryDigest = HistoryDigest()
@@ -142,9 +141,7 @@ class RunState(NamedTuple):
     evaluated: int = 0  # queries of evaluations
     noise: Noise = Noise()  # of evaluations, as measured at the start
 
-    def moved(
-        self, state: Any, info: RoundInfo, dropped: Iterable[Record] = (), still: bool = False
-    ) -> RunState:
+    def moved(self, state: Any, info: RoundInfo, dropped: Iterable[Record]) -> RunState:
         """Return the run state after one more round."""
         # A round may count in NumPy's integers. Of its metrics only numbers enter the history.
         counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
@@ -153,7 +150,6 @@ class RunState(NamedTuple):
         costs = numeric_metrics(info.costs)
         sums["costs"] = {**self.costs, **{k: self.costs.get(k, 0.0) + v for k, v in costs.items()}}
         sums["idle"] = self.idle + (info.participants == 0)
-        sums["still"] = self.still + (still and info.participants > 0)
         sums["dropped"] = (*self.dropped, *dropped)
         return self._replace(round=self.round + 1, state=state, last=info, **sums)
 
@@ -376,8 +372,7 @@ class Loop:
         if self.meter.at_start.size:
             noise = Noise.of_devices(self.meter.at_start[:, None])
         info = info._replace(queries=self._requested(before, info.queries))
-        after = self.at.moved(state, info, dropped, self._unchanged(self.at.state, state))
-        self.at = after._replace(noise=noise)
+        self.at = self.at.moved(state, info, dropped)._replace(noise=noise)
         self._held.close()
 
     @contextmanager
@@ -449,14 +444,6 @@ class Loop:
             return Status.STALLED, f"{error} before the end of the first round"
         status = Status.STOPPED if is_spent else Status.HALTED
         return status, f"{error} after round {self.at.round}"
-
-    def _unchanged(self, before: Any, after: Any) -> bool:
-        """Return whether a round left the model unchanged, of an algorithm that moves it."""
-        if self._waits_for_better:
-            return False
-        x, moved = (self.algorithm.model(state) for state in (before, after))
-        # A model that is changed in place cannot be compared with the one before.
-        return not np.may_share_memory(x, moved) and np.array_equal(x, moved)
 
     @property
     def _waits_for_better(self) -> bool:
@@ -725,7 +712,6 @@ class Loop:
             self.at.round,
             self.at.queries,
             self.at.idle,
-            self.at.still,
             losses,
             best,
             moved or self._waits_for_better,
@@ -751,10 +737,8 @@ def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None)
     with job.held(engine):
         job = yield from choose_numbers(job, setting, x0, problem)
         loop = Loop(job, engine, x0, problem)
-        with loop.opened():
-            with _running():
-                end = yield from loop.go()
-            return loop.close(*end)
+        with loop.opened(), _running():
+            return loop.close(*(yield from loop.go()))
 
 
 def choose_numbers(
@@ -804,7 +788,9 @@ def _running() -> Iterator[None]:
     """Turn errors which say that nothing was run into Halted: from here on, something was."""
     try:
         yield
-    except (UsageError, InvalidValue) as error:
+    except FedzoError as error:
+        if error.exit != Exit.NOTHING_RUN:
+            raise
         raise Halted(str(error), code=error.code) from error
 
 

@@ -195,7 +195,6 @@ def diagnose(
     rounds: int,
     queries: int,
     idle: int,
-    still: int,
     losses: Sequence[float],
     best: Best,
     moved: bool,
@@ -209,9 +208,8 @@ def diagnose(
 
     Parameters
     ----------
-    rounds, queries, idle, still : int
-        The number of rounds, of requested values, of rounds without participants, and of rounds
-        with participants that left the model unchanged.
+    rounds, queries, idle : int
+        The number of rounds, of requested values, and of rounds without participants.
     losses : sequence of float
         As evaluated, the first at the start.
     best : Best
@@ -226,7 +224,7 @@ def diagnose(
     Examples
     --------
     >>> best = Best(x=None, fun=1.0, round=0)
-    >>> diagnose(9, 90, 0, 0, [1.0, 7.0], best, moved=True, absent=[], quorum=2, devices=3)
+    >>> diagnose(9, 90, 0, [1.0, 7.0], best, moved=True, absent=[], quorum=2, devices=3)
     (<Status.DIVERGED: 5>, ', but the loss rose from 1 to 7')
     """
     if not losses:
@@ -236,7 +234,6 @@ def diagnose(
     first, last = losses[0], losses[-1]
     kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
     missing = f"device {listed(sorted(absent))} was dropped in every round or never evaluated"
-    flat = "μ or the step is below the precision of x, or the loss is flat around it"
     reasons = (
         (not queries, Status.HALTED, ", in which no device took part"),
         (
@@ -250,18 +247,18 @@ def diagnose(
             Status.DIVERGED,
             f", but the loss rose from {first:.4g} to {last:.4g}{kept}",
         ),
-        (not moved, Status.STALLED, f", but the model did not move: {flat}"),
+        (
+            not moved,
+            Status.STALLED,
+            ", but the model did not move: μ or the step is below the precision of x, "
+            "or the loss is flat around it",
+        ),
         (
             best.round == 0,
             Status.STALLED,
             f", but no evaluated model is better than the start, {first:.4g}",
         ),
         (absent, None, f"; {missing}"),
-        (  # perhaps this is the optimum
-            2 * still > rounds,
-            None,
-            f"; in {still} of {rounds} rounds the model did not move: {flat}",
-        ),
     )
     return next(((status, words) for holds, status, words in reasons if holds), None)
 
