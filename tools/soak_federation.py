@@ -214,7 +214,7 @@ def soak(folder: Path, minutes: int, every: float, seconds: float, seed: int) ->
 def rounds_done(folder: Path) -> int:
     """Return how many rounds a run has behind it."""
     checkpoint = RunFolder(folder).load()
-    return 0 if checkpoint is None else checkpoint.round
+    return 0 if checkpoint is None else checkpoint.at.round
 
 
 def watched(federation: Federation, nodes: Nodes, minutes: int) -> Iterator[dict[str, Any]]:

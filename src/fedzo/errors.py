@@ -174,6 +174,7 @@ class NoAnswer(FedzoError):  # noqa: N818 - reads as the sentence it prints
     """
 
     code = "no-answer"
+    exit = Exit.HALTED
     answered: Any = None
 
 
@@ -214,6 +215,7 @@ class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sente
     """
 
     code = "non-finite"
+    exit = Exit.NO_SUCCESS
 
     def __init__(self, what: str, round: int, device: int | None = None) -> None:
         super().__init__(what, round, device)

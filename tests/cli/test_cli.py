@@ -124,7 +124,7 @@ def test_killed_again_and_again(slow):
                 process.wait(moments.uniform(0, 0.05))
             process.kill()
         assert process.returncode == -signal.SIGKILL
-        reached.append(RunFolder(folder).load().round)
+        reached.append(RunFolder(folder).load().at.round)
         with (folder / "history.jsonl").open("a") as history:
             history.write('{"round": 59, "train_lo')
         (folder / f".checkpoint.npz.{attempt:016x}.fedzo-part").write_bytes(b"half")
@@ -142,7 +142,7 @@ def test_interrupt_says_how_to_go_on(slow):
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate()
     assert process.returncode == 130
-    reached = RunFolder(slow / out).load().round
+    reached = RunFolder(slow / out).load().at.round
     assert 8 <= reached < 60
     assert f"interrupted after round {reached}\n" in stdout
     assert "Traceback" not in stderr
@@ -353,8 +353,8 @@ def test_divergence_is_no_success(here, capsys):
     assert result
     assert len(err.splitlines()) == 1  # the start; no warnings of NumPy's
     checkpoint = RunFolder(here / "run").load()
-    assert checkpoint.round == 0
-    assert np.array_equal(checkpoint.state[0], np.zeros(100))
+    assert checkpoint.at.round == 0
+    assert np.array_equal(checkpoint.at.state[0], np.zeros(100))
     assert np.all(np.isfinite(np.load("run/model.npy")))
 
 

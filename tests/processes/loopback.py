@@ -40,7 +40,7 @@ def until(what, seconds=LIMIT):
 
 def rounds_done(folder):
     checkpoint = RunFolder(folder).load()
-    return -1 if checkpoint is None else checkpoint.round
+    return -1 if checkpoint is None else checkpoint.at.round
 
 
 def without(record):

@@ -15,12 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedzo.algorithms import RoundInfo
 from fedzo.core.capabilities import Best
 from fedzo.core.files import as_toml, write_atomic
 from fedzo.errors import UsageError
 from fedzo.runs import RunFolder, read_history
 from fedzo.runs.history import HistoryDigest
-from fedzo.runs.store import FORMAT, Checkpoint, differences
+from fedzo.runs.result import Noise
+from fedzo.runs.store import FORMAT, Checkpoint, RunState, differences
 from raising import fails
 
 CONFIG = {
@@ -29,30 +31,31 @@ CONFIG = {
     "run": {"rounds": 5, "seed": 2**64 - 1},
 }
 CHECKPOINT = Checkpoint(
-    round=7,
-    state=(np.array([0.1, -0.0, 1e-310, 3.0]), np.arange(3, dtype=np.float32)),
-    totals={"queries": 2**40, "uplink_bytes": 12, "downlink_bytes": 3},
+    at=RunState(
+        round=7,
+        state=(np.array([0.1, -0.0, 1e-310, 3.0]), np.arange(3, dtype=np.float32)),
+        best=Best(np.array([0.25, -1e-310]), 0.1, 4),
+        queries=2**40,
+        uplink_bytes=12,
+        downlink_bytes=3,
+        costs={"energy": 0.1},
+        last=RoundInfo(participants=2, queries=5, uplink_bytes=1, metrics={"snr": 0.1}),
+        records=2,
+        digest=HistoryDigest(2, 0xFEDCBA98),
+        dropped=({"round": 7, "device": 1, "reason": "the line is dead"},),
+        noise=Noise(0.1, 2, 1e-310, 3),
+    ),
     metered=17,
-    best=Best(np.array([0.25, -1e-310]), 0.1, 4),
-    last={
-        "participants": 2,
-        "queries": 5,
-        "uplink_bytes": 1,
-        "downlink_bytes": 0,
-        "metrics": {"snr": 0.1},
-    },
-    dropped=[{"round": 7, "device": 1, "reason": "the line is dead"}],
     seconds=1.25,
     config=CONFIG,
     start="0123456789abcdef",
-    history=HistoryDigest(2, 0xFEDCBA98),
 )
 
 
 def same(one, other):
-    bare = [c._replace(state=(), best=c.best._replace(x=None)) for c in (one, other)]
-    plain_fields = bare[0] == bare[1]
-    arrays = zip((*one.state, one.best.x), (*other.state, other.best.x), strict=True)
+    bare = [c.at._replace(state=(), best=c.at.best._replace(x=None)) for c in (one, other)]
+    plain_fields = bare[0] == bare[1] and one[1:] == other[1:]
+    arrays = zip((*one.at.state, one.at.best.x), (*other.at.state, other.at.best.x), strict=True)
     return plain_fields and all(
         a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in arrays
     )
@@ -70,8 +73,8 @@ def test_checkpoint_comes_back_to_the_bit(tmp_path):
     assert folder.load() is None
     folder.save(CHECKPOINT)
     assert same(folder.load(), CHECKPOINT)
-    folder.save(CHECKPOINT._replace(round=8))
-    assert folder.load().round == 8
+    folder.save(CHECKPOINT._replace(at=CHECKPOINT.at._replace(round=8)))
+    assert folder.load().at.round == 8
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.npz"]
 
 
@@ -234,7 +237,7 @@ def resumed(folder, count, every):
     digest = HistoryDigest()
     for record in list(read_history(folder.history))[:count]:
         digest = digest.with_record(record)
-    return folder.resume_history(CHECKPOINT._replace(history=digest), lambda t: t % every == 0)
+    return folder.resume_history(CHECKPOINT.at._replace(digest=digest), lambda t: t % every == 0)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20, 22])

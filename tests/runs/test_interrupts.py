@@ -57,11 +57,11 @@ def contents(folder):
             content = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
         if path.name == "checkpoint.npz":
             known = Checkpoint.read(path)
-            arrays = [a.tobytes() for a in (*known.state, known.best.x, *known.memory.values())]
-            bare = known._replace(
-                seconds=0, history=None, state=(), memory={}
-            )  # a digest of times, too
-            bare = bare._replace(best=bare.best._replace(x=0))
+            arrays = [
+                a.tobytes() for a in (*known.at.state, known.at.best.x, *known.memory.values())
+            ]
+            at = known.at._replace(digest=None, state=(), best=known.at.best._replace(x=0))
+            bare = known._replace(seconds=0, at=at, memory={})  # the digest is of times, too
             content = (bare, arrays, list(known.memory))
         if path.name == "attack.json":
             content = json.loads(content)

@@ -33,8 +33,8 @@ def test_bad_value_in_a_round(bad, workers, tmp_path):
     assert [record["round"] for record in result.history] == [0, 3, 6]
     assert np.array_equal(np.load(tmp_path / "model.npy"), result.last)
     checkpoint = RunFolder(tmp_path).load()
-    assert checkpoint.round == 4
-    assert np.all(np.isfinite(checkpoint.state[0]))
+    assert checkpoint.at.round == 4
+    assert np.all(np.isfinite(checkpoint.at.state[0]))
     # The checkpoint is good: from there one gets as far as before, and no further.
     again = run(20, resume=True)
     assert again.message == result.message
@@ -73,7 +73,7 @@ def test_bad_loss_at_an_evaluation(tmp_path):
     assert result.message == "the loss is not finite in round 5 on device 2"
     assert [record["round"] for record in result.history] == [0]
     assert result.fun == 3.0  # the last that was a number
-    assert RunFolder(tmp_path).load().round == 4
+    assert RunFolder(tmp_path).load().at.round == 4
 
 
 def test_bad_loss_at_the_end_leaves_the_checkpoint_of_a_longer_run(tmp_path):
@@ -87,7 +87,7 @@ def test_bad_loss_at_the_end_leaves_the_checkpoint_of_a_longer_run(tmp_path):
         run_dir=tmp_path,
     )
     assert result.message == "the loss is not finite in round 5 on device 0"
-    assert RunFolder(tmp_path).load().round == 5
+    assert RunFolder(tmp_path).load().at.round == 5
 
 
 def test_bad_loss_at_the_start(tmp_path):

@@ -324,7 +324,7 @@ def everything(folder):
             with np.load(path) as file:
                 arrays = {name: file[name] for name in file.files}
             meta = json.loads(str(arrays.pop("meta")))
-            del arrays["seal"], meta["seconds"], meta["digest"]  # which the times are part of
+            del arrays["seal"], meta["seconds"], meta["at"]["digest"]  # which the times are part of
             found[path.name] = meta, {name: array.tobytes() for name, array in arrays.items()}
         else:
             found[path.name] = None

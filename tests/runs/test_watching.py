@@ -49,7 +49,7 @@ def test_callback_stops_a_run(stop, tmp_path):
     assert (result.nit, result.message) == (stop, f"stopped by the callback after round {stop}")
     assert result.history[-1]["round"] == stop
     assert result.fun == np.mean([distance(result.x, i) for i in range(4)])
-    assert RunFolder(tmp_path / "stopped").load().round == stop
+    assert RunFolder(tmp_path / "stopped").load().at.round == stop
     run("at-once")
     run("stopped", resume=True)
     assert_same_files(tmp_path / "at-once", tmp_path / "stopped")
@@ -85,7 +85,7 @@ def test_callback_may_raise(workers, tmp_path):
             run_dir=tmp_path,
         )
     assert threading.active_count() == before  # the workers have gone
-    assert RunFolder(tmp_path).load().round == 4
+    assert RunFolder(tmp_path).load().at.round == 4
 
 
 def test_what_a_callback_does_to_x_stays_with_it():
@@ -117,7 +117,7 @@ def test_interrupt_is_a_result_with_a_checkpoint(tmp_path):
     result = run("stopped", callback)
     assert (result.status, result.success) == (Status.INTERRUPTED, False)
     assert (result.message, result.nit) == ("interrupted after round 5", 5)
-    assert RunFolder(tmp_path / "stopped").load().round == 5
+    assert RunFolder(tmp_path / "stopped").load().at.round == 5
     run("stopped", resume=True)
     run("at-once")
     assert_same_files(tmp_path / "at-once", tmp_path / "stopped")

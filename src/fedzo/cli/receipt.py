@@ -138,12 +138,12 @@ def _of_run(path: Path) -> dict[str, Any]:
         words = "FedZO writes it for a torch module"
         raise UsageError(f"{path} has no {folder.updates.name}: {words}", code="no-updates-log")
     start, tables = _start(folder.start), checkpoint.config
-    last: Any = checkpoint.state[0]  # every state begins with x^t
-    best, at = checkpoint.best.x, checkpoint.best.round
+    last: Any = checkpoint.at.state[0]  # every state begins with x^t
+    best, at = checkpoint.at.best.x, checkpoint.at.best.round
     if folder.model.exists() and not folder.best.exists():  # by the last evaluation
-        best, at = last, checkpoint.round
+        best, at = last, checkpoint.at.round
     lines = folder.updates.read_text(encoding="utf-8").splitlines()
-    head, *rounds = [json.loads(line) for line in lines[: 1 + checkpoint.round]]
+    head, *rounds = [json.loads(line) for line in lines[: 1 + checkpoint.at.round]]
     parts: Any = {name: tables.get(name, {}) for name in ("algorithm", "server", "uplink")}
     chosen = {key: head[key] for key in ("learning_rate", "smoothing") if key in head}
     parts["algorithm"] = {**parts["algorithm"], **chosen}  # numbers in place of "auto"
@@ -158,7 +158,7 @@ def _of_run(path: Path) -> dict[str, Any]:
         "dtype": str(start.dtype),
         "start": sha256(start),
         "best": {"round": at, "sha256": sha256(best)},
-        "last": {"round": checkpoint.round, "sha256": sha256(last)},
+        "last": {"round": checkpoint.at.round, "sha256": sha256(last)},
         "rounds": rounds,
     }
 

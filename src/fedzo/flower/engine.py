@@ -131,8 +131,8 @@ class FlowerEngine:
         before = folder.load() if folder is not None and job.resume else None
         if folder is None or before is None:
             return
-        self.nodes.round, dropped = before.round, list(before.dropped)
-        for record in islice(read_history(folder.history), before.history.records):
+        self.nodes.round, dropped = before.at.round, list(before.at.dropped)
+        for record in islice(read_history(folder.history), before.at.digest.records):
             dropped += record.get("dropped", ())
         for one in dropped:
             if str(one.get("reason")).startswith(SILENT):

@@ -6,11 +6,11 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -51,16 +51,13 @@ from fedzo.runs.result import (
     diagnose,
     fresh_evaluations,
 )
-from fedzo.runs.store import Checkpoint, RunFolder, UpdateLog, flatten, unflatten
+from fedzo.runs.store import SUMS, Checkpoint, RunFolder, RunState, UpdateLog, flatten, unflatten
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
 from fedzo.uplinks.seeds import secure_mean_loss
 
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
-
-SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
-KEPT = ("costs", "idle", "noise")  # further fields of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -115,53 +112,6 @@ class Job:
     def has_checkpoint(self) -> bool:
         """Return whether the run to resume has a checkpoint."""
         return bool(self.resume and self.folder and os.path.exists(self.folder.checkpoint))
-
-
-class RunState(NamedTuple):
-    """How far a run is: replaced as a whole, so that an interrupt never finds half a round.
-
-    ``best``, ``digest``, ``silent`` and ``evaluated`` are of the evaluations on schedule, which a
-    resumed run repeats.
-    """
-
-    round: int
-    state: Any
-    best: Best
-    queries: int = 0
-    uplink_bytes: int = 0
-    downlink_bytes: int = 0
-    channel_uses: int = 0
-    costs: Mapping[str, float] = {}  # further sums, by the uplink's names
-    idle: int = 0  # rounds without participants
-    last: RoundInfo = RoundInfo(participants=0, queries=0)
-    records: int = 0  # of the history, also off schedule
-    digest: HistoryDigest = HistoryDigest()
-    silent: frozenset[int] | None = None  # devices dropped at every evaluation
-    dropped: tuple[Record, ...] = ()  # devices, since the last evaluation
-    evaluated: int = 0  # queries of evaluations
-    noise: Noise = Noise()  # of evaluations, as measured at the start
-
-    def moved(self, state: Any, info: RoundInfo, dropped: Iterable[Record]) -> RunState:
-        """Return the run state after one more round."""
-        # A round may count in NumPy's integers. Of its metrics only numbers enter the history.
-        counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
-        info = info._replace(**counts, metrics=numeric_metrics(info.metrics))
-        sums: dict[str, Any] = {key: getattr(self, key) + counts[key] for key in SUMS}
-        costs = numeric_metrics(info.costs)
-        sums["costs"] = {**self.costs, **{k: self.costs.get(k, 0.0) + v for k, v in costs.items()}}
-        sums["idle"] = self.idle + (info.participants == 0)
-        sums["dropped"] = (*self.dropped, *dropped)
-        return self._replace(round=self.round + 1, state=state, last=info, **sums)
-
-    def with_record(self, record: Record) -> RunState:
-        """Return the run state after one more evaluation on schedule."""
-        dropped = [one for one in record.get("dropped", ()) if one["round"] == record["round"]]
-        missing = frozenset(one["device"] for one in dropped)
-        return self._replace(
-            digest=self.digest.with_record(record),
-            silent=missing if self.silent is None else self.silent & missing,
-            evaluated=record.get("evaluation_queries", 0),
-        )
 
 
 class Loop:
@@ -284,21 +234,14 @@ class Loop:
     def _resume(self, folder: RunFolder, checkpoint: Checkpoint) -> None:
         """Continue from the folder's checkpoint."""
         checkpoint.check_same(folder.checkpoint, self.tables, self.start, self.options.rounds)
-        last, had, has = (
-            RoundInfo(**checkpoint.last),
-            *map(budget_of, (checkpoint.config, self.tables)),
-        )
-        if had is not None and (has is None or has > had):
-            last = last._replace(done="")  # a search may have ended for lack of queries
-        totals = {**checkpoint.totals, "noise": Noise(*checkpoint.totals["noise"])}
-        state, dropped = unflatten(self.at.state, checkpoint.state), tuple(checkpoint.dropped)
-        at = RunState(
-            checkpoint.round, state, checkpoint.best, last=last, dropped=dropped, **totals
-        )
-        self._records = folder.resume_history(checkpoint, self.scheduled)
+        at, had, has = checkpoint.at, budget_of(checkpoint.config), budget_of(self.tables)
+        if had is not None and (has is None or has > had):  # then a search may have more queries
+            at = at._replace(last=at.last._replace(done=""))
+        self._records = folder.resume_history(at, self.scheduled)
+        at = at._replace(digest=HistoryDigest(), records=len(self._records))
         for record in self._records:
             at = at.with_record(record)
-        self.at = at._replace(records=len(self._records))
+        self.at = at._replace(state=unflatten(self.at.state, at.state))
         if self.remembers is not None:
             self.remembers.recall(checkpoint.memory)
         self.began -= checkpoint.seconds
@@ -634,17 +577,11 @@ class Loop:
             metered = self.meter.queries
         self.folder.save(
             Checkpoint(
-                round=at.round,
-                state=flatten(at.state),
-                totals={key: getattr(at, key) for key in (*SUMS, *KEPT)},
+                at=at._replace(state=flatten(at.state)),
                 metered=metered,
-                best=at.best,
-                last=at.last._asdict(),
-                dropped=list(at.dropped),
                 seconds=self.seconds,
                 config=self.tables,
                 start=self.start,
-                history=at.digest,
                 memory={} if self.remembers is None else self.remembers.memory(),
             )
         )

@@ -372,6 +372,6 @@ def perform(job: Job, objective: Objective, x0: Array, backend: Backend | None =
         else:
             result = backend(job, objective, lambda engine: run_job(job, engine, x0, objective))
         if (loads := objective.capability(LoadsBest)) is not None:
-            loads.load_best(result.best)
+            call_user(loads.load_best, result.best)
         result.problem = objective
     return result

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.base import Round
+from fedzo.algorithms.base import Round, RoundInfo
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.engine import pack_updates, recorded
@@ -29,10 +29,19 @@ from fedzo.core.files import Config, sync_file, toml_text, unfinished, write_ato
 from fedzo.core.tasks import Update
 from fedzo.core.types import Array
 from fedzo.errors import CannotWrite, UsageError
-from fedzo.runs.history import HISTORY, HistoryDigest, Record, as_line, read_history
+from fedzo.runs.history import (
+    HISTORY,
+    HistoryDigest,
+    Record,
+    as_line,
+    numeric_metrics,
+    read_history,
+)
 from fedzo.runs.options import FlowerSettings, RunOptions
+from fedzo.runs.result import Noise
 
 FORMAT = 7  # of checkpoints; changes with their content
+SUMS = ("queries", "uplink_bytes", "downlink_bytes", "channel_uses")
 
 # Settings that may change when a run is resumed.
 FREE_KEYS = {
@@ -84,30 +93,72 @@ def _filled(like: Any, arrays: Iterator[Array]) -> Any:
     return tuple(parts) if type(like) is tuple else type(like)(*parts)  # else a named tuple
 
 
+class RunState(NamedTuple):
+    """How far a run is: replaced as a whole, so that an interrupt never finds half a round.
+
+    ``best``, ``digest``, ``silent`` and ``evaluated`` are of the evaluations on schedule, which a
+    resumed run repeats.
+    """
+
+    round: int
+    state: Any
+    best: Best
+    queries: int = 0
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+    channel_uses: int = 0
+    costs: Mapping[str, float] = {}  # further sums, by the uplink's names
+    idle: int = 0  # rounds without participants
+    last: RoundInfo = RoundInfo(participants=0, queries=0)
+    records: int = 0  # of the history, also off schedule
+    digest: HistoryDigest = HistoryDigest()
+    silent: frozenset[int] | None = None  # devices dropped at every evaluation
+    dropped: tuple[Record, ...] = ()  # devices, since the last evaluation
+    evaluated: int = 0  # queries of evaluations
+    noise: Noise = Noise()  # of evaluations, as measured at the start
+
+    def moved(self, state: Any, info: RoundInfo, dropped: Iterable[Record]) -> RunState:
+        """Return the run state after one more round."""
+        # A round may count in NumPy's integers. Of its metrics only numbers enter the history.
+        counts: dict[str, Any] = {k: int(getattr(info, k)) for k in (*SUMS, "participants")}
+        info = info._replace(**counts, metrics=numeric_metrics(info.metrics))
+        sums: dict[str, Any] = {key: getattr(self, key) + counts[key] for key in SUMS}
+        costs = numeric_metrics(info.costs)
+        sums["costs"] = {**self.costs, **{k: self.costs.get(k, 0.0) + v for k, v in costs.items()}}
+        sums["idle"] = self.idle + (info.participants == 0)
+        sums["dropped"] = (*self.dropped, *dropped)
+        return self._replace(round=self.round + 1, state=state, last=info, **sums)
+
+    def with_record(self, record: Record) -> RunState:
+        """Return the run state after one more evaluation on schedule."""
+        dropped = [one for one in record.get("dropped", ()) if one["round"] == record["round"]]
+        missing = frozenset(one["device"] for one in dropped)
+        return self._replace(
+            digest=self.digest.with_record(record),
+            silent=missing if self.silent is None else self.silent & missing,
+            evaluated=record.get("evaluation_queries", 0),
+        )
+
+
 class Checkpoint(NamedTuple):
     """Everything that an exact resume needs. There are no random generators to save."""
 
-    round: int
-    state: tuple[Array, ...]
-    totals: Mapping[str, Any]  # queries, bytes and so on, over all rounds
+    at: RunState  # whose state is flattened
     metered: int  # queries that the problem's own meter has counted
-    best: Best
-    last: Mapping[str, Any]  # the RoundInfo of the last round
-    dropped: list[Record]  # devices dropped since the last evaluation
     seconds: float
     config: Config
     start: str  # a digest of x0
-    history: HistoryDigest  # of the records that it counts, which are on schedule
     memory: Mapping[str, Array] = {}  # of the problem: see Remembers
 
     def packed(self) -> bytes:
         """Return the content of the file, with a checksum over all fields."""
-        best = self.best._asdict()
-        arrays: dict[str, Any] = {f"state_{i}": a for i, a in enumerate(self.state)}
+        at, best = self.at._asdict(), self.at.best._asdict()
+        arrays: dict[str, Any] = {f"state_{i}": a for i, a in enumerate(at.pop("state"))}
         arrays["best"] = best.pop("x")
         arrays |= {f"memory_{name}": array for name, array in sorted(self.memory.items())}
-        meta = self._asdict() | {"config": toml_text(self.config), "best": best}
-        del meta["state"], meta["memory"]
+        at |= {"best": best, "last": self.at.last._asdict(), "silent": None}  # as in the history
+        meta = self._asdict() | {"at": at, "config": toml_text(self.config)}
+        del meta["memory"]
         text = json.dumps(meta)
         seal = np.array(_checksum(text, arrays))
         file = io.BytesIO()
@@ -131,12 +182,13 @@ class Checkpoint(NamedTuple):
             if str(arrays.pop("seal")) != _checksum(text, arrays):
                 raise ValueError("wrong checksum")
             meta = json.loads(text)
-            meta["config"] = tomllib.loads(meta["config"])
-            meta["best"] = Best(arrays.pop("best"), **meta["best"])
-            meta["history"] = HistoryDigest(*meta["history"])
+            at, meta["config"] = meta["at"], tomllib.loads(meta["config"])
+            at["best"] = Best(arrays.pop("best"), **at["best"])
+            at["last"], at["dropped"] = RoundInfo(**at["last"]), tuple(at["dropped"])
+            at["digest"], at["noise"] = HistoryDigest(*at["digest"]), Noise(*at["noise"])
             memory = {n.removeprefix("memory_"): a for n, a in arrays.items() if n[0] == "m"}
-            state = tuple(arrays[f"state_{i}"] for i in range(len(arrays) - len(memory)))
-            return cls(state=state, memory=memory, **meta)
+            at["state"] = tuple(arrays[f"state_{i}"] for i in range(len(arrays) - len(memory)))
+            return cls(**meta | {"at": RunState(**at), "memory": memory})
         except UsageError:
             raise
         except Exception as error:  # a zip file can be damaged in too many ways to list
@@ -150,8 +202,8 @@ class Checkpoint(NamedTuple):
             what = "; ".join(changed) or "another starting point"
             message = f"{path} is of another configuration: {what}"
             raise UsageError(message, code="other-configuration")
-        if self.round > rounds:
-            message = f"{path.parent} has already run {self.round} rounds, more than {rounds}"
+        if self.at.round > rounds:
+            message = f"{path.parent} has already run {self.at.round} rounds, more than {rounds}"
             raise UsageError(message, code="already-run")
 
 
@@ -287,9 +339,7 @@ class RunFolder:
         except OSError as error:
             raise CannotWrite(self.history, error) from error
 
-    def resume_history(
-        self, checkpoint: Checkpoint, scheduled: Callable[[int], bool]
-    ) -> list[Record]:
+    def resume_history(self, at: RunState, scheduled: Callable[[int], bool]) -> list[Record]:
         """Reduce the history to the records that a checkpoint counts, and return them.
 
         Those off the schedule, of a run whose schedule has changed, are removed, too. The result
@@ -297,14 +347,14 @@ class RunFolder:
         checkpoint after it: the resumed run writes that record again.
         """
         digest, records = HistoryDigest(), list[Record]()
-        for record in itertools.islice(read_history(self.history), checkpoint.history.records):
+        for record in itertools.islice(read_history(self.history), at.digest.records):
             digest = digest.with_record(record)
             records += [record] if scheduled(record["round"]) else []
-        if digest != checkpoint.history:
-            found = "other" if digest.records == checkpoint.history.records else str(digest.records)
+        if digest != at.digest:
+            found = "other" if digest.records == at.digest.records else str(digest.records)
             raise UsageError(
                 f"{self.history} does not fit its checkpoint: it has {found} records up to round "
-                f"{checkpoint.round}, and {checkpoint.history.records} were written",
+                f"{at.round}, and {at.digest.records} were written",
                 code="history-mismatch",
             )
         write_atomic(self.history, "".join(map(as_line, records)).encode())
