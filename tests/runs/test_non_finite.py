@@ -125,7 +125,7 @@ def test_divergence(learning_rate, workers, tmp_path):
     assert int(named[2]) in (result.nit, result.nit + 1)
     assert np.all(np.isfinite(result.last))
     assert np.isfinite(result.fun)
-    assert np.all(np.isfinite(RunFolder(tmp_path).load().state[0]))
+    assert np.all(np.isfinite(RunFolder(tmp_path).load().at.state[0]))
 
 
 def test_float32_model_may_overflow_where_the_losses_do_not():

@@ -9,7 +9,15 @@ import pytest
 
 import fedzo
 from fedzo.cli import main
-from fedzo.errors import BudgetSpent, Halted, NoAnswer, UsageError, UserCodeError
+from fedzo.errors import (
+    BudgetSpent,
+    Exit,
+    FedzoError,
+    Halted,
+    NoAnswer,
+    UsageError,
+    UserCodeError,
+)
 from fedzo.models import FunctionModel
 from fedzo.runs.result import Status
 
@@ -124,13 +132,61 @@ def test_same_outcome_with_any_number_of_workers(name, where):
 
     found = [outcome(lambda w=workers: run(w)) for workers in (1, 2, 8)]
     if name == "no-answer" and where in ("metrics", "callback"):
-        wanted = Halted  # not the work of a device
+        wanted = NoAnswer  # not the work of a device
     if name == "spent" and where in ("device", "function", "losses", "metrics"):
         wanted = Status.STALLED  # before the end of the first round
     if name == "usage" and where in ("values", "losses", "metrics"):
         wanted = Halted  # fedzo raises it, too, about what these methods return
     assert all(one[0] == wanted for one in found), found
     assert found[0] == found[1] == found[2]
+
+
+def every_kind(base):
+    return [base, *(kind for one in base.__subclasses__() for kind in every_kind(one))]
+
+
+ARGUMENTS = {
+    "InvalidValue": ("a", 1, "b"),
+    "CannotWrite": ("a", OSError(28, "full")),
+    "MissingExtra": ("a", "b"),
+    "ModelError": ("a", "b"),
+    "NonFinite": ("the loss", 3),
+}
+
+
+@pytest.mark.parametrize("where", ["to_user", "write_files", "load_best", "close", "metrics"])
+def test_what_fails_after_the_first_query_does_not_say_that_nothing_was_run(where, tmp_path):
+    """Of all exceptions of fedzo, raised where a problem is called last."""
+
+    class Last(Bowl):
+        def to_user(self, x):
+            self._at("to_user")
+            return x.copy()
+
+        def write_files(self, folder, best):
+            self._at("write_files")
+
+        def load_best(self, best):
+            self._at("load_best")
+
+        def close(self):
+            self._at("close")
+
+    kinds = [kind for kind in every_kind(FedzoError) if kind.__module__ == "fedzo.errors"]
+    assert len(kinds) > 10
+    for kind in kinds:
+
+        def late(kind=kind):
+            raise kind(*ARGUMENTS.get(kind.__name__, ("mine",)))
+
+        folder = tmp_path / kind.__name__
+        problem = Last(where, late)
+        try:
+            result = fedzo.minimize(problem, algorithm=FEDZO, rounds=1, run_dir=folder)
+            code = Exit.DONE if result.success else Exit.NO_SUCCESS
+        except FedzoError as error:
+            code = error.exit
+        assert code not in (Exit.DONE, Exit.NOTHING_RUN), kind
 
 
 @pytest.mark.parametrize("make", [StopIteration, GeneratorExit, SystemExit, StopAsyncIteration])

@@ -15,7 +15,6 @@ from fedzo.errors import (
     Failure,
     FedzoError,
     InvalidValue,
-    UsageError,
     UserCodeError,
     described,
 )
@@ -88,7 +87,7 @@ def user_error(error: BaseException, direct: bool = False) -> BaseException:
 
     An exception that steers Python itself would have an effect that depends on the caller:
     ``StopIteration`` ends the loop of a caller, ``SystemExit`` ends a thread or the program. Such
-    an exception becomes a :class:`~fedzo.errors.UserCodeError`. So does a ``UsageError``, which
+    an exception becomes a :class:`~fedzo.errors.UserCodeError`. So does an error of fedzo's which
     says that nothing was run, if fedzo cannot have raised it (``direct``). ``KeyboardInterrupt``
     and all other exceptions pass unchanged.
     """
@@ -96,7 +95,8 @@ def user_error(error: BaseException, direct: bool = False) -> BaseException:
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, ends):
         return _user_error(error.__cause__)  # raised inside a generator
     passed = isinstance(error, Exception | KeyboardInterrupt | Suspension)
-    steers = isinstance(error, ends) or (direct and isinstance(error, UsageError | InvalidValue))
+    nothing_run = isinstance(error, FedzoError) and error.exit == Exit.NOTHING_RUN
+    steers = isinstance(error, ends) or (direct and nothing_run)
     return error if passed and not steers else _user_error(error)
 
 
