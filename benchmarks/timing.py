@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from fedzo.algorithms import FedZO
-from fedzo.cli.measure import PAPER, paper_problem, round_of
+from fedzo.cli.bench import paper_algorithm, paper_problem, round_of
 from fedzo.core.engine import LocalEngine
 from fedzo.core.objective import Objective
 
 __all__ = ["PAPER", "medians", "one_round", "paper_problem"]
+
+PAPER = paper_algorithm()
 
 
 def medians(

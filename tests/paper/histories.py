@@ -13,10 +13,7 @@ def history(
     success=0.5,
     distortion=1.0,
     gradient=0.1,
-    up=1000.0,
-    uses=1000.0,
     queries=100.0,
-    shift=0.0,
 ):
     """Return a run's records; the loss is start * exp(-rate t / 100), to 0.01 %."""
     records = []
@@ -24,13 +21,11 @@ def history(
         noise = 1 + 1e-4 * rng.standard_normal() * (t > 0)
         record = {
             "round": t,
-            "train_loss": start * np.exp(-rate * t / 100) * noise + shift,
+            "train_loss": start * np.exp(-rate * t / 100) * noise,
             "test_accuracy": accuracy * (1 - np.exp(-t / 20)) * noise,
             "attack_success": success * t / 100 * noise,
             "distortion_l2_mean": distortion * t / 100 * noise,
             "gradient_norm_squared": gradient * noise,
-            "uplink_bytes": up * t,
-            "channel_uses": uses * t,
             "queries": queries * t,
             "seconds": 0.01 * t,
         }
@@ -50,7 +45,7 @@ def runs(figure, spec, seeds=4):
             shared = 1 + 0.1 * np.random.default_rng(seed).standard_normal()
             settings = dict(spec(curve.label))
             settings["rate"] = settings.get("rate", 1.0) * shared
-            # Curves that are said to be alike to the bit have the same noise.
-            own = 0 if settings.pop("alike", False) else sum(map(ord, curve.label))
-            made[curve.label].append(history(np.random.default_rng([seed, own]), **settings))
+            made[curve.label].append(
+                history(np.random.default_rng([seed, sum(map(ord, curve.label))]), **settings)
+            )
     return made

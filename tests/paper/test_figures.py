@@ -183,17 +183,6 @@ CASES = {
             by({"FedZO, η = 0.01": {"rate": 0.8}, "FedZO, η = 0.05": {"rate": 1.2}}),
         ],
     ),
-    ("bytes", "seeds"): (
-        by({"seeds and scalars": {"up": 13.0, "alike": True}}, {"alike": True}),
-        [
-            by({"seeds and scalars": {"up": 20.0, "alike": True}}, {"alike": True}),
-            by({"seeds and scalars": {"up": 13.0, "alike": True, "shift": 1e-3}}, {"alike": True}),
-        ],
-    ),
-    ("bytes", "channel uses"): (
-        by({"over the air, 0 dB": {"uses": 50.0}}),
-        [by({"over the air, 0 dB": {"uses": 200.0}})],
-    ),
 }
 
 
@@ -254,8 +243,7 @@ def test_figures_that_share_runs_share_them(tmp_path):
         curves = [curve for curve in each.curves if curve.label in labels]
         return {run_of(curve.experiment(size), 0, tmp_path).folder for curve in curves}
 
-    assert folders("bytes", {"ideal"}) == folders("fig3", {ZO5})
-    assert folders("bytes", {"over the air, 0 dB"}) == folders("fig5", {"SNR = 0 dB"})
+    assert folders("baselines", {ZO5, "DZOPA"}) == folders("fig1a", {ZO5, "DZOPA"})
     assert find_figure("fig2").curves == find_figure("fig1a").curves
     assert find_figure("fig2").scales == find_figure("fig1a").scales
 

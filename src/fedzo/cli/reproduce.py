@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SCALES = ("quick", "paper")
 MINUTE = 60.0
-LEAST = 2  # seeds: one alone cannot decide a claim
 
 
 def add_command(commands: Any) -> None:
@@ -94,24 +93,13 @@ def _check_models(figures: list[Figure], scale: str) -> None:
 
 
 def _print_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
-    """Print the estimated time, and a shorter command to start with."""
+    """Print the estimated time if it is long."""
     from fedzo.core.machine import cores
     from fedzo.core.progress import duration
     from fedzo.paper.reproduce import seconds_left
 
-    def left(some: list[Figure], scale: str, seeds: int | None) -> float:
-        return seconds_left(some, scale, arguments.out, seeds)
-
-    scale, seeds = arguments.scale, arguments.seeds
-    seconds = left(figures, scale, seeds)
-    if seconds < MINUTE:
-        return
-    count = cores()
-    on = f"{count} cores" if count > 1 else "one core"
-    text = f"about {duration(seconds)} on {on} without other load"
-    least = min(figures, key=lambda each: left([each], SCALES[0], LEAST))
-    less = left([least], SCALES[0], LEAST)
-    if less < seconds / 2:
-        command = f"fedzo reproduce {least.name} --seeds {LEAST}"
-        text += f"; for a first look, about {duration(less)}: {command}"
-    show(text)
+    seconds = seconds_left(figures, arguments.scale, arguments.out, arguments.seeds)
+    if seconds >= MINUTE:
+        count = cores()
+        on = f"{count} cores" if count > 1 else "one core"
+        show(f"about {duration(seconds)} on {on} without other load")

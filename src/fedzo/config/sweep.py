@@ -9,6 +9,7 @@ import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from fedzo.errors import Failure, UsageError
 from fedzo.plots import series
 from fedzo.plots.figures import draw
 from fedzo.plots.interval import Interval, interval
-from fedzo.plots.series import Runs
+from fedzo.plots.series import Runs, finite
 from fedzo.runs.store import RunFolder
 
 MOST = 100_000  # runs; each has a folder
@@ -145,9 +146,17 @@ def sweep(
         for s in settings
     }
     chosen = best if math.isfinite(losses[best]) else None
-    table = _table(settings, chosen, histories, words)
+    there = series.metrics(histories)
+    keys = [key for key in (*series.METRICS, "queries") if key in there]
+    rows = [
+        _row(s, histories[s.label], keys)
+        | {"status": " ".join(dict.fromkeys(words[s])), "best": int(s is chosen)}
+        for s in settings
+    ]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(table)
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
     write_atomic(out / "sweep.csv", text.getvalue().encode())
     if chosen is not None:
         head = f"# {best.label}: the best of {len(settings)} settings by its last training loss."
@@ -156,7 +165,7 @@ def sweep(
         write_atomic(out / "best.toml", f"{head}\n\n{config}".encode())
         ran = [setting for setting in settings if histories[setting.label]]
         _draw(ran, {s.label: histories[s.label] for s in ran}, out / "sweep.png")
-    return chosen, _as_text(table), failed
+    return chosen, _as_text(rows), failed
 
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:
@@ -198,58 +207,34 @@ def _check_folders(settings: Sequence[Setting]) -> None:
         path = RunFolder(run.folder).config
         if not path.exists():
             continue
-        try:
-            same = read_toml(path) == as_toml(run.experiment.tables)
-        except (OSError, ValueError):
-            same = False
-        if not same:
-            raise UsageError(
-                f"{run.folder} holds a run of another configuration: choose another --out",
-                code="other-configuration",
-            )
+        with suppress(OSError, ValueError):
+            if read_toml(path) == as_toml(run.experiment.tables):
+                continue
+        words = f"{run.folder} holds a run of another configuration: choose another --out"
+        raise UsageError(words, code="other-configuration")
 
 
-def _table(
-    settings: Sequence[Setting],
-    best: Setting | None,
-    histories: Runs,
-    words: Mapping[Setting, Sequence[str]],
-) -> list[list[Any]]:
-    """Return the rows of ``sweep.csv``: values, mean, interval and seeds per metric, status.
+def _row(setting: Setting, seeds: Sequence[series.History], keys: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a setting, and per metric its mean, interval and number of seeds.
 
-    The numbers of a metric are over the seeds in which it ended finite. A cell is empty if there is
-    no such number.
+    The numbers are over the seeds in which the metric ended finite. A cell is empty if there is no
+    such number.
     """
-    there = series.metrics(histories)
-    keys = [key for key in (*series.METRICS, "queries") if key in there]
-    parts = ("mean", "low", "high", "n")
-    rows: list[list[Any]] = [
-        [
-            *settings[0].values,
-            *(f"{key}_{part}" for key in keys for part in parts),
-            "status",
-            "best",
-        ]
-    ]
-    for setting in settings:
-        row = list(setting.values.values())
-        for key in keys:
-            ends = [float(e) for e in _ends(histories[setting.label], key) if math.isfinite(e)]
-            found = interval(ends) if ends else Interval(math.nan, math.nan, math.nan)
-            numbers = (found.mean, found.low, found.high)
-            row += [*("" if not math.isfinite(v) else v for v in numbers), len(ends)]
-        status = " ".join(dict.fromkeys(words[setting]))
-        rows.append([*row, status, int(setting is best)])
-    return rows
+    row = dict(setting.values)
+    for key in keys:
+        ends = [end for end in _ends(seeds, key) if math.isfinite(end)]
+        found = interval(ends) if ends else Interval(math.nan, math.nan, math.nan)
+        numbers = {f"{key}_{part}": value for part, value in found._asdict().items()}
+        row |= {name: value if math.isfinite(value) else "" for name, value in numbers.items()}
+        row[f"{key}_n"] = len(ends)
+    return row
 
 
-def _as_text(table: Sequence[Sequence[Any]]) -> str:
-    """Return the table for a terminal: values, means and status."""
-    left_out = ("_low", "_high", "_n", "best")
-    shown = [i for i, name in enumerate(table[0]) if not name.endswith(left_out)]
-    cells = [[_cell(row[i]) for i in shown] for row in table]
-    cells[0] = [name.removesuffix("_mean") for name in cells[0]]
-    return "\n".join(aligned(cells))
+def _as_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows for a terminal: values, means and status."""
+    shown = [name for name in rows[0] if not name.endswith(("_low", "_high", "_n", "best"))]
+    headings = [name.removesuffix("_mean") for name in shown]
+    return "\n".join(aligned([headings, *([_cell(row[name]) for name in shown] for row in rows)]))
 
 
 def _cell(value: Any) -> str:
@@ -265,7 +250,7 @@ def _draw(settings: Sequence[Setting], histories: Runs, out: Path) -> None:
     # If the minimum is known, the distance from it shows more than the loss does.
     known = all("optimality_gap" in seed[0] for seeds in histories.values() for seed in seeds)
     key = "optimality_gap" if known else "train_loss"
-    axes = [_axes_of_ends(settings, histories, key), *series.axes_of_runs(shown, y=[key])]
+    axes = _axes_of_ends(settings, histories, key) + series.axes_of_runs(shown, y=[key])
     asked = [seeds[0][-1].get("queries", 0) for seeds in shown.values()]
     if max(asked) > min(asked):  # the order by rounds may differ from the order by queries
         log_x = min(q for q in asked if q) * 10 <= max(asked)
@@ -273,37 +258,29 @@ def _draw(settings: Sequence[Setting], histories: Runs, out: Path) -> None:
     draw(axes, out, title="Final loss by setting")
 
 
-def _axes_of_ends(settings: Sequence[Setting], histories: Runs, shown: str) -> dict[str, Any]:
+def _axes_of_ends(settings: Sequence[Setting], histories: Runs, shown: str) -> list[dict[str, Any]]:
     """Return axes of the final values against the first numeric key, with a line per other value.
 
-    Without a numeric key, each setting is a point with its name, without lines.
+    Without a numeric key there are none.
     """
     swept = list(settings[0].values)
-    key = next((k for k in swept if all(_is_number(s.values[k]) for s in settings)), None)
-    lines: dict[str, list[tuple[float, list[float]]]] = {}
-    for place, setting in enumerate(settings):
+    key = next((k for k in swept if all(finite(s.values[k]) for s in settings)), None)
+    if key is None:
+        return []
+    lines: dict[str, dict[float, list[float]]] = {}
+    for setting in settings:
         seeds = histories[setting.label]
         start = max(float(history[0][shown]) for history in seeds)
         ends = _ends(seeds, shown)
         if all(end <= AWAY * abs(start) for end in ends):  # False for NaN
-            rest = {k: v for k, v in setting.values.items() if key not in (None, k)}
-            x = float(place if key is None else setting.values[key])
-            lines.setdefault(", ".join(_pairs(rest)), []).append((x, ends))
+            rest = {k: v for k, v in setting.values.items() if k != key}
+            lines.setdefault(", ".join(_pairs(rest)), {})[float(setting.values[key])] = ends
     drawn = []
     for i, (line, points) in enumerate(lines.items()):
-        points.sort(key=lambda point: point[0])
-        where, values = (np.array(each) for each in zip(*points, strict=True))
-        drawn.append(series.series_of(line, where, values.T, i % len(COLOURS), False))
-    every = [x for curve in drawn for x in curve["x"]]
-    numbers = key is not None and bool(every) and min(every) > 0
-    log_x, log_y = numbers and max(every) >= 10 * min(every), series.logarithmic(shown, drawn)
-    label = ", ".join(map(_short, swept)) if key is None else _short(key)
-    axes = series.labelled_axes(
-        label, f"last {series.axis_label(shown)}", drawn, log_x=log_x, log_y=log_y
-    )
-    names = ["\n".join(map(str, setting.values.values())) for setting in settings]
-    return axes | ({"names": names} if key is None else {})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        where = sorted(points)
+        values = np.array([points[x] for x in where]).T
+        drawn.append(series.series_of(line, np.array(where), values, i % len(COLOURS), False))
+    every = [x for points in lines.values() for x in points]
+    log_x = bool(every) and 0 < 10 * min(every) <= max(every)
+    last, log_y = f"last {series.axis_label(shown)}", series.logarithmic(shown, drawn)
+    return [series.labelled_axes(_short(key), last, drawn, log_x=log_x, log_y=log_y)]

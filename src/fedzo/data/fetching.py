@@ -18,8 +18,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
+from importlib.util import find_spec
 from itertools import takewhile
 from os.path import isfile  # False for an unreadable folder, where Path.is_file raises
 from pathlib import Path
@@ -27,15 +28,23 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple
 
 from fedzo.core.files import read_toml, write_atomic
-from fedzo.core.progress import LiveLine, show
+from fedzo.core.progress import show
 from fedzo.errors import CannotWrite, DataUnavailable, check_choice, first_line
 
 _SHIPPED = Path(__file__).parent / "files"
 _TIMEOUT = 20.0  # seconds without a byte from a server
 _COMMAND_TIMEOUT = 1800.0  # seconds; npm and pip give up far earlier on a silent registry
 _UNREADABLE = (
-    OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    ValueError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+
+
 _PACKED: dict[str, tuple[bytes, Callable[[Any], Any]]] = {  # magic bytes, and what opens it
     ".gz": (b"\x1f\x8b", gzip.open),
     ".xz": (b"\xfd7zXZ\x00", lzma.open),
@@ -216,34 +225,24 @@ def read_members(archive: IO[bytes], names: Sequence[str], limit: int) -> list[b
     >>> read_members(archive, ["texts/a.txt"], limit=10)
     [b'good']
     """
-    found: dict[str, bytes] = {}
-    for name, size, open_member in _members(archive):
-        if name in names:
-            if size > limit:
-                raise damaged(f"{name} has {size:,} bytes")
-            found[name] = open_member().read()
-        if len(found) == len(names):
-            break  # the rest need not be decompressed
-    for name in names:
-        if name not in found:
-            raise DataUnavailable(f"does not have {name}", code="data-missing")
-    return [found[name] for name in names]
-
-
-def _members(archive: IO[bytes]) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    """Yield the name, the size and a way to open each regular file; links are not followed."""
-    archive.seek(0)
-    is_zip = archive.read(2) == b"PK"
-    archive.seek(0)
-    if is_zip:
-        with zipfile.ZipFile(archive) as packed:
-            for entry in packed.infolist():
-                yield entry.filename, entry.file_size, partial(packed.open, entry)
-        return
-    with tarfile.open(fileobj=archive, mode="r|gz") as tar:
-        for member in tar:
-            if member.isreg():
-                yield member.name.removeprefix("./"), member.size, partial(tar.extractfile, member)
+    packed: Any
+    if zipfile.is_zipfile(archive):
+        packed = zipfile.ZipFile(archive)
+        found = {entry.filename: (entry.file_size, entry) for entry in packed.infolist()}
+        open_member = packed.open
+    else:
+        archive.seek(0)
+        packed = tarfile.open(fileobj=archive)  # noqa: SIM115 - closed below
+        regular = (member for member in packed if member.isreg())  # links are not followed
+        found = {m.name.removeprefix("./"): (m.size, m) for m in regular}
+        open_member = packed.extractfile
+    with packed:
+        for name in names:
+            if name not in found:
+                raise DataUnavailable(f"does not have {name}", code="data-missing")
+            if found[name][0] > limit:
+                raise damaged(f"{name} has {found[name][0]:,} bytes")
+        return [open_member(found[name][1]).read() for name in names]
 
 
 # ---- downloads
@@ -282,47 +281,19 @@ def _run(package: str, archive: Path) -> None:
 
 
 def _download(url: str, path: Path) -> None:
-    """Write the file at an address to a path, and show the progress."""
+    """Write the file at an address to a path; on a terminal, tqdm shows the progress if it can."""
     import pooch
 
-    progress = _Progress(url)
+    bar = sys.stderr.isatty() and find_spec("tqdm") is not None
+    show(f"fetching {url}")
     fetch = pooch.HTTPDownloader(
-        progress,
-        chunk_size=1 << 16,
+        progressbar=bar,
         timeout=_TIMEOUT,
         headers={"Accept-Encoding": "identity"},
         # pooch would leave the connection of an error page open.
         hooks={"response": lambda response, **_: None if response.ok else response.close()},
     )
-    try:
-        fetch(url, str(path), None)
-    finally:
-        progress.close()
-
-
-class _Progress:
-    """A bar on a terminal, and one line on other streams; pooch calls it."""
-
-    def __init__(self, url: str) -> None:
-        self.url, self.done, self.total = url, 0, 0
-        self.line = LiveLine(sys.stderr)
-
-    def update(self, size: int) -> None:
-        if not self.line.live and not self.done:
-            self.line.write(f"fetching {self.url} ({self.total / 1e6:.1f} MB)\n")
-        self.done = min(self.done + size, self.total or sys.maxsize)
-        if self.line.live:
-            share = self.done / self.total if self.total else 0.0
-            bar = f"{self.url.rpartition('/')[2]:28} {'█' * int(30 * share):░<30}"
-            self.line.rewrite(f"{bar} {self.done / 1e6:5.1f} MB")
-
-    def reset(self) -> None:
-        """Do nothing: pooch resets a bar at the end and fills it again."""
-
-    def close(self) -> None:
-        if self.line.live and self.done:
-            self.line.write("\n")
-        self.line.live = False
+    fetch(url, str(path), None)
 
 
 # ---- sources

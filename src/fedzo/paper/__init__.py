@@ -1,8 +1,8 @@
 """The paper's figures, and a few extra ones: the runs behind them, and the claims about them.
 
-A figure is a file that names its curves and claims; ``extras`` holds the figures that are not in
-the paper. :mod:`~fedzo.paper.reproduce` does the runs and judges the claims. May import: flower,
-api, config and the rooms below them.
+A figure names its curves and claims; there is one file per experiment: attack, softmax, Table I.
+:mod:`~fedzo.paper.reproduce` does the runs and judges the claims. May import: flower, api, config
+and the rooms below them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from fedzo.errors import UsageError, nearest, one_of
 if TYPE_CHECKING:
     from fedzo.paper.figure import Figure
 
-EXTRAS = ("victim", "baselines", "rates", "queries", "bytes")
-ATTACKS = ("fig1a", "fig1b", "fig1c", "fig2", "victim")
-FIGURES = (*ATTACKS, "fig3", "fig4", "fig5", "table1", *EXTRAS[1:])
+MODULES = {
+    "attack_figures": ("fig1a", "fig1b", "fig1c", "fig2", "victim", "baselines"),
+    "softmax_figures": ("fig3", "fig4", "fig5", "rates", "queries"),
+    "table1": ("table1",),
+}
+_PAPER = ("fig1a", "fig1b", "fig1c", "fig2", "victim", "fig3", "fig4", "fig5", "table1")
+FIGURES = (*_PAPER, "baselines", "rates", "queries")
 ALL = tuple(name for name in FIGURES if name != "victim")  # its network is not shipped
 
 
@@ -36,6 +40,6 @@ def find_figure(name: str) -> Figure:
         known = one_of((*FIGURES, "all")).removeprefix("one of ")
         words = f"no figure {name!r}{nearest(name, FIGURES)}: there are {known}"
         raise UsageError(words, code="no-figure")
-    module = import_module(f"fedzo.paper.{'extras' if name in EXTRAS else name}")
-    found: Figure = module.FIGURES[name] if name in EXTRAS else module.FIGURE
-    return found
+    module = next(module for module, names in MODULES.items() if name in names)
+    figures: tuple[Figure, ...] = import_module(f"fedzo.paper.{module}").FIGURES
+    return next(figure for figure in figures if figure.name == name)

@@ -4,6 +4,7 @@ A title or caption never repeats a setting by hand, so it cannot differ from wha
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -65,6 +66,21 @@ class Curve:
         return Experiment.load(
             scale.config, merge_changes(scale.changes, self.changes, {"run": run})
         )
+
+
+def air_curves(algorithm: Mapping[str, float]) -> tuple[Curve, ...]:
+    """Return a curve over the air per SNR, and one without noise but with the same channels."""
+    labels = {f"SNR = {snr} dB": snr for snr in (-10, -5, 0)} | {"noise-free": math.inf}
+    uplink = {"name": "aircomp", "h_min": 0.8}
+    return tuple(
+        Curve(
+            label,
+            {"uplink": {**uplink, "snr_db": snr}, "algorithm": algorithm},
+            colour=i,
+            dashed=snr == math.inf,
+        )
+        for i, (label, snr) in enumerate(labels.items())
+    )
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ def reproduce(
     scale
         ``quick`` or ``paper``.
     out
-        The folder for all files: ``<figure>.png``, ``.svg`` and ``.json``, ``claims.json``,
-        ``claims.md`` and the runs.
+        The folder for all files: ``<figure>.png``, ``.svg`` and ``.json``, ``claims.md`` and the
+        runs.
     seeds
         The number of seeds; that of the scale by default.
     workers
@@ -67,7 +67,7 @@ def reproduce(
     if failed := do(runs, workers or cores(), report):
         raise RunsFailed(failed)
     judged = {plan.figure.name: plan.write() for plan in plans}
-    write_claims(out)
+    write_atomic(out / "claims.md", markdown(figures_in(out)).encode())
     return judged
 
 
@@ -161,7 +161,7 @@ class Plan:
         return claims
 
     def _row(self, claim: Claim, comparisons: Sequence[Comparison]) -> dict[str, Any]:
-        """Return a judged claim, as in ``claims.json``."""
+        """Return a judged claim, as in the figure's JSON file."""
         verdict, each = judge(comparisons), verdicts(comparisons)
         reason = "" if verdict == Verdict.HOLDS else claim.reason
         return {
@@ -229,14 +229,6 @@ def _is_figure(figure: Any) -> bool:
         and isinstance(claims, list)
         and all(isinstance(claim, dict) and claim.keys() >= _CLAIM for claim in claims)
     )
-
-
-def write_claims(out: Path) -> None:
-    """Write ``claims.json`` and ``claims.md`` from the figures in a folder."""
-    found = figures_in(out)
-    claims = {each["name"]: each["claims"] for each in found}
-    write_atomic(out / "claims.json", json.dumps(claims, ensure_ascii=False, indent=1).encode())
-    write_atomic(out / "claims.md", markdown(found).encode())
 
 
 def overview(found: Sequence[Mapping[str, Any]]) -> str:

@@ -155,8 +155,6 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
     for spot, panel, names, after in zip(spots, axes, labels, [*labels[1:], None], strict=False):
         for i, (curve, under) in enumerate(zip(panel["series"], covered(panel), strict=True)):
             _draw_curve(spot, curve, i, under)
-        if "names" in panel:
-            _name_points(spot, panel["names"])
         for axis in ("x", "y"):
             _scale(spot, axis, panel[f"log_{axis}"])
         dress(spot, panel["title"], panel["x"], panel["y"])
@@ -179,14 +177,6 @@ def draw(axes: Sequence[Mapping[str, Any]], *out: Path, title: str = "", caption
     for path in out:
         with writing(path) as file:
             picture.savefig(file, format=path.suffix[1:] or "png")
-
-
-def _name_points(spot: Any, names: Sequence[str]) -> None:
-    """Write names at 0, 1, 2 ... of the x axis, and draw no lines between them."""
-    for line in spot.lines:
-        line.set_linestyle("none")
-    spot.set_xticks(range(len(names)), names, fontsize=8)
-    spot.margins(x=0.1)
 
 
 def _need_legend(panel: Mapping[str, Any]) -> bool:

@@ -100,7 +100,7 @@ def series(
     ([0.0], [3.0], [2.0], [4.0])
     """
     tables = [
-        {r["round"]: (r[x], r[y]) for r in history if _finite(r.get(x)) and _finite(r.get(y))}
+        {r["round"]: (r[x], r[y]) for r in history if finite(r.get(x)) and finite(r.get(y))}
         for history in histories
     ]
     rounds = sorted(set.intersection(*(set(table) for table in tables)))
@@ -139,7 +139,7 @@ def metrics(runs: Runs) -> list[str]:
     ['round', 'train_loss']
     """
     records = (r for seeds in runs.values() for history in seeds for r in history)
-    return list(dict.fromkeys(key for record in records for key in record if _finite(record[key])))
+    return list(dict.fromkeys(key for record in records for key in record if finite(record[key])))
 
 
 def columns(runs: Runs) -> dict[str, dict[str, dict[str, list[float]]]]:
@@ -171,7 +171,7 @@ def finals(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
     found = {}
     for label, seeds in runs.items():
         ends = [history[-1] for history in seeds]
-        keys = [key for key in metrics({label: seeds}) if all(_finite(e.get(key)) for e in ends)]
+        keys = [key for key in metrics({label: seeds}) if all(finite(e.get(key)) for e in ends)]
         found[label] = {key: interval([e[key] for e in ends]).rounded() for key in keys}
     return found
 
@@ -217,5 +217,10 @@ def _curves(runs: Runs, x: str, y: str) -> list[dict[str, Any]]:
     return [curve for curve in drawn if curve["x"]]
 
 
-def _finite(value: Any) -> bool:
+def finite(value: Any) -> bool:
+    """Return whether a value is a finite number, and no truth value.
+
+    >>> finite(1), finite(float("nan")), finite(True)
+    (True, False, False)
+    """
     return not isinstance(value, bool) and is_number(value)
