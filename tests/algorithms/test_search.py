@@ -471,6 +471,40 @@ def test_other_minima_are_looked_for_with_few_queries(bounds):
     assert sum(end < -1.03 for end in ends) >= 6
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.floats(-3, 3), st.booleans())
+def test_a_quadratic_in_a_box_is_no_rugged_function(seed, dim, decades, at_ends):
+    """Beyond its bounds x(u) is reflected: f looks like waves there."""
+    draws = np.random.default_rng(seed)
+    root = draws.normal(size=(dim, dim))
+    width, centre = 10.0**decades, draws.uniform(-0.8, 0.8, dim)
+    start = np.where(at_ends, -1.0, draws.uniform(-1, 1, dim))
+
+    def bowl(x):
+        z = x / width - centre
+        return float(z @ (root.T @ root + 0.1 * np.eye(dim)) @ z)
+
+    result = fedzo.minimize(bowl, start * width, bounds=[(-width, width)] * dim)
+    assert result.message.startswith("no step improves on x any more")
+    assert result.fun <= 1e-8 * bowl(start * width)
+    assert result.nfev < 1000
+
+
+def test_a_start_at_the_minimum_is_not_taken_for_a_rough_function():
+    """There f changes by less than what the last digit of x changes it by."""
+    for minimum in (1.0, 1e3, -7.0):
+        result = fedzo.minimize(lambda x, m=minimum: float(((x - m) ** 2).sum()), [minimum] * 3)
+        assert result.nfev < 200
+        assert result.fun == 0.0
+
+
+@pytest.mark.parametrize("budget", [9, 12])
+def test_fewer_queries_than_numbers_are_worth_something(budget):
+    start = np.full(20, 3.0)
+    result = fedzo.minimize(lambda x: float(((x - 1) ** 2).sum()), start, max_queries=budget)
+    assert result.fun <= 80 - 4  # what one number is worth
+
+
 def unlike_devices(seed, dim=200, devices=10, samples=20):
     """Return logistic losses whose devices have data of their own, each around another centre."""
     rng = np.random.default_rng(seed)
@@ -598,10 +632,11 @@ def test_a_device_that_never_replies_is_dropped_with_a_warning(dead):
             raise OSError("no reply")
         return unlike(x, device)
 
-    with pytest.warns(fedzo.errors.FedzoWarning, match=f"device {dead}"):
+    with pytest.warns(fedzo.errors.FedzoWarning, match=f"device {dead}") as warned:
         result = fedzo.minimize(
             function, np.zeros(3), devices=8, max_queries=4000, on_failure="leave_out", workers=1
         )
+    assert len(warned) == 1
     others = [i for i in range(8) if i != dead]
     assert result.x == pytest.approx(np.full(3, np.mean(others)), abs=1e-3)
     assert result.fun == pytest.approx(np.mean([unlike(result.x, i) for i in others]))

@@ -7,6 +7,7 @@ import multiprocessing
 import runpy
 import threading
 import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +111,24 @@ def test_never_the_start_while_a_better_trial_exists(method, worst, how):
     assert tuned.params["rate"] <= 0.003
     assert tuned.score < 0.9  # the start has 1
     assert tuned.result.success
+
+
+@pytest.mark.parametrize("method", ["tpe", "cma"])
+@pytest.mark.parametrize("how", ["start", "device"])
+def test_neither_a_start_nor_a_device_that_fails_ends_a_search(method, how):
+    def fragile(params, device, rng):
+        if (how == "start" and params["layers"] == 4) or (how == "device" and device == 2):
+            raise ValueError("no score")
+        return abs(np.log10(params["rate"]) + 3) + 0.01 * rng.normal()
+
+    run = {"devices": 3, "max_queries": 120, "on_failure": "leave_out", "seed": 1}
+    start = {"rate": 0.1, "layers": 4}
+    warns = pytest.warns(fedzo.errors.FedzoWarning, match="device 2 never replied")
+    with warns if how == "device" else nullcontext():
+        tuned = fedzo.tune(fragile, SPACE, start=start, method=method, **run)
+    assert tuned.improved
+    assert tuned.score < 1
+    assert 100 < tuned.queries <= 120
 
 
 def test_trials_are_a_table_on_disk_that_a_resume_continues(tmp_path):

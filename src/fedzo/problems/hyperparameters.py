@@ -35,6 +35,7 @@ from fedzo.variables.space import Float, Kind, Space, Value
 
 TrainAndScore = Callable[[dict[str, Any], int, np.random.Generator], float]
 Parallel = Literal["threads", "processes"]
+DEAD = 3  # failed trainings, all of a device so far
 
 
 class Batch(NamedTuple):
@@ -81,7 +82,8 @@ class Tuning(Objective):
     worst : float, optional
         The score of trainings that fail, and of those with a higher or non-finite score; the score
         of guessing is a good choice. Without it, a device with a non-finite score is dropped from
-        the round. :func:`fedzo.tune` does not return parameters for which a training failed.
+        the round. :func:`fedzo.tune` does not return parameters for which a training failed, except
+        on a device where all trainings fail: after three of them it is dropped.
     on_failure : str
         If a training raises: ``raise`` ends the run with its exception; ``leave_out`` counts it as
         a non-finite score, that is as ``worst`` if given.
@@ -193,10 +195,7 @@ class Tuning(Objective):
             for i in devices
             for seed in _seeds(at._replace(device=int(i)), self.evaluation_seeds)
         ]
-        scores = self._scores(tasks)
-        if not np.isfinite(scores).all():
-            raise self._no_answer(tasks[int(np.flatnonzero(~np.isfinite(scores))[0])])
-        return np.asarray(scores.reshape(len(devices), -1).mean(axis=1))
+        return np.asarray(self._scores(tasks).reshape(len(devices), -1).mean(axis=1))
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return the parameters."""
@@ -304,9 +303,19 @@ class Tuning(Objective):
             raise
         self.meter.require(granted, len(new))
         scores = np.array([self._known[_key(*task)].score for task in tasks])
-        if self.worst is None and not np.isfinite(scores).all():
-            raise self._no_answer(tasks[int(np.flatnonzero(~np.isfinite(scores))[0])])
+        if not np.isfinite(scores).all():
+            params, device, seed = tasks[int(np.flatnonzero(~np.isfinite(scores))[0])]
+            if self.worst is None or self._is_dead(device):
+                failure = self._known[_key(params, device, seed)].failure
+                why = "" if failure == "not finite" else f" ({failure})"
+                raise NoAnswer(f"the score on device {device} is not finite with {params}{why}")
         return scores
+
+    def _is_dead(self, device: int) -> bool:
+        """Return whether the trainings of a device have failed, all and in several rounds."""
+        counted = [key for key, round in self._counted.items() if round < self._round]
+        scores = [self._known[key].score for key in counted if key[1] == device]
+        return len(scores) >= DEAD and not np.isfinite(scores).any()
 
     def _trained(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Iterator[_Trained]:
         """Yield the outcome of each training, in order."""
@@ -335,11 +344,6 @@ class Tuning(Objective):
                 with self._log.open("a", encoding="utf-8") as file:
                     file.write(_lines(self.trainings[self._logged :]))
                 self._logged = len(self.trainings)
-
-    def _no_answer(self, task: tuple[dict[str, Value], int, int]) -> NoAnswer:
-        failure = self._known[_key(*task)].failure
-        why = "" if failure == "not finite" else f" ({failure})"
-        return NoAnswer(f"the score on device {task[1]} is not finite with {task[0]}{why}")
 
 
 def _lines(trainings: Sequence[Training]) -> str:

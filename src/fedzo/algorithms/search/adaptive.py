@@ -42,6 +42,7 @@ BEGINNINGS = 3  # random points, of which the best is where another descent begi
 RETURNS = 4  # descents to the same minimum, after which no other one is looked for
 LOOKS = 0.1  # share of the queries that looking at f may take
 LOW, HIGH = 1.0, 30.0  # times its fall, that f shall rise within the length of f
+WITHIN_BOUNDS = 2.0  # of such lengths, which are a quarter of the width
 SHORTEST = 1e-9  # of such lengths, in units of the scale
 ON_LINES = (0.4, 0.8)  # of the queries left: every line early, and then once more
 LEAST = 56  # values on a line, for it to be searched
@@ -124,7 +125,7 @@ class Adaptive(Search):
         budget = context.left if limited else 200.0 * (context.dim + 1) * context.devices
         yield from context.start(scale)
         guessed = scale is None and not context.x.any()  # nothing tells how long steps should be
-        widest = float(scale is None)
+        known = scale is not None
         scale = typical_scale(context.x, scale)
         if context.noise:
             return (yield from self._noisy(context, scale, budget, guessed))
@@ -134,11 +135,11 @@ class Adaptive(Search):
         if not context.rough:
             yield from context.probe(scale)
         if context.rough and modelled:
-            return (yield from self._rough(context, scale, budget, widest))
-        return (yield from self._smooth(context, scale, budget, widest))
+            return (yield from self._rough(context, scale, budget, known))
+        return (yield from self._smooth(context, scale, budget, known))
 
     def _smooth(
-        self, context: SearchContext, scale: Array, budget: float, widest: float
+        self, context: SearchContext, scale: Array, budget: float, known: bool
     ) -> Asking[str]:
         """Descend, look whether f is rugged, and share the rest between descents and CMA-ES."""
         x0, start, limited = context.x, context.fun, math.isfinite(context.left)
@@ -150,7 +151,7 @@ class Adaptive(Search):
             affordable = [n for n in LINES if 2 * n * context.devices <= LOOKS * budget]
             if affordable:
                 ended = yield from descent.run(limit=0.12 * budget, tol=self.tol)
-                far = yield from reach(context, scale, start, widest, curved.length)
+                far = yield from reach(context, scale, start, known, curved.length)
                 scale, curved = far * scale, Curvature(far**2 * curved.second, curved.length / far)
                 rugged = yield from is_rugged(context, scale, affordable[0])
             if not rugged:
@@ -182,12 +183,12 @@ class Adaptive(Search):
             at = points[first], float(values[first])
 
     def _rough(
-        self, context: SearchContext, scale: Array, budget: float, widest: float
+        self, context: SearchContext, scale: Array, budget: float, known: bool
     ) -> Asking[str]:
         """Descend by models; then CMA-ES, as long as it improves on that."""
         start = context.fun
         yield from ModelDescent(context, scale).run()
-        scale = scale * (yield from reach(context, scale, start, widest))
+        scale = scale * (yield from reach(context, scale, start, known))
         return (yield from self._share(context, scale, budget, start, None, slow=False))
 
     def _share(
@@ -364,35 +365,37 @@ def turns(values: Array, visible: float) -> int:
 
 
 def reach(
-    context: SearchContext, scale: Array, start: float, widest: float, seen: float = 1.0
+    context: SearchContext, scale: Array, start: float, known: bool, seen: float = 1.0
 ) -> Asking[float]:
     """Return the length of f in units of the scale: where it is about as high as at the start.
 
     It does not depend on where the origin of x is. Waves do not grow with the length: they are no
-    reason for a shorter one. Where nothing has fallen, it is a length at which f was ``seen``.
+    reason for a shorter one. Where nothing has fallen, it is a length at which f was ``seen``. A
+    scale that is ``known``, as bounds tell it, is at most doubled: beyond, bounds reflect x.
     """
     x, fun = context.x, context.fun
     fall = start - fun
+    farthest = WITHIN_BOUNDS if known else 1 / SHORTEST
     if not fall > 0:
-        return max(1.0, seen)
+        return min(max(1.0, seen), farthest)
 
     def rise(length: float) -> Asking[float]:
         moves = length * scale * context.draw().normals(2, context.dim)
         values = yield from context.values(x + moves)
         return float(np.mean(values)) - fun
 
-    length = max(1.0, widest / float(np.max(scale)))
+    length = 1.0 if known else max(1.0, 1 / float(np.max(scale)))
     here = yield from rise(length)
     while here > HIGH * fall and length > SHORTEST:
         nearer = yield from rise(length / 4)
         if here / 4 < nearer < math.inf:
             break
         length, here = length / 4, nearer
-    while here < LOW * fall and length < 1 / SHORTEST:
-        farther = yield from rise(4 * length)
+    while here < LOW * fall and length < farthest:
+        farther = yield from rise(min(4 * length, farthest))
         if not farther > 1.2 * here:
             break
-        length, here = 4 * length, farther
+        length, here = min(4 * length, farthest), farther
     return length
 
 

@@ -226,9 +226,11 @@ class SearchContext:
 
         On a short line, differences of a smooth function vanish with their order, and those of
         noise do not: :math:`\sigma_k^2 = (k!)^2 / (2k)!\; \overline{(\Delta^k f)^2}`. Where all
-        values are the same, the line was too short; where the orders disagree, too long.
+        values are the same, the line was too short; where the orders disagree, too long. The
+        rounding of x itself, which a steep function shows, is no roughness.
         """
         x, fun, length = self.x, self.fun, 1e-7
+        digit = EPS * float(np.max(np.abs(x) / scale))  # of x, in units of the scale
         line = scale * self.draw().normals(self.dim)
         size = max(abs(fun), TINY)
         for _ in range(4):
@@ -247,14 +249,15 @@ class SearchContext:
                 share = math.factorial(k) ** 2 / math.factorial(2 * k)
                 levels.append(math.sqrt(share * float(np.mean(table**2))))
             level, last = max(levels[-3:]), min(levels[-3:])
-            if level > 5 * last and level > EXACT * size:
+            exact = EXACT * size + 10 * digit * float(np.ptp(values)) / length
+            if level > 5 * last and level > exact:
                 length *= 0.01
                 continue
             if level < 0.3 * EPS * size:  # steps of whole digits: the next ones shall be broken
                 length *= 37.7
                 continue
             self._floor = max(self._floor, level)
-            self.rough = level > EXACT * size
+            self.rough = level > exact
             return
 
 
@@ -494,7 +497,8 @@ class Search(Algorithm):
                 silent = silent.copy()
                 silent[list(task.devices)] += 1
                 silent[answered] = 0
-                for device in np.flatnonzero((silent == GIVEN_UP) & np.isinf(known)):
+                given_up = (silent == GIVEN_UP) & (state.silent < GIVEN_UP)
+                for device in np.flatnonzero(given_up & np.isinf(known)):
                     words = f"device {device} never replied: f is the mean of the others"
                     warnings.warn(words, FedzoWarning, stacklevel=2)
         left = setting.queries_left

@@ -61,7 +61,10 @@ class ModelDescent:
         """Descend; return True when it has converged, False after ``limit`` queries."""
         begun, dim = self.context.asked, self.context.dim
         if len(self.points) == 1:
-            yield from self._add(self.resolution * np.eye(dim))
+            context = self.context
+            affordable = (context.left - context.reserved) // context.devices
+            count = int(min(dim, max(1, affordable - 1)))  # and a step
+            yield from self._add(self.resolution * np.eye(dim)[:count])
         while self.context.asked - begun < limit:
             if not (yield from self._step()):
                 return True
