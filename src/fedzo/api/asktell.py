@@ -10,6 +10,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -26,7 +27,7 @@ from fedzo.core.importing import Suspension
 from fedzo.core.tasks import Evaluation, Losses, Replies, Task
 from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, UsageError, require
-from fedzo.problems import FunctionObjective
+from fedzo.problems.function import FunctionObjective, FunctionOptions
 from fedzo.runs.auto import stand_in
 from fedzo.runs.loop import Job, Loop, Running, choose_numbers
 from fedzo.runs.minimize import by_name, checked_start, ends_alone, split_options
@@ -86,16 +87,12 @@ class AskTell:
             options.setdefault("rounds", UNLIMITED)
         run, _ = split_options(options)
         start = checked_start(x0)
-        notes = _Notes()
         objective = _AskedObjective(
-            notes.answer,
             start.size,
             devices,
-            vectorized=True,
             bounds=bounds,
             scale=scale,
             x_scale=x_scale,
-            on_failure="leave_out",
             max_queries=max_queries,
         )
         u0 = objective.encode(start)
@@ -109,9 +106,9 @@ class AskTell:
             "max_queries": max_queries,
             "tables": describe_job(algorithm, uplink, run, {}),
         }
-        self._notes, self._values = notes, list[float]()
+        self._objective, self._values = objective, list[float]()
         job = Job(algorithm=algorithm, uplink=uplink, options=run, tables={})
-        self._engine = _AskingEngine(objective, run.seed, notes)
+        self._engine = _AskingEngine(objective, run.seed)
         shown = replace(job, algorithm=stand_in(algorithm))  # until its numbers are chosen
         self._loop = Loop(shown, self._engine, u0, objective)
         self._end: tuple[Status, str] | None = None
@@ -138,7 +135,7 @@ class AskTell:
         require(len(found) == len(self._wanted), "values", f"{len(found)} numbers", allowed)
         if found:
             self._values += found
-            self._notes.write(self._wanted, found)
+            self._objective.note(self._wanted, found)
             self._proceed()
 
     @property
@@ -222,59 +219,52 @@ class AskTell:
                     self._task = resume(answer)
 
 
-class _Waiting(Suspension):
-    """Values are missing. Not an Exception: no code on the way has to do with it."""
-
-    def __init__(self, queries: list[Query]) -> None:
-        super().__init__(queries)
-        self.queries = queries
-
-
 class _AskedObjective(FunctionObjective):
-    """Asks for all values of an estimate, or for none if the budget does not cover them."""
+    """A function whose values the caller gives, in the order in which each device asks for them."""
 
-    def _ask(self, points: Array, device: int, continues: bool = False) -> Array:
+    def __init__(self, dim: int, devices: int, **options: Unpack[FunctionOptions]) -> None:
+        self.count = 0  # values that were ever given
+        self.given: defaultdict[int, list[Array]] = defaultdict(list)  # for the current task
+        self.read: Counter[int] = Counter()
+        options["vectorized"], options["on_failure"] = True, "leave_out"
+        super().__init__(self._answer, dim, devices, **options)
+
+    def _ask(
+        self, points: Array, device: int, continues: bool, begun: Future[Any] | None = None
+    ) -> Array:
+        """Ask for all values of an estimate, or for none if the budget does not cover them."""
         left = self.meter.left
         if left is not None and left < len(points):
             raise self.meter.spent()
-        return super()._ask(points, device, continues)
+        return super()._ask(points, device, continues, begun)
 
-
-class _Notes:
-    """The values for the current task, in the order in which each device asks for them."""
-
-    def __init__(self) -> None:
-        self.count = 0  # values that were ever given
-        self.values: defaultdict[int, list[Array]] = defaultdict(list)
-        self.read: Counter[int] = Counter()
-
-    def answer(self, points: Array, device: int) -> Array:
+    def _answer(self, points: Array, device: int) -> Array:
         """Return the values of a device's next points, or say that they are wanted."""
-        if self.read[device] == len(self.values[device]):
-            raise _Waiting([Query(x, device) for x in points])
+        if self.read[device] == len(self.given[device]):
+            raise Suspension([Query(x, device) for x in points])
         self.read[device] += 1
-        return self.values[device][self.read[device] - 1]
+        return self.given[device][self.read[device] - 1]
 
-    def write(self, queries: Sequence[Query], values: Sequence[float]) -> None:
+    def note(self, queries: Sequence[Query], values: Sequence[float]) -> None:
         """Note the values of a batch, in which a device's queries lie side by side."""
         self.count += len(values)
         pairs = zip(queries, values, strict=True)
         for device, block in groupby(pairs, key=lambda pair: pair[0].device):
-            self.values[device].append(np.array([value for _, value in block]))
+            self.given[device].append(np.array([value for _, value in block]))
 
 
 class _AskingEngine(LocalEngine):
     """Lets every device get as far as the values go, and collects what all of them want."""
 
-    def __init__(self, objective: FunctionObjective, seed: int, notes: _Notes) -> None:
+    def __init__(self, objective: _AskedObjective, seed: int) -> None:
         super().__init__(objective, seed, workers=1)
-        self.notes, self._count, self._asked = notes, objective.meter, 0
+        self.asked, self._asked = objective, 0
         self.wanted: list[Query] = []
 
     def answer(self, task: Task | Losses) -> Replies | Evaluation:
         """Return the answer to a task, unless something is ``wanted`` for it."""
-        self.notes.read.clear()
-        self._count.queries = self._asked  # what is asked again is one query
+        self.asked.read.clear()
+        self.asked.meter.queries = self._asked  # what is asked again is one query
         self.wanted = []
         try:
             if isinstance(task, Losses):
@@ -295,8 +285,8 @@ class _AskingEngine(LocalEngine):
 
     def _done(self) -> None:
         """Forget the values that have been used, or that are of no use any more."""
-        self.notes.values.clear()
-        self._count.queries = self._asked = self.notes.count
+        self.asked.given.clear()
+        self.asked.meter.queries = self._asked = self.asked.count
         self.wanted = []
 
     def _each(self, function: Callable[[int], T], devices: Sequence[int]) -> list[T]:
@@ -304,8 +294,8 @@ class _AskingEngine(LocalEngine):
         for device in devices:
             try:
                 answers.append(function(device))
-            except _Waiting as waiting:
-                self.wanted += waiting.queries
+            except Suspension as waiting:
+                self.wanted += waiting.args[0]
         return answers
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import reprlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -50,15 +49,6 @@ class FunctionOptions(TypedDict, total=False):
     max_queries: int | None
     processes: bool
     timeout: float | None
-
-
-class _Place(threading.local):
-    """A call that a thread has begun."""
-
-    future: Future[Any] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Place, ()
 
 
 class FunctionObjective(Objective):
@@ -158,7 +148,6 @@ class FunctionObjective(Objective):
         self.scale = self._lengths(x_scale)
         self.meter = Meter(max_queries)
         self.calls = Calls(partial(call_user, fun), workers, processes, timeout)
-        self._place = _Place()
 
     def to_user(self, x: Array) -> Array:
         """Return the argument of the function for the optimiser's x: a point inside the bounds."""
@@ -205,30 +194,35 @@ class FunctionObjective(Objective):
             return self._answers(points, device)
         count, began = len(points), time.perf_counter()
         beside = self.calls.worth(count) and self._affords(count)
-        simple = not self.retries and self.on_failure == "raise" and not self.meter.log.active
-        if simple and not beside:
-            values = self._in_turn(points, device)
+        try:
+            if not beside and self._simple:
+                return self._in_turn(points, device)
+            return self._one_by_one(points, device, beside)
+        finally:
             self.calls.measured(count, beside, time.perf_counter() - began)
-            return values
-        futures: list[Future[Any] | None] = [None] * count
+
+    @property
+    def _simple(self) -> bool:
+        """Whether a failure ends the run, and no value is logged."""
+        return not self.retries and self.on_failure == "raise" and not self.meter.log.active
+
+    def _one_by_one(self, points: Array, device: int, beside: bool) -> Array:
+        """Return the value of each point, of which calls begin side by side if ``beside``."""
+        begun: dict[int, Future[Any]] = {}
         if beside:
-            new = [k for k in range(count) if not self.meter.log.knows(device, k)]
+            new = [k for k in range(len(points)) if not self.meter.log.knows(device, k)]
             tasks = [(x, *self._own(device)) for x in self.to_user(points[new])]
-            for k, begun in zip(new, self.calls.begin(tasks), strict=True):
-                futures[k] = begun
+            begun = dict(zip(new, self.calls.begin(tasks), strict=True))
         answers: list[Array] = []
         try:
-            for x, self._place.future in zip(points, futures, strict=True):
-                answers.append(self._answers(x[None], device))
+            for k, x in enumerate(points):
+                answers.append(self._answers(x[None], device, begun.pop(k, None)))
         except NoAnswer as error:
             error.answered = np.array(answers).reshape(-1, 1)
             raise
         finally:
-            self._place.future = None
-            for future in futures[len(answers) + 1 :]:  # the first failure decides
-                if future is not None:
-                    future.cancel()
-            self.calls.measured(count, beside, time.perf_counter() - began)
+            for future in begun.values():  # the first failure decides
+                future.cancel()
         return np.concatenate(answers)
 
     def _in_turn(self, points: Array, device: int) -> Array:
@@ -261,13 +255,17 @@ class FunctionObjective(Objective):
         """End the threads and processes; a later call starts new ones."""
         self.calls.close()
 
-    def _answers(self, points: Array, device: int) -> Array:
-        """Call the function, and again up to ``retries`` times while it fails."""
+    def _answers(self, points: Array, device: int, begun: Future[Any] | None = None) -> Array:
+        """Call the function, and again up to ``retries`` times while it fails.
+
+        ``begun`` is the first call, if it has begun.
+        """
         failure: Exception | None = None
         for attempt in range(1 + self.retries):
             continues = attempt < self.retries or self.on_failure == "leave_out"
+            begun = None if attempt else begun
             try:
-                values = self._ask(points, device, continues)
+                values = self._ask(points, device, continues, begun)
             except (Halted, UsageError, CannotWrite):
                 raise
             except RecordedFailure as error:
@@ -287,7 +285,9 @@ class FunctionObjective(Objective):
         self._check_bounded(points, values)
         return values  # perhaps not finite: the estimator reports the round
 
-    def _ask(self, points: Array, device: int, continues: bool = False) -> Array:
+    def _ask(
+        self, points: Array, device: int, continues: bool, begun: Future[Any] | None = None
+    ) -> Array:
         """Call the function once, for as many values as the budget allows.
 
         ``continues`` says whether the run continues after a failure.
@@ -296,7 +296,7 @@ class FunctionObjective(Objective):
         granted = self.meter.take(wanted)
         if granted:
             some = self.to_user(points[:granted])
-            ask = partial(self._call, some, device)
+            ask = partial(self._call, some, device, begun)
             values = self.meter.log.answer(device, some, ask, continues)
         self.meter.require(granted, wanted)
         return values
@@ -308,9 +308,8 @@ class FunctionObjective(Objective):
             at = np.array2string(self.to_user(points[lowest]), precision=4, threshold=6)
             raise Halted(f"f is unbounded below: fun returned {values[lowest]:.4g} at x = {at}")
 
-    def _call(self, points: Array, device: int) -> Array:
+    def _call(self, points: Array, device: int, begun: Future[Any] | None) -> Array:
         if not self.vectorized:
-            begun, self._place.future = self._place.future, None  # a retry is a new call
             own = (points[0], *self._own(device))
             value = self.calls(*own) if begun is None else begun.result()
             return np.array([as_number("fun", value)])

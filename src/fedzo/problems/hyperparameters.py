@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -35,6 +36,7 @@ from fedzo.variables.space import Float, Kind, Space, Value
 
 TrainAndScore = Callable[[dict[str, Any], int, np.random.Generator], float]
 Parallel = Literal["threads", "processes"]
+_Key = tuple[str, int, int]  # the parameters, the device and the seed of a training
 DEAD = 3  # failed trainings, all of a device so far
 
 
@@ -51,13 +53,13 @@ class Training(NamedTuple):
     params: dict[str, Value]
     device: int
     seed: int
-    score: float
+    score: float = np.nan
     failure: str = ""
 
-
-class _Trained(NamedTuple):
-    score: float
-    failure: str = ""  # the exception, if the training raised one
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What tells it from others."""
+        return repr(self.params), self.device, self.seed
 
 
 class Tuning(Objective):
@@ -148,8 +150,7 @@ class Tuning(Objective):
         self._start = np.zeros(self.dim) if start is None else self.space.point(start)
         self._seed = seed
         self._calls = Calls(self._train, workers, parallel == "processes", timeout)
-        self.trainings: list[Training] = []  # in order, each once
-        self._known: dict[_Key, Training] = {}
+        self._known: dict[_Key, Training] = {}  # in order
         self._counted: dict[_Key, int] = {}  # by the meter, and in which round
         self._resumed: list[_Key] = []  # as logged by an earlier part of the run
         self._log: Path | None = None
@@ -183,7 +184,7 @@ class Tuning(Objective):
     def values(self, points: Array, batch: Batch) -> Array:
         """Return the score of each point's parameters with each seed, (k, d) -> (k, b)."""
         every = [self.space.params(u) for u in points]
-        tasks = [(params, batch.device, seed) for params in every for seed in batch.seeds]
+        tasks = [Training(params, batch.device, seed) for params in every for seed in batch.seeds]
         return self._scores(tasks).reshape(len(points), len(batch.seeds))
 
     def losses(self, x: Array, devices: Array) -> Array:
@@ -191,7 +192,7 @@ class Tuning(Objective):
         at = Draws(self._seed, Stream.PROBLEM)
         params = self.space.params(x)
         tasks = [
-            (params, int(i), seed)
+            Training(params, int(i), seed)
             for i in devices
             for seed in _seeds(at._replace(device=int(i)), self.evaluation_seeds)
         ]
@@ -216,32 +217,29 @@ class Tuning(Objective):
         if self._log is not None and self._round >= 0:
             with self._lock:
                 self._sort()
-                write_atomic(self._log, _lines(self.trainings).encode())
-                self._logged = len(self.trainings)
+                write_atomic(self._log, self._lines(0).encode())
+                self._logged = len(self._known)
 
     def _sort(self) -> None:
         """Order the trainings by trial, device and seed, those of the latest round apart.
 
         That round may not be complete, and a resume takes the first ones for the counted ones.
         """
-        first: dict[str, int] = {}
-        for i, one in enumerate(self.trainings):
-            first.setdefault(repr(one.params), i)
+        order = {params: i for i, (params, _, _) in reversed(list(enumerate(self._known)))}
 
-        def place(one: Training) -> tuple[bool, int, int, int]:
-            counted = self._counted.get(_key(one.params, one.device, one.seed), self._round)
-            return counted >= self._round, first[repr(one.params)], one.device, one.seed
+        def place(key: _Key) -> tuple[bool, int, int, int]:
+            params, device, seed = key
+            late = self._counted.get(key, self._round) >= self._round
+            return late, order[params], device, seed
 
-        self.trainings.sort(key=place)
+        self._known = {key: self._known[key] for key in sorted(self._known, key=place)}
 
     @property
     def trials(self) -> list[dict[str, Any]]:
         """The tried parameters in order, with their mean score and number of trainings."""
-        found: dict[str, list[Training]] = {}
-        for training in self.trainings:
-            found.setdefault(repr(training.params), []).append(training)
-        for every in found.values():  # threads end in any order
-            every.sort(key=lambda one: (one.device, one.seed))
+        found: dict[str, list[Training]] = {params: [] for params, _, _ in self._known}
+        for key in sorted(self._known):  # threads end in any order
+            found[key[0]].append(self._known[key])
         return [
             {
                 "params": every[0].params,
@@ -268,15 +266,14 @@ class Tuning(Objective):
             for line in path.read_text(encoding="utf-8").splitlines():
                 with suppress(ValueError, TypeError):  # a last line that a kill cut off
                     one = Training(**json.loads(line))
-                    self._known[_key(one.params, one.device, one.seed)] = one
-                    self.trainings.append(one)
-            self._resumed, self._logged = list(self._known), len(self.trainings)
+                    self._known[one.key] = one
+            self._resumed, self._logged = list(self._known), len(self._known)
 
     def close(self) -> None:
         """End the processes; a later training starts new ones."""
         self._calls.close()
 
-    def _scores(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Array:
+    def _scores(self, tasks: Sequence[Training]) -> Array:
         """Train as many tasks as the budget allows, and return the scores.
 
         A seed repeats a training, so a known one is not done again.
@@ -284,17 +281,17 @@ class Tuning(Objective):
         if self._resumed:  # the meter has counted those before the checkpoint
             self._counted.update(dict.fromkeys(self._resumed[: self.meter.queries], -1))
             self._resumed = []
-        wanted = {_key(*task): task for task in tasks}
+        wanted = {task.key: task for task in tasks}
         new = [key for key in wanted if key not in self._counted]
         granted = self.meter.take(len(new))
         self._counted.update(dict.fromkeys(new[:granted], self._round))
         unknown = [wanted[key] for key in new[:granted] if key not in self._known]
         try:
-            for task, one in zip(unknown, self._trained(unknown), strict=True):
+            for one in self._trained(unknown):
+                failure = one.failure or ("" if np.isfinite(one.score) else "not finite")
                 capped = self.worst is not None and not one.score < self.worst
                 score = self.worst if capped and self.worst is not None else one.score
-                failed = one.failure or ("" if np.isfinite(one.score) else "not finite")
-                self._note(Training(*task, score, failed))
+                self._note(one._replace(score=score, failure=failure))
         except BaseException:  # a resumed run asks again for those that were not answered
             lost = [key for key in new[:granted] if key not in self._known]
             for key in lost:
@@ -302,14 +299,13 @@ class Tuning(Objective):
             self.meter.give_back(len(lost))
             raise
         self.meter.require(granted, len(new))
-        scores = np.array([self._known[_key(*task)].score for task in tasks])
-        if not np.isfinite(scores).all():
-            params, device, seed = tasks[int(np.flatnonzero(~np.isfinite(scores))[0])]
-            if self.worst is None or self._is_dead(device):
-                failure = self._known[_key(params, device, seed)].failure
-                why = "" if failure == "not finite" else f" ({failure})"
-                raise NoAnswer(f"the score on device {device} is not finite with {params}{why}")
-        return scores
+        done = [self._known[task.key] for task in tasks]
+        for one in done:
+            if not np.isfinite(one.score) and (self.worst is None or self._is_dead(one.device)):
+                why = "" if one.failure == "not finite" else f" ({one.failure})"
+                text = f"the score on device {one.device} is not finite with {one.params}{why}"
+                raise NoAnswer(text)
+        return np.array([one.score for one in done])
 
     def _is_dead(self, device: int) -> bool:
         """Return whether the trainings of a device have failed, all and in several rounds."""
@@ -317,20 +313,19 @@ class Tuning(Objective):
         scores = [self._known[key].score for key in counted if key[1] == device]
         return len(scores) >= DEAD and not np.isfinite(scores).any()
 
-    def _trained(self, tasks: Sequence[tuple[dict[str, Value], int, int]]) -> Iterator[_Trained]:
-        """Yield the outcome of each training, in order."""
+    def _trained(self, tasks: Sequence[Training]) -> Iterator[Training]:
+        """Yield the trainings with their outcomes, in order."""
         if not self._calls.processes:
-            yield from (self._train(*task) for task in tasks)
+            yield from map(self._train, tasks)
             return
-        futures = self._calls.begin(tasks)
-        for future in futures:
+        futures = self._calls.begin([(task,) for task in tasks])
+        for task, future in zip(tasks, futures, strict=True):
             try:
                 yield future.result()
-            except TimeoutError as error:
-                if not self._forgives:
-                    raise
-                yield _Trained(np.nan, f"TimeoutError: {error}")
-            except BaseException:
+            except BaseException as error:
+                if self._forgives and isinstance(error, TimeoutError):
+                    yield task._replace(failure=f"TimeoutError: {error}")
+                    continue
                 for other in futures:
                     other.cancel()
                 raise
@@ -338,16 +333,16 @@ class Tuning(Objective):
     def _note(self, training: Training) -> None:
         """Keep a training, and write it to the log once the run has a folder."""
         with self._lock:
-            self._known[_key(training.params, training.device, training.seed)] = training
-            self.trainings.append(training)
+            self._known[training.key] = training
             if self._log is not None and self._log.with_name("config.toml").exists():
                 with self._log.open("a", encoding="utf-8") as file:
-                    file.write(_lines(self.trainings[self._logged :]))
-                self._logged = len(self.trainings)
+                    file.write(self._lines(self._logged))
+                self._logged = len(self._known)
 
-
-def _lines(trainings: Sequence[Training]) -> str:
-    return "".join(json.dumps(one._asdict(), default=repr) + "\n" for one in trainings)
+    def _lines(self, first: int) -> str:
+        """Return a line of JSON per training, from the first one wanted on."""
+        some = islice(self._known.values(), first, None)
+        return "".join(json.dumps(one._asdict(), default=repr) + "\n" for one in some)
 
 
 def _seeds(draws: Draws, count: int) -> list[int]:
@@ -355,23 +350,16 @@ def _seeds(draws: Draws, count: int) -> list[int]:
     return [int(word) for word in draws.words(2 * count).view(np.uint64)]
 
 
-_Key = tuple[str, int, int]
-
-
-def _key(params: dict[str, Value], device: int, seed: int) -> _Key:
-    return repr(params), device, seed
-
-
-def _train(
-    function: TrainAndScore, forgive: bool, params: dict[str, Value], device: int, seed: int
-) -> _Trained:
+def _train(function: TrainAndScore, forgive: bool, task: Training) -> Training:
+    """Return a training with its score, or with its failure."""
+    rng = np.random.default_rng(task.seed)
     try:
-        score = call_user(function, dict(params), device, np.random.default_rng(seed))
-        return _Trained(as_number("train_and_score", score))
+        score = call_user(function, dict(task.params), task.device, rng)
+        return task._replace(score=as_number("train_and_score", score))
     except Exception as error:
         if not forgive:
             raise
-        return _Trained(np.nan, described(error))
+        return task._replace(failure=described(error))
 
 
 # ------------------------------------------------------------------------- the shipped example
@@ -407,6 +395,8 @@ class Classifier:
 
     def __call__(self, params: dict[str, Any], device: int, rng: np.random.Generator) -> float:
         """Train on three quarters of the images of a device; return the loss on the last."""
+        from scipy.special import softmax
+
         images, labels = self.images[device], self.labels[device]
         train = 3 * len(labels) // 4
         weights: Array = np.zeros((images.shape[1], self.classes), np.float32)
@@ -420,18 +410,13 @@ class Classifier:
                 for start in range(0, train, self.batch_size):
                     some = order[start : start + self.batch_size]
                     inputs = images[some]
-                    residual = _softmax(inputs @ weights) - ones[labels[some]]
+                    residual = softmax(inputs @ weights, axis=1) - ones[labels[some]]
                     slope = inputs.T @ residual / np.float32(len(some)) + shrink * weights
                     speed = momentum * speed - rate * slope
                     weights += speed
-            chances = _softmax(images[train:] @ weights)
+            chances = softmax(images[train:] @ weights, axis=1)
             right = chances[np.arange(len(chances)), labels[train:]]
             return float(-np.log(np.maximum(right, np.float32(1e-7))).mean())
-
-
-def _softmax(logits: Array) -> Array:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 @problem_factory

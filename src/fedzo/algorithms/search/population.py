@@ -107,11 +107,12 @@ class MixedEvolution(Evolution):
 
         self.context, self.box = context, box
         self.luckiest, self.lowest = [context.x], math.inf
-        levels = [side.levels or 0 for side in box]
+        levels = [side.levels for side in box]
         whole = [2 < level <= _MOST_LEVELS for level in levels]
         unordered = [level < 0 or level == 2 for level in levels]
         others = [not (a or b) for a, b in zip(whole, unordered, strict=True)]
         self.kinds = [np.flatnonzero(kind) for kind in (others, whole, unordered)]
+        self.order = np.concatenate(self.kinds).tolist()
         spaces: list[Any] = [
             [[0.0, 1.0] for _ in self.kinds[0]],
             [range(levels[j]) for j in self.kinds[1]],
@@ -129,14 +130,14 @@ class MixedEvolution(Evolution):
     def sample(self) -> tuple[list[Any], Array]:
         """Return a generation as the library knows it, and its points."""
         asked = [self.strategy.ask() for _ in range(self.size)]
-        points = np.empty((self.size, self.context.dim))
+        points, reals = np.empty((self.size, self.context.dim)), len(self.kinds[0])
         for one, point in zip(asked, points, strict=True):
             options = None if one.c is None else one.c.argmax(axis=1)
-            for indices, values in zip(self.kinds, (one.x, one.z, options), strict=True):
-                for j, value in zip(
-                    indices.tolist(), () if values is None else values, strict=True
-                ):
-                    point[j] = _point(self._share(j, float(value)), self.box[j])
+            values = [part for part in (one.x, one.z, options) if part is not None]
+            for i, value in enumerate(np.concatenate(values).tolist()):
+                j = self.order[i]
+                side = self.box[j]
+                point[j] = side.point(side.at(value) if i < reals else value)
         return asked, points
 
     def finite(self, values: Array) -> list[float]:
@@ -146,11 +147,6 @@ class MixedEvolution(Evolution):
         ties = 1e-9 * max(abs(worst), 1e-9) * np.arange(len(values))
         found: list[float] = (np.where(np.isfinite(values), values, worst) + ties).tolist()
         return found
-
-    def _share(self, j: int, value: float) -> float:
-        """Return a level's number; of more levels than are sampled, the nearest to a share."""
-        levels = self.box[j].levels or 0
-        return min(int(value * levels), levels - 1) if levels > _MOST_LEVELS else value
 
 
 def check_near(points: Array) -> None:
@@ -370,60 +366,60 @@ class TPE(Search):
         """Return what is searched of each number."""
         if not self.levels:
             width = self.sigma * scale
-            return [Side(x - w, x + w) for x, w in zip(x0, width, strict=True)]
+            return [Side(0, (), x - w, x + w) for x, w in zip(x0, width, strict=True)]
         return sides(self.levels, self.conditions, x0.size)
 
 
 class Side(NamedTuple):
-    """One number's side of the box that is searched."""
+    """One number's side of the box: what the numbers between its ends, or their sines, stand for.
 
-    low: float
-    high: float
-    levels: int | None = None  # as TPE's; None for x itself, in place of a share u of sin u
+    ``levels`` is as in :class:`TPE`. ``low`` and ``high`` are the ends of x; without them, of
+    sin x.
+    """
+
+    levels: int
     condition: tuple[int, ...] = ()
+    low: float = math.nan
+    high: float = math.nan
 
     def share(self, x: float) -> Any:
-        """Return what Optuna knows an x as."""
-        return float(x) if self.levels is None else self.at((1 + math.sin(x)) / 2)
+        """Return what a library knows an x as."""
+        plain = not math.isnan(self.low)
+        return self.at((x - self.low) / (self.high - self.low) if plain else (1 + math.sin(x)) / 2)
 
     def at(self, share: float) -> Any:
-        """Return what Optuna knows a share of the side as."""
-        if self.levels is None:
-            return float(self.low + share * (self.high - self.low))
+        """Return what a library knows a share of the side as: a level, or the share itself."""
         count = abs(self.levels)
         return min(int(share * count), count - 1) if count else float(share)
+
+    def point(self, value: Any) -> float:
+        """Return the number in x that a library's value stands for; the middle, if it is None."""
+        if value is None:
+            return 0.0
+        share = (value + 0.5) / abs(self.levels) if self.levels else value
+        if not math.isnan(self.low):
+            return float(self.low + share * (self.high - self.low))
+        return math.asin(min(max(2 * share - 1, -1.0), 1.0))
+
+    def suggested(self, trial: Any, name: str) -> Any:
+        """Return the value that a trial of Optuna's suggests."""
+        if not self.levels:
+            return trial.suggest_float(name, 0.0, 1.0)
+        if self.levels > 0:
+            return trial.suggest_int(name, 0, self.levels - 1)
+        return trial.suggest_categorical(name, range(-self.levels))
 
 
 def sides(levels: tuple[int, ...], conditions: tuple[tuple[int, ...], ...], dim: int) -> list[Side]:
     """Return the whole range of each number in x."""
     require(len(levels) == dim, "levels", len(levels), f"{dim}, one for each number in x")
-    pairs = zip(levels, conditions or ((),) * dim, strict=True)
-    return [Side(-1.0, 1.0, *pair) for pair in pairs]
+    return [Side(*pair) for pair in zip(levels, conditions or ((),) * dim, strict=True)]
 
 
 def suggested(trial: Any, box: list[Side]) -> list[float]:
     """Return the point that a trial of Optuna's suggests."""
     taken: list[Any] = []
-    for j, (low, high, levels, condition) in enumerate(box):
-        name = f"x{j}"
-        if condition and taken[condition[0]] != condition[1]:
-            taken.append(None)
-        elif levels is None:
-            taken.append(trial.suggest_float(name, low, high))
-        elif not levels:
-            taken.append(trial.suggest_float(name, 0.0, 1.0))
-        elif levels > 0:
-            taken.append(trial.suggest_int(name, 0, levels - 1))
-        else:
-            taken.append(trial.suggest_categorical(name, range(-levels)))
-    return [_point(value, side) for value, side in zip(taken, box, strict=True)]
-
-
-def _point(value: Any, side: Side) -> float:
-    """Return the number in x that Optuna's value stands for; the middle, where there is none."""
-    if side.levels is None:
-        return float(value)
-    if value is None:
-        return 0.0
-    share = (value + 0.5) / abs(side.levels) if side.levels else value
-    return math.asin(min(max(2 * share - 1, -1.0), 1.0))
+    for j, side in enumerate(box):
+        absent = side.condition and taken[side.condition[0]] != side.condition[1]
+        taken.append(None if absent else side.suggested(trial, f"x{j}"))
+    return [side.point(value) for value, side in zip(taken, box, strict=True)]
