@@ -332,6 +332,8 @@ def as_number(key: str, value: Any) -> float:
     Traceback (most recent call last):
     TypeError: fun returned None, not a number
     """
+    if isinstance(value, float):
+        return float(value)
     try:
         if np.ma.is_masked(value):  # its item() is 0
             raise TypeError

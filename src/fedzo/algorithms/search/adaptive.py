@@ -24,7 +24,7 @@ from fedzo.algorithms.search.base import (
     surely_lowest,
 )
 from fedzo.algorithms.search.descent import Curvature, Descent, curvature, typical_scale
-from fedzo.algorithms.search.model import LARGEST, ModelDescent
+from fedzo.algorithms.search.model import FIRST, LARGEST, ModelDescent
 from fedzo.algorithms.search.population import SEPARABLE, Evolution, population_for, repeats_for
 from fedzo.core.types import Array
 from fedzo.errors import require
@@ -38,6 +38,7 @@ FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are 
 LINES = (24, 12)  # values along a line, by which f is looked at, if there are enough
 LONGEST = 20  # times the usual queries, after which a search without a budget ends
 LEAST_GAIN = 1e-8  # of a run of CMA-ES, as a share of all, for another one to be worth its queries
+LAST_SHARE = 0.2  # of the queries, for the descent that follows CMA-ES
 BEGINNINGS = 3  # random points, of which the best is where another descent begins
 RETURNS = 4  # descents to the same minimum, after which no other one is looked for
 LOOKS = 0.1  # share of the queries that looking at f may take
@@ -166,10 +167,12 @@ class Adaptive(Search):
                 slow = not ended
                 if ended:
                     yield from from_elsewhere(context, scale, curved.second, (x0, start))
-        if rugged and (yield from is_separable(context, scale)):
+        left = context.left if limited else 4 * budget
+        searched = rugged and ON_LINES[0] * left >= LEAST * context.dim * context.devices
+        if searched and (yield from is_separable(context, scale)):
             for share in ON_LINES:
-                queries = share * (context.left if limited else 4 * budget)
-                yield from search_lines(context, scale, queries)
+                left = context.left if limited else 4 * budget
+                yield from search_lines(context, scale, share * left)
         return (yield from self._share(context, scale, budget, start, descent, slow))
 
     def _few(self, context: SearchContext, scale: Array) -> Asking[str]:
@@ -200,8 +203,11 @@ class Adaptive(Search):
         descent: Descent | None,
         slow: bool,
     ) -> Asking[str]:
-        """Give the rest to CMA-ES, and what it finds to a second descent; then again."""
-        reserved, before, population = 0.12 * budget, context.fun, None
+        """Give the rest to CMA-ES, and what it finds to a second descent; then again.
+
+        That is a descent by models, as wide as the last generation, unless x is too large for it.
+        """
+        reserved, before, population = LAST_SHARE * budget, context.fun, None
         while context.left > 0:
             run = Evolution(context, context.x, 1.0, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
@@ -213,11 +219,13 @@ class Adaptive(Search):
                 going = yield from run.generation()
             gained = before - context.fun
             if going:
-                if gained > 0 or descent is None:
+                if run.width and context.dim <= LARGEST and not slow:
+                    yield from ModelDescent(context, scale, radius=min(FIRST, run.width / 4)).run()
+                elif gained > 0 or descent is None:
                     curved = yield from curvature(context, 0.1 * scale)
                     if curved is not None:
-                        descent = Descent(context, scale, 100 * curved.second, MEMORY)
-                if descent is not None and (gained > 0 or slow):
+                        yield from Descent(context, scale, 100 * curved.second, MEMORY).run()
+                elif slow:
                     yield from descent.run()
                 reserved, slow = 0.0, False
             elif gained <= max(
