@@ -6,19 +6,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from fedzo.core.capabilities import (
-    EXECUTION,
-    HINTS,
-    RESULTS,
-    FusedStep,
-    HasGradient,
-    HasSizes,
-    InPlace,
-    NamesRecords,
-    Streamed,
-    TakesRecords,
-    ValuesAlong,
-)
+from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
@@ -100,11 +88,11 @@ class ScaledObjective(ObjectiveWrapper):
            [10.]])
     """
 
-    passes = (*EXECUTION, NamesRecords, TakesRecords, HasSizes)
-    transforms = (Streamed,)
-    adds = (ValuesAlong,)
+    passes = (*can.EXECUTION, can.NamesRecords, can.TakesRecords, can.HasSizes)
+    transforms = (can.Streamed,)
+    adds = (can.ValuesAlong,)
     # The directions of a fused step are not scaled, and y is not the memory of the problem.
-    hides = (HasGradient, FusedStep, InPlace, *HINTS, *RESULTS)
+    hides = (can.HasGradient, can.FusedStep, can.InPlace, *can.HINTS, *can.RESULTS)
 
     def __init__(self, inner: Objective, x: Array, factors: Array) -> None:
         super().__init__(inner)
@@ -136,7 +124,7 @@ class ScaledObjective(ObjectiveWrapper):
 
         At y = 0 the inner problem is given the array x itself, which may be its own memory.
         """
-        inner = self.inner.capability(Streamed)
+        inner = self.inner.capability(can.Streamed)
         assert inner is not None
         start = self.x + self.factors * x if x.any() else self.x
         return inner.values_streamed(

@@ -21,7 +21,7 @@ import numpy as np
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
-from fedzo.errors import check_count, check_memory, require
+from fedzo.errors import check_count, check_memory, check_not_negative, require
 
 
 class Batch(NamedTuple):
@@ -76,8 +76,8 @@ class Quadratic(Objective):
         check_memory(key, value, 8 * dim * (devices + 4))
         require(0 < smoothness < np.inf, "smoothness", smoothness, "a number > 0")
         require(1 <= condition < np.inf, "condition", condition, "a number >= 1")
-        for key, scale in (("gradient_noise", gradient_noise), ("dissimilarity", dissimilarity)):
-            require(0 <= scale < np.inf, key, scale, "a number >= 0")
+        check_not_negative("gradient_noise", gradient_noise)
+        check_not_negative("dissimilarity", dissimilarity)
         allowed = "0 when there is one device: it cannot differ from itself"
         require(devices > 1 or dissimilarity == 0, "dissimilarity", dissimilarity, allowed)
         self.dim, self.devices = dim, devices

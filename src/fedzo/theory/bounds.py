@@ -36,7 +36,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
-from fedzo.errors import UsageError, check_counts, check_positive, nearest, require
+from fedzo.errors import (
+    UsageError,
+    check_counts,
+    check_not_negative,
+    check_positive,
+    nearest,
+    require,
+)
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,7 @@ class Constants:
     def __post_init__(self) -> None:
         check_positive(self, "L")
         for key in ("gap", "sigma_g", "sigma_h", "c_h"):
-            value = getattr(self, key)
-            require(0 <= value < math.inf, key, value, "a number >= 0")
+            check_not_negative(key, getattr(self, key))
         require(1 <= self.c_g < math.inf, "c_g", self.c_g, "a number >= 1")
 
     @classmethod

@@ -35,7 +35,15 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
-from fedzo.errors import InvalidValue, UsageError, check_choice, check_positive, is_number, require
+from fedzo.errors import (
+    InvalidValue,
+    UsageError,
+    check_choice,
+    check_not_negative,
+    check_positive,
+    is_number,
+    require,
+)
 from fedzo.uplinks.base import RunSetting, UplinkInfo, sending_costs
 from fedzo.uplinks.channels import POLICIES, PowerControl, complex_normals
 from fedzo.uplinks.seeds import HEADER_BYTES, catch_up, of_all, shared_coefficients
@@ -162,18 +170,14 @@ class AirComp(Wireless):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "h_min", optional=["clip"])
-        for key in ("csi_error", "phase_error"):
-            value = getattr(self, key)
-            require(0 <= value < math.inf, key, value, "a number >= 0")
+        check_not_negative("csi_error", self.csi_error)
+        check_not_negative("phase_error", self.phase_error)
         late = self.misalignment
         require(0 <= late <= 1, "misalignment", late, "a number from 0 to 1")
         for key, known in (("noise", NOISES), ("combining", COMBININGS)):
             check_choice(key, getattr(self, key), known)
         if isinstance(self.power, str):
             check_choice("power", self.power, POLICIES)
-        else:
-            allowed = f"a PowerControl, or one of {', '.join(POLICIES)}"
-            require(isinstance(self.power, PowerControl), "power", self.power, allowed)
         if self.combining == "blind" and self.power != "truncated_inversion":
             raise InvalidValue("power", self.power, "omitted: blind devices send at full power")
         if self.noise == "real" and self.packing:

@@ -15,8 +15,8 @@ from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import UpdateMean as UpdateMean  # noqa: PLC0414 - public here
-from fedzo.errors import Parameters, require
-from fedzo.uplinks.channels.radio import Radio
+from fedzo.errors import Parameters
+from fedzo.uplinks.channels import Radio
 
 
 class UplinkInfo(NamedTuple):
@@ -191,9 +191,6 @@ class Ideal(Uplink):
 
     radio: Radio | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        check_radio(self.radio)
-
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:
         """Return Δ^t = 1/M sum_i Δ_i^t, or the weighted mean where weights differ."""
         mean, sent = UpdateMean(setting.dim), 0
@@ -202,11 +199,6 @@ class Ideal(Uplink):
             sent += update.delta.nbytes
         costs = full_power(self.radio, updates.count, setting.dim)
         return mean.value(), UplinkInfo(sent, sent, updates.count * setting.dim, costs)
-
-
-def check_radio(radio: object) -> None:
-    """Raise unless this is a radio or None."""
-    require(radio is None or isinstance(radio, Radio), "radio", radio, "a Radio, or a table")
 
 
 def sending_costs(radio: Radio | None, uses: float, sent: float) -> dict[str, float]:

@@ -27,8 +27,8 @@ from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, UpdateMean, as_sum
 from fedzo.errors import FedzoWarning, UsageError, check_choice, check_positive
-from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, check_radio, full_power
-from fedzo.uplinks.channels.radio import Radio
+from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo, full_power
+from fedzo.uplinks.channels import Radio
 
 DOWNLINKS = ("log", "model")
 
@@ -92,7 +92,6 @@ class Seeds(Uplink):
 
     def __post_init__(self) -> None:
         check_choice("downlink", self.downlink, DOWNLINKS)
-        check_radio(self.radio)
         check_positive(self, "clip", "loss_clip")
 
     def aggregate(self, t: int, updates: Replies, setting: RunSetting) -> tuple[Any, UplinkInfo]:

@@ -8,7 +8,7 @@ import numpy as np
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.errors import UsageError, check_choice, check_counts, require
-from fedzo.uplinks.base import RunSetting, Uplink, check_radio
+from fedzo.uplinks.base import RunSetting, Uplink
 from fedzo.uplinks.channels import CHANNELS, Channel, Radio
 
 _MOST_DB = 1000  # far beyond any radio, and well within what a float holds
@@ -45,10 +45,6 @@ class Wireless(Uplink):
         check_counts(self, "coherence", "antennas")
         if isinstance(self.channel, str):
             check_choice("channel", self.channel, CHANNELS)
-        else:
-            allowed = f"a Channel, or one of {', '.join(CHANNELS)}"
-            require(isinstance(self.channel, Channel), "channel", self.channel, allowed)
-        check_radio(self.radio)
         if self.radio is not None and self.radio.distance_m is not None:
             allowed = "omitted: radio.distance_m decides the SNR"
             require(self.snr_db == 0, "snr_db", self.snr_db, allowed)
