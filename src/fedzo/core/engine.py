@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -45,41 +45,55 @@ class DroppedDevice(NamedTuple):
     reason: str
 
 
-class Engine(Protocol):
-    """What answers the tasks of a run.
+class Engine:
+    """Base class of engines: what answers the tasks of a run.
 
-    An engine is a context manager around a run. ``dropped`` collects the devices that did not
-    reply; the reader empties it. ``meter`` counts the queries of a problem that counts them itself.
-    ``scale`` is the problem's typical length of each coordinate of x, if it has one. A run is a
-    success if this share of the devices, ``quorum``, takes part in it. An ``asynchronous`` engine
-    replies to ``LocalSteps.buffer``.
+    An engine is a context manager around a run. The defaults are those of an engine without a
+    problem of its own.
+
+    Attributes
+    ----------
+    seed, dim, devices : int
+        The run's seed, d and N.
+    quorum : float
+        A run is a success if this share of the devices takes part in it.
+    asynchronous : bool
+        Whether the engine replies to ``LocalSteps.buffer``.
+    dropped : list of DroppedDevice
+        The devices that did not reply; the reader empties it.
+    meter : Meter, optional
+        Counts the queries of a problem that counts them itself.
+    scale : array, optional
+        The problem's typical length of each coordinate of x.
     """
 
     seed: int
     dim: int
     devices: int
-    quorum: float
-    asynchronous: bool
     dropped: list[DroppedDevice]
-    meter: Meter | None
-    scale: Array | None
+    quorum: float = 0.5
+    asynchronous: bool = False
+    meter: Meter | None = None
+    scale: Array | None = None
 
     @property
     def evaluation_cost(self) -> int:
         """Number of values F_i(x, ξ) per evaluation."""
-        ...
+        return 0
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def provides(self, kind: type[Any]) -> bool:
         """Return whether the devices' problem has a capability."""
-        ...
+        return True
 
     def ask(self, task: Task | Losses) -> Any:
         """Return the :class:`Replies` to a task, or the :class:`Evaluation` of all devices."""
-        ...
+        raise NotImplementedError
 
 
 def drive(run: Generator[Any, Any, T], engine: Engine) -> T:
@@ -119,7 +133,7 @@ def drive(run: Generator[Any, Any, T], engine: Engine) -> T:
             resume, answer = run.throw, error
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """All devices simulated by threads of this process.
 
     The kernels release the GIL, BLAS is limited to one thread per worker, and a worker takes one
@@ -140,8 +154,6 @@ class LocalEngine:
     ...     engine.ask(Losses(np.zeros(1))).losses
     array([0., 1., 2.])
     """
-
-    quorum, asynchronous = 0.5, False
 
     def __init__(self, objective: Objective, seed: int, workers: int | None = None) -> None:
         if workers is not None:
@@ -301,8 +313,8 @@ class LocalEngine:
                 future.cancel()
 
 
-class ReplayEngine:
-    """Answers tasks from a log: what a round is done again with.
+class ReplayEngine(Engine):
+    """Answers tasks from a log, to replay rounds. It has had every capability that they needed.
 
     Parameters
     ----------
@@ -320,25 +332,12 @@ class ReplayEngine:
     [array([4.])]
     """
 
-    quorum, asynchronous = 0.5, True
-    meter: Meter | None = None
-    scale: Array | None = None
-    evaluation_cost = 0
+    asynchronous = True
 
     def __init__(self, seed: int, dim: int, devices: int, log: Iterable[list[Update]] = ()) -> None:
         self.seed, self.dim, self.devices = seed, dim, devices
         self.dropped: list[DroppedDevice] = []
         self._log = iter(log)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def provides(self, kind: type[Any]) -> bool:
-        """Return True: the devices of a log had what its tasks needed."""
-        return True
 
     def ask(self, task: Task | Losses) -> Replies:
         """Return the next entry of the log."""

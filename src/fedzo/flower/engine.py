@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedzo.algorithms import FedZO
-from fedzo.core.budget import Meter
+from fedzo.core.engine import Engine
 from fedzo.core.random import check_seed
 from fedzo.core.tasks import Evaluation, LocalSteps, Losses, Replies, Task, Update
 from fedzo.core.types import Array
@@ -36,7 +36,7 @@ from fedzo.uplinks.seeds import warn_clipped
 __all__ = ["FlowerEngine", "FlowerSettings"]
 
 
-class FlowerEngine:
+class FlowerEngine(Engine):
     """Sends the tasks of a run to the devices on Flower's nodes, and validates the replies.
 
     In each round every node with participants receives one message: the model, the task and its
@@ -100,8 +100,6 @@ class FlowerEngine:
         self.settings, self.seed = settings or FlowerSettings(), seed
         self.uplink, self.coefficients = uplink, uplink.wants_coefficients
         self.quorum = self.settings.quorum
-        self.meter: Meter | None = None  # each node counts for itself
-        self.scale: Array | None = None
         self._metrics: Mapping[str, float] = {}
         self.nodes = Requests(grid, self.settings, problem or {}, warn)
         self.sums = SecureSums(self.nodes) if uplink.secure and masked else None
@@ -112,12 +110,6 @@ class FlowerEngine:
         self.dropped, self._registry = self.nodes.dropped, self.nodes.registry
         introduction = self.nodes.gather()
         self.dim, self.devices = introduction.dim, introduction.devices
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: Flower closes the grid."""
 
     @property
     def evaluation_cost(self) -> int:
