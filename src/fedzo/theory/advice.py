@@ -1,7 +1,8 @@
 """Choices: the corollaries' η and μ, the η and H of the least bound, the largest H; Table I."""
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -94,9 +95,6 @@ class LocalStepsRange(NamedTuple):
         return self.least <= self.most
 
 
-_SEARCHED = 1 << 40
-
-
 def largest_local_steps(
     constants: Constants, setting: Setting, printed: bool = False
 ) -> LocalStepsRange:
@@ -120,8 +118,9 @@ def largest_local_steps(
         names = {t.name for t in limit(constants, tried, printed).broken(corollary(tried)[0])}
         return names | ({"corollary 3"} if tried.noise_excess > 1 else set())
 
-    least = _first(lambda h: "variance" not in broken(h))
-    most = _first(lambda h: bool(broken(h) - {"variance"})) - 1
+    searched = range(1, 1 << 40)
+    least = 1 + bisect_left(searched, True, key=lambda h: "variance" not in broken(h))
+    most = bisect_left(searched, True, key=lambda h: bool(broken(h) - {"variance"}))
     binding = min(broken(most + 1) - {"variance"}, default="none")
     return LocalStepsRange(least, most, binding)
 
@@ -184,14 +183,3 @@ def table_one(setting: Setting) -> tuple[Rate, ...]:
         Rate("DZOPA", "√(d / (N T))", math.sqrt(d / (n * t))),
         Rate("ZO-SGD", "√(d / T)", math.sqrt(d / t)),
     )
-
-
-def _first(holds: Callable[[int], bool]) -> int:
-    """Return the least H >= 1 for which a monotone condition holds."""
-    low, high = 0, 1
-    while not holds(high) and high < _SEARCHED:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high

@@ -217,11 +217,6 @@ class Bound:
         """The sum."""
         return sum(term.value for term in self.terms)
 
-    @property
-    def largest(self) -> Term:
-        """The largest term."""
-        return max(self.terms, key=lambda term: term.value)
-
 
 class Moments(NamedTuple):
     """The two numbers of the estimator that the proofs use, and c̃_h = 1 + c_h."""
@@ -322,7 +317,7 @@ def bound(
     >>> found = bound(constants, setting, learning_rate=0.005, smoothing=0.001)
     >>> [(term.name, round(term.value, 6)) for term in found.terms]
     [('start', 0.16), ('variance', 0.252), ('smoothing, d', 2e-06), ('smoothing', 5e-06)]
-    >>> found.largest.formula
+    >>> found.terms[1].formula
     '24 η L σ̃² / N'
     """
     _, variance, _ = moments(constants, setting, printed)

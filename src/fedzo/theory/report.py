@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +11,8 @@ from fedzo.algorithms.server import Mean
 from fedzo.core.engine import ReplayEngine
 from fedzo.core.progress import aligned
 from fedzo.errors import UsageError, require
-from fedzo.theory.advice import (
-    Steps,
-    best_local_steps,
-    best_steps,
-    corollary,
-    largest_local_steps,
-    orders_of_local_steps,
-    table_one,
-)
+from fedzo.theory import advice
+from fedzo.theory.advice import Steps
 from fedzo.theory.bounds import Bound, Constants, Limit, Setting, bound, limit
 from fedzo.theory.estimate import Estimate
 from fedzo.theory.privacy import channel_privacy
@@ -49,11 +42,9 @@ class Report:
     steps: Steps
     constants: Constants
     warnings: tuple[str, ...]
-    errors: Mapping[str, float] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    queries: int = 0
     outside: tuple[str, ...] = ()
     privacy: Rows = field(default_factory=list)
+    measured: Estimate | None = None
 
     @property
     def limit(self) -> Limit:
@@ -73,16 +64,16 @@ class Report:
     @property
     def advised(self) -> Steps:
         """The best η and μ for the run's H."""
-        return best_steps(self.constants, self.setting)
+        return advice.best_steps(self.constants, self.setting)
 
     @property
     def best(self) -> Setting:
         """The same run with the H, up to 1000, of the least bound."""
-        return best_local_steps(self.constants, self.setting)
+        return advice.best_local_steps(self.constants, self.setting)
 
     def sections(self) -> list[tuple[str, Rows]]:
         """Return the titles and rows of the report."""
-        cost = f", measured with {self.queries:,} queries" if self.queries else ""
+        cost = f", measured with {self.measured.queries:,} queries" if self.measured else ""
         why = "it does not apply" if self.outside else "η is above the limit"
         only = "" if self.allowed else f" (no bound: {why})"
         sections = [
@@ -113,10 +104,12 @@ class Report:
         return "\n".join(lines)
 
     def _constants(self) -> Rows:
-        errors = {key: f"± {error:.2g}" for key, error in self.errors.items()}
+        found, known = self.measured, vars(self.constants).items()
+        if found is None:
+            return [(key, _number(value)) for key, value in known]
         return [
-            (key, _number(value), errors.get(key, ""), self.notes.get(key, ""))
-            for key, value in vars(self.constants).items()
+            (key, _number(value), f"± {found.errors[key]:.2g}", found.notes[key])
+            for key, value in known
         ]
 
     def _limits(self) -> Rows:
@@ -125,8 +118,8 @@ class Report:
         place = here.terms.index(here.binding) + 1
         rows[place] += ("<- binds",)
         rows.append(("limit", "the least", *_numbers(here.value, paper.value)))
-        if self.errors:  # every limit falls, and every bound grows, in each constant
-            raised = {k: v + self.errors.get(k, 0.0) for k, v in vars(self.constants).items()}
+        if self.measured:  # every limit falls, and every bound grows, in each constant
+            raised = {k: v + self.measured.errors[k] for k, v in vars(self.constants).items()}
             worst = (limit(Constants(**raised), self.setting, p).value for p in (False, True))
             rows.append(("", "with every constant at its +", *_numbers(*worst)))
         return [*rows, ("yours", "", _number(self.steps.learning_rate))]
@@ -141,9 +134,9 @@ class Report:
         rows: Rows = [("", "H", "η", "μ", "bound")]
         for name, setting, steps in (
             ("yours", s, self.steps),
-            (f"corollary {s.theorem}", s, corollary(s)),
+            (f"corollary {s.theorem}", s, advice.corollary(s)),
             ("least bound", s, self.advised),
-            ("least, any H", best, best_steps(self.constants, best)),
+            ("least, any H", best, advice.best_steps(self.constants, best)),
         ):
             holds = steps.learning_rate <= limit(self.constants, setting).value
             value = _number(bound(self.constants, setting, *steps).value) if holds else "none"
@@ -151,20 +144,20 @@ class Report:
         return rows
 
     def _local_steps(self) -> Rows:
-        allowed = largest_local_steps(self.constants, self.setting)
+        allowed = advice.largest_local_steps(self.constants, self.setting)
         least, most, binding = allowed
         if allowed.possible:
             found = f"H from {least} to {most}; limited by: {binding}"
         else:
             found = f"none: variance needs H >= {_number(least)}, {binding} needs H <= {most}"
-        orders = orders_of_local_steps(self.setting)
+        orders = advice.orders_of_local_steps(self.setting)
         order = min(orders, key=lambda name: orders[name])
         scale = f"{_number(orders[order])} ({order}), a scale: the paper gives no constants"
         return [("corollary's η allows", found), ("the paper's order", scale)]
 
     def _rates(self) -> Rows:
         rows: Rows = []
-        for row in table_one(self.setting):
+        for row in advice.table_one(self.setting):
             known = not math.isnan(row.most)
             most = f"H up to {row.local_steps} = {_number(row.most)}" if known else ""
             rows.append((row.algorithm, row.formula, _number(row.value), most))
@@ -207,10 +200,8 @@ is 0.004735; drift, 2 / (M H² L), is 0.008; sampled drift, 1 / (3 √(M H³) L)
     require(rounds >= 1, "rounds", rounds, "a whole number >= 1")
     setting, warnings = _setting(algorithm, devices, dim, rounds, uplink, seed)
     steps = Steps(float(algorithm.learning_rate), float(algorithm.smoothing))
-    if isinstance(constants, Constants):
-        known, measured = constants, {}
-    else:
-        known, measured = constants.constants, vars(constants)
+    measured = constants if isinstance(constants, Estimate) else None
+    known = constants.constants if isinstance(constants, Estimate) else constants
     return Report(
         setting,
         steps,
@@ -218,7 +209,7 @@ is 0.004735; drift, 2 / (M H² L), is 0.008; sampled drift, 1 / (3 √(M H³) L)
         warnings=(*_above(known, setting, steps), *warnings),
         outside=_outside(algorithm, uplink),
         privacy=_privacy(uplink, setting),
-        **{key: measured[key] for key in ("errors", "notes", "queries") if key in measured},
+        measured=measured,
     )
 
 
