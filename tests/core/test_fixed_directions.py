@@ -98,10 +98,9 @@ def test_the_mean_of_the_paper_to_rounding(shared):
     """The ideal uplink adds whole updates along the same directions."""
     options = {"algorithm": fixed(shared_directions=shared, participants=3), "rounds": 20}
     ideal = fedzo.minimize(PROBLEM, uplink=fedzo.Ideal(), **options)
-    seeds = fedzo.minimize(PROBLEM, uplink=fedzo.Seeds(verify=True), **options)
+    seeds = fedzo.minimize(PROBLEM, uplink=fedzo.Seeds(), **options)
     np.testing.assert_allclose(seeds.last, ideal.last, atol=1e-12)
     assert np.abs(seeds.last).max() > 0.01
-    assert seeds.history[-1]["rebuild_error"] == 0
 
 
 def test_the_compiled_step_draws_from_the_set():

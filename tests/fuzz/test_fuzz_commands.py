@@ -35,7 +35,7 @@ KEYS = st.sampled_from(
         ),
         *("algorithm.direction_kind", "algorithm.difference", "algorithm.weighting"),
         *("algorithm.shared_directions", "server.name", "server.momentum"),
-        *("uplink.name", "uplink.snr_db", "uplink.h_min", "uplink.downlink", "uplink.verify"),
+        *("uplink.name", "uplink.snr_db", "uplink.h_min", "uplink.downlink"),
         *("run.rounds", "run.seed", "run.evaluate_every", "run.checkpoint_every", "run.workers"),
         *("run.target", "run.data_seed", "flower.quorum", "flower.nodes", "run", "algorithm"),
     ]

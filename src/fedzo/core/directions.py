@@ -19,7 +19,8 @@ expectation is the gradient exactly. μ also has the same meaning for all kinds,
 ================  ==========================================================================
 
 The last two are drawn without replacement, so an estimate over b2 = d of them has no
-variance from the directions at all.
+variance from the directions at all. All kinds but ``coordinate`` are symmetric: the forward
+difference then has no bias of first order in μ. Along e_j it has the bias μ/2 ∂²f/∂x_j².
 """
 
 import math

@@ -6,7 +6,7 @@ H x b2 coefficients in the model's precision, and the server draws the direction
 (:mod:`fedzo.core.updates`). Both sum in the same order, so the rebuilt update is the device's own
 to the bit, and the trajectory is that of the ideal uplink.
 
-In one process the device's own sum is used: nothing is drawn twice unless ``verify`` requests it.
+In one process the device's own sum is used: nothing is drawn twice.
 If all devices share their directions, their coefficients are averaged before anything is drawn. One
 update is rebuilt in place of M, and agrees with the mean of M updates to rounding.
 
@@ -50,10 +50,6 @@ class Seeds(Uplink):
     downlink : str
         ``log``: log or model, whichever is fewer bytes for each device; ``model``: always the
         model.
-    verify : bool
-        Rebuild every update from its coefficients, as a remote server does, and record the largest
-        difference from the devices' own sums: ``rebuild_error`` in the history, which should be 0.
-        More than rounding stops the run. For those who change local steps or kernels.
     radio : Radio, optional
         Report ``energy``, ``seconds_on_air`` and ``joules``: see :class:`~fedzo.Ideal`.
     secure : bool
@@ -82,7 +78,6 @@ class Seeds(Uplink):
     """
 
     downlink: str = "log"
-    verify: bool = False
     radio: Radio | None = None
     secure: bool = False
     clip: float = 1000.0
@@ -100,19 +95,15 @@ class Seeds(Uplink):
         shared = task is not None and task.algorithm.shared_directions
         fixed = None if task is None else task.algorithm.fixed_directions
         mean, alike, devices = UpdateMean(setting.dim), list[Update](), list[int]()
-        sent, numbers, model, one, error = 0, 0, 0, 0, 0.0
+        sent, numbers, model, one = 0, 0, 0, 0
         for update in updates:
             own = update.coefficients
             if own is None:
                 raise UsageError(_NO_COEFFICIENTS, code="no-coefficients")
-            delta = update.delta
-            if task is not None and self.verify:
-                delta, difference = _verify(t, update, task)
-                error = max(error, difference)
             if shared:
                 alike.append(update)
             else:
-                delta = lazy(update, task) if fixed and task is not None else delta
+                delta = lazy(update, task) if fixed and task is not None else update.delta
                 mean.add(delta, update.weight)
             one = HEADER_BYTES + own.nbytes
             wider = 8 * own.size - own.nbytes if self.secure else 0  # numbers of a sum have 64 bits
@@ -132,12 +123,8 @@ class Seeds(Uplink):
         most = min(model, sums * (model // setting.dim)) if sums else model
         log = log if self.downlink == "log" else 0
         down, caught_up = catch_up(self, t, devices, log, most, setting)
-        metrics: dict[str, float] = {"caught_up": caught_up}
-        if self.verify:
-            metrics["rebuild_error"] = error
         costs = full_power(self.radio, updates.count, numbers // max(1, updates.count))
-        info = UplinkInfo(sent, down, numbers, costs, metrics)
-        return mean.value(), info
+        return mean.value(), UplinkInfo(sent, down, numbers, costs, {"caught_up": caught_up})
 
     def compress(
         self, updates: list[Update], task: LocalSteps, setting: RunSetting
@@ -251,21 +238,3 @@ _NO_COEFFICIENTS = (
     "the seeds uplink needs updates that are sums of the algorithm's directions, but an update "
     "came without coefficients; use another uplink, such as 'ideal'"
 )
-
-
-def _verify(t: int, update: Update, task: LocalSteps) -> tuple[Any, float]:
-    """Return the rebuilt update, and its largest difference from the device's own sum.
-
-    More than rounding means that the algorithm's updates are not sums of its directions.
-    """
-    if as_sum(update.delta).draws:  # the device sends nothing but its coefficients
-        return update.delta, 0.0
-    rebuilt = task.rebuild(update)
-    difference = float(np.abs(rebuilt - update.delta).max())
-    if difference > 1e-3 * float(np.abs(update.delta).max()):
-        raise UsageError(
-            f"uplink.verify: the update of device {update.device} in round {t + 1} differs from "
-            f"the sum that its coefficients make by {difference:.3g}",
-            code="not-a-sum-of-directions",
-        )
-    return rebuilt, difference
