@@ -74,13 +74,9 @@ class Link(NamedTuple):
     known: Array
     level: float
 
-    def power(self, device: int) -> float:
-        """Return the largest share of its power that a device sends with."""
-        return float((self.level * self.weights[device] / abs(self.known[device])) ** 2)
-
     @property
     def powers(self) -> Array:
-        """The same for all devices; 0 if one is silent."""
+        """The largest share of its power that each device sends with; 0 if it is silent."""
         with np.errstate(divide="ignore", invalid="ignore"):
             powers = (self.level * self.weights / np.abs(self.known)) ** 2
         return np.where(self.weights == 0, 0.0, powers)
@@ -328,7 +324,8 @@ class AirComp(Wireless):
         if self.clip is not None and squares:
             largest = self.clip**2
         # |α_i Δ_i|² in units of the budget, uses P: at most 1.
-        energies = {i: link.power(i) * s / (largest or 1.0) for i, s in squares.items()}
+        powers = link.powers.tolist()
+        energies = {i: powers[i] * s / (largest or 1.0) for i, s in squares.items()}
         amplitude = link.level * math.sqrt(uses) * 10 ** (self.mean_snr_db / 20)
         noise = self._noise(t, uses, setting) * math.sqrt(largest) / amplitude
         added = float(np.linalg.norm(self._numbers(noise, count)))
