@@ -20,7 +20,7 @@ from driving import steps_of
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Evaluate, Losses, Replies
 from fedzo.errors import FedzoWarning, InvalidValue, UsageError
-from fedzo.flower import FlowerEngine, FlowerSettings, protocol
+from fedzo.flower import FlowerEngine, FlowerSettings, protocol, sums
 from fedzo.flower.ledger import Ledger
 from fedzo.flower.policy import NodeConfig
 from fedzo.flower.protocol import EVALUATE, SHARES, TRAIN, UNMASK, SumRequest
@@ -122,8 +122,8 @@ def test_one_process_resumes_to_the_same_bytes(tmp_path):
 class Dropping(Nodes):
     """Nodes of which some do not reply to one kind of message."""
 
-    def __init__(self, kind, lost, after=False):
-        super().__init__(TEN, 10, secure=True)
+    def __init__(self, kind, lost, after=False, problem=TEN, nodes=10):
+        super().__init__(problem, nodes, secure=True)
         self.kind, self.lost, self.after = kind, lost, after
 
     def answer(self, message):
@@ -220,6 +220,59 @@ def test_killed_server_resumes_to_the_same_bits(tmp_path):
     assert np.array_equal(again.last, whole.last)
     mine, theirs = ([without(r) for r in h.history] for h in (again, whole))
     assert mine == theirs
+
+
+# ----------------------------------------------------------------------------------- many nodes
+
+MANY = Quadratic(dim=8, devices=32, gradient_noise=0.1, dissimilarity=0.3)
+
+
+@pytest.mark.parametrize("nodes", [14, 15, 16, 28, 29, 100, 255, 1000])
+def test_groups_have_a_threshold_that_survives_dropouts(nodes):
+    found = sums.grouped(range(nodes))
+    assert [node for group in found for node in group] == list(range(nodes))
+    assert all(7 <= len(group) <= sums.MOST_GROUPED for group in found)
+    assert min(map(len, found)) >= max(map(len, found)) - 1
+
+
+def test_many_nodes_have_the_same_bits_and_send_two_kilobytes():
+    """Two groups of eight nodes; the payload is that of the messages beyond a plain round."""
+    algorithm = fedzo.FedZO(learning_rate=0.05, directions=4, shared_directions=True)
+    here = fedzo.minimize(MANY, algorithm=algorithm, uplink=SECURE, seed=5, rounds=3)
+    there = run(Nodes(MANY, 16, secure=True), SECURE, algorithm, rounds=3)
+    assert np.array_equal(there.last, here.last)
+    for nodes in (14, 15, 32):
+        sizes = []
+        for secure in (False, True):
+            grid = Nodes(MANY, nodes, secure=secure)
+            engine = FlowerEngine(grid, 5, fedzo.Seeds(secure=secure), QUICK)
+            task = steps_of(algorithm, engine.initial(), round=0, seed=5, devices=range(32))
+            list(engine.ask(task))
+            records = (
+                value
+                for message in (*engine.nodes.sent, *engine.nodes.received)
+                for record in message.content.config_records.values()
+                for value in record.values()
+            )
+            sizes.append(sum(len(v) if isinstance(v, bytes) else 8 for v in records))
+        assert sizes[1] - sizes[0] < 2048 * nodes
+
+
+@pytest.mark.parametrize("kind", [SHARES, TRAIN, UNMASK])
+def test_dropouts_of_one_group_cost_that_group_only(kind):
+    grid = Dropping(kind, lost=set(), problem=MANY, nodes=16)
+    names = members_of(grid)
+    first = sorted(names, key=names.get)[:8]
+    grid.lost = set(first[:3])  # of 8, 6 are needed
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
+    task = steps_of(SHARED, engine.initial(), round=0, seed=5, devices=range(32))
+    (update,) = engine.ask(task)
+    gone = {device for node in first for device in (2 * node - 2, 2 * node - 1)}
+    assert {one.device for one in engine.dropped} == gone
+    with LocalEngine(MANY, 5) as local:
+        replies = [each for each in local.ask(task) if each.device not in gone]
+    (expected,) = SECURE.compress(replies, task, None)
+    assert np.array_equal(update.coefficients, expected.coefficients)
 
 
 # ------------------------------------------------------------------ servers and nodes that lie

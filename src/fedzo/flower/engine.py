@@ -304,9 +304,10 @@ class FlowerEngine(Engine):
         if not found.devices:
             return Evaluation(losses, {})
         warn_clipped(found.clipped, "losses", "loss_clip", bound)
-        losses[list(found.devices)] = found.mean
-        self._evaluated = x.copy(), float(found.mean[0])
-        return Evaluation(losses, self.metrics(), float(found.mean[0]))
+        mean = float(found.mean(bound)[0])
+        losses[list(found.devices)] = mean
+        self._evaluated = x.copy(), mean
+        return Evaluation(losses, self.metrics(), mean)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the last evaluation, by the first device's node, and bytes.
@@ -350,9 +351,10 @@ class FlowerEngine(Engine):
 
     def _summed(self, task: LocalSteps, found: Summed, uplink: Seeds) -> Update:
         warn_clipped(found.clipped, "updates", "clip", uplink.clip)
-        own = found.mean.reshape(task.algorithm.coefficients_shape).astype(task.x.dtype)
-        if found.private:
-            device = Measured(task, found.mean / task.algorithm.batch_size)
+        mean = found.mean(uplink.bound(task))
+        own = mean.reshape(task.algorithm.coefficients_shape).astype(task.x.dtype)
+        if found.step:
+            device = Measured(task, mean / task.algorithm.batch_size)
             made = np.asarray(task.reply(device, min(found.devices)).coefficients, np.float64)
             length = max(float(np.linalg.norm(made)), uplink.bound(task))
             own = (made * (uplink.bound(task) / length)).astype(task.x.dtype)

@@ -74,7 +74,7 @@ class ErrorCode(StrEnum):
     PEERS = (
         "peers",
         "the secure sum has nodes that this one does not list, or fewer than its min_peers: more "
-        "participants are on more nodes",
+        "participants are on more nodes, and with more than 14 nodes it is at most 6",
     )
     SECURE_ONLY = (
         "secure-only",

@@ -1,7 +1,9 @@
 """The server's side of secure sums over Flower: three requests to the nodes of some devices."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -15,22 +17,63 @@ from fedzo.flower.protocol import SumReply, SumRequest
 from fedzo.flower.registry import Exchange, Found, Requests
 from fedzo.flower.secure import NAME, SumServer
 
+MOST_GROUPED = 14  # nodes in a sum: each then sends and receives less than 2 KB for it
+
 
 class Summed(NamedTuple):
-    """A sum over nodes: its mean, the devices in it, their queries, and how many were clipped."""
+    """A sum over nodes: its numbers on the grid, the devices in it, and how many were clipped."""
 
-    mean: Array
+    total: Array
     devices: tuple[int, ...] = ()
+    weight: float = 0.0
     queries: int = 0
     clipped: int = 0
-    private: bool = False  # differences of losses, in place of coefficients
+    step: float = 0.0  # of the grid of private differences; 0: coefficients or losses
+
+    def mean(self, bound: float) -> Array:
+        """Return the mean over the devices; noise on private differences has no bound."""
+        if self.step:
+            return np.asarray(self.total * (self.step / len(self.devices)))
+        return grid_mean(self.total, self.weight, bound)
+
+
+@dataclass
+class _Group:
+    """The nodes of one sum by name, their devices, and what they have sent."""
+
+    server: SumServer
+    homes: dict[bytes, tuple[int, list[int]]]
+    masked: dict[bytes, SumReply] = field(default_factory=dict)
+    revealed: dict[bytes, SumReply] = field(default_factory=dict)
+
+    def enough(self, names: Iterable[bytes]) -> dict[int, list[int]]:
+        """Return these nodes and their devices, if they are enough for a sum."""
+        some = dict(self.homes[name] for name in names)
+        return some if len(some) >= self.server.least else {}
+
+    def result(self, bound: float, weights: Mapping[int, float] | None) -> Summed:
+        """Return the sum; raise if it cannot be unmasked, or cannot be right."""
+        replies = self.masked.values()
+        masked = {name: reply.masked for name, reply in self.masked.items()}
+        total = self.server.total(masked, {n: reply.shares for n, reply in self.revealed.items()})
+        devices = tuple(sorted(device for reply in replies for device in reply.devices))
+        weight = sum(1 if weights is None else weights[device] for device in devices)
+        (step,) = {reply.step for reply in replies}
+        queries = sum(reply.queries for reply in replies)
+        found = Summed(total[:-1], devices, weight, queries, int(total[-1]), step)
+        limit = np.inf if step or not devices else bound * (1 + 1e-6)
+        right = 0 <= found.clipped <= len(devices) and 0 <= step < np.inf
+        if not right or (limit < np.inf and np.linalg.norm(found.mean(bound)) > limit):
+            raise Malformed("it is longer than the numbers of all devices can be: a node lies")
+        return found
 
 
 class SecureSums:
     """Asks the nodes of devices for the sum of their numbers: see :mod:`fedzo.flower.secure`.
 
-    Every sum is one attempt. A node that drops out of it costs its devices; if more than a third
-    does, the sum is lost, and all devices are dropped from the round.
+    Every sum is one attempt, in groups of at most 14 nodes, so that what a node sends does not grow
+    with their number. A node that drops out costs its devices. If more than a third of a group
+    does, the sum of the group is lost, and its devices are dropped from the round.
     """
 
     def __init__(self, nodes: Requests) -> None:
@@ -49,72 +92,95 @@ class SecureSums:
         one by default.
         """
         self._last = number = max(time.time_ns(), self._last + 1)
-        homes, before = self._homes(exchange.devices), len(self._nodes.dropped)
-        asked = [device for own in homes.values() for device in own]
-        names = {node: self._nodes.registry.key(node)[:NAME] for node in homes}
-        server = SumServer(sorted(names.values()))
-        begin = SumRequest(number, server.members)
-        first = self._exchange(
-            protocol.SHARES, homes, lambda *_: protocol.with_sum(RecordDict(), begin)
-        )
-        server.shares = {names[node]: reply.shares for node, reply in first.items()}
-        homes = {node: own for node, own in homes.items() if names[node] in server.present}
+        before, groups = len(self._nodes.dropped), self._groups(exchange.devices)
+        of = {node: (group, name) for group in groups for name, (node, _) in group.homes.items()}
 
-        def to_mask(node: int, own: list[int]) -> RecordDict:
-            inbox = server.inbox(names[node]) if node in homes else (b"", b"")
-            request = SumRequest(number, b"", *inbox, bound)
+        def begin(node: int, own: list[int]) -> RecordDict:
+            request = SumRequest(number, of[node][0].server.members)
+            return protocol.with_sum(RecordDict(), request)
+
+        def mask(node: int, own: list[int]) -> RecordDict:
+            group, name = of[node]
+            request = SumRequest(number, b"", *group.server.inbox(name), bound)
             return protocol.with_sum(exchange.write(node, own), request)
 
-        enough = len(homes) >= server.least
-        second = self._exchange(exchange.kind, homes, to_mask) if enough else dict[int, SumReply]()
-        homes = {node: own for node, own in homes.items() if node in second}
-        masked = {names[node]: reply.masked for node, reply in second.items()}
-        end = SumRequest(number, survivors=server.bits(masked))
-        masking, third = len(self._nodes.dropped), dict[int, SumReply]()
-        if homes and len(masked) >= server.least:
-            third = self._exchange(
-                protocol.UNMASK, homes, lambda *_: protocol.with_sum(RecordDict(), end)
-            )
-            del self._nodes.dropped[masking:]  # their numbers are in the sum
-        counted = sorted(device for reply in second.values() for device in reply.devices)
-        weight = sum(1 if weights is None else weights[device] for device in counted)
-        try:
-            total = server.total(masked, {names[node]: own.shares for node, own in third.items()})
-            clipped, empty = int(total[-1]), not counted
-            mean = total[:-1] if empty else grid_mean(total[:-1], weight, bound)
-            (step,) = {reply.step for reply in second.values()}
-            if step and not empty:  # noise has no bound
-                mean = total[:-1] * (step / len(counted))
-            long = not step and np.linalg.norm(mean) > bound * (1 + 1e-6)
-            if long or not (0 <= clipped <= len(counted) and 0 <= step < np.inf):
-                raise Malformed("it is longer than the numbers of all devices can be: a node lies")
-        except (Malformed, ValueError) as error:  # or the nodes use different grids
-            known = {absent.device for absent in self._nodes.dropped[before:]}
-            lost = [device for device in asked if device not in known]
-            self._nodes.leave_out(dict.fromkeys(lost, f"no secure sum: {error}"))
-            return Summed(np.zeros(0))
-        queries = sum(reply.queries for reply in second.values())
-        return Summed(mean, tuple(counted), queries, clipped, step > 0)
+        def unmask(node: int, own: list[int]) -> RecordDict:
+            group, _ = of[node]
+            request = SumRequest(number, survivors=group.server.bits(group.masked))
+            return protocol.with_sum(RecordDict(), request)
 
-    def _homes(self, devices: Iterable[int]) -> dict[int, list[int]]:
-        """Return the nodes that take part, and drop the devices of all others."""
+        everyone = [dict(group.homes.values()) for group in groups]
+        for node, reply in self._exchange(protocol.SHARES, everyone, begin).items():
+            group, name = of[node]
+            group.server.shares[name] = reply.shares
+        ready = [group.enough(group.server.present) for group in groups]
+        for node, reply in self._exchange(exchange.kind, ready, mask).items():
+            group, name = of[node]
+            group.masked[name] = reply
+        masking, alive = len(self._nodes.dropped), [group.enough(group.masked) for group in groups]
+        for node, reply in self._exchange(protocol.UNMASK, alive, unmask).items():
+            group, name = of[node]
+            group.revealed[name] = reply
+        del self._nodes.dropped[masking:]  # their numbers are in the sum
+        known, found = {absent.device for absent in self._nodes.dropped[before:]}, list[Summed]()
+        for group in groups:
+            try:
+                result = group.result(bound, weights)
+                if found and result.step != found[0].step:
+                    raise Malformed("the nodes use different grids")
+                found.append(result)
+            except (Malformed, ValueError) as error:
+                lost = {device for _, own in group.homes.values() for device in own} - known
+                self._nodes.leave_out(dict.fromkeys(sorted(lost), f"no secure sum: {error}"))
+        return _joined(found) if found else Summed(np.zeros(0))
+
+    def _groups(self, devices: Iterable[int]) -> list[_Group]:
+        """Return the nodes that take part, in groups, and drop the devices of all others."""
         key, wanted = self._nodes.registry.key, list(devices)
         homes = {node: own for node, own in self._nodes.ready(wanted).items() if key(node)}
         away = set(wanted) - {device for own in homes.values() for device in own}
         why = "not on a node that is connected and has [secure]"
         self._nodes.leave_out(dict.fromkeys(sorted(away), why))
-        return homes
+        groups = grouped(sorted(homes, key=key))
+        named = ({key(node)[:NAME]: (node, homes[node]) for node in group} for group in groups)
+        return [_Group(SumServer(list(own)), own) for own in named]
 
     def _exchange(
-        self, kind: str, homes: dict[int, list[int]], content: Callable[..., RecordDict]
+        self, kind: str, groups: Iterable[dict[int, list[int]]], content: Callable[..., RecordDict]
     ) -> dict[int, SumReply]:
         """Return the replies of the nodes to one request."""
+        homes = {node: own for group in groups for node, own in group.items()}
         replies, node_of = dict[int, SumReply](), {i: n for n, own in homes.items() for i in own}
+
+        def write(node: int, own: list[int]) -> RecordDict:
+            if node in homes:
+                return content(node, own)
+            return protocol.with_sum(RecordDict(), SumRequest(0))  # it came later: it rejects this
 
         def read(content: RecordDict, asked: list[int]) -> Found:
             reply, failures = protocol.read_sum_reply(content, asked)
             replies[node_of[asked[0]]] = reply
             return {**dict.fromkeys(asked, reply), **failures}
 
-        self._nodes.ask(Exchange(kind, sorted(node_of), content, read))
+        if homes:
+            self._nodes.ask(Exchange(kind, sorted(node_of), write, read))
         return replies
+
+
+def _joined(found: Sequence[Summed]) -> Summed:
+    """Return the sum over all groups: whole numbers, so it does not depend on the groups."""
+    totals, devices, weights, queries, clipped, steps = zip(*found, strict=True)
+    everyone = tuple(sorted(device for own in devices for device in own))
+    total = np.sum(totals, axis=0)
+    return Summed(total, everyone, sum(weights), sum(queries), sum(clipped), steps[0])
+
+
+def grouped(nodes: Sequence[int]) -> list[list[int]]:
+    """Return nodes in groups of equal size: one, or of 7 to 14 nodes each.
+
+    >>> [len(group) for group in grouped(range(14))], [len(group) for group in grouped(range(45))]
+    ([14], [11, 11, 11, 12])
+    """
+    count = -(-len(nodes) // MOST_GROUPED)
+    cuts = [i * len(nodes) // count for i in range(count + 1)] if count else []
+    return [list(nodes[a:b]) for a, b in pairwise(cuts)]
