@@ -9,6 +9,7 @@ from one_node import ask, node, refusal
 
 import fedzo
 from driving import steps_of
+from fedzo.core.tasks import Losses
 from fedzo.flower import FlowerEngine, FlowerSettings, protocol
 from fedzo.flower.errors import ErrorCode, explain
 from fedzo.problems import FunctionObjective
@@ -72,7 +73,7 @@ def test_history_has_the_words_of_a_code_and_the_log_its_reference(caplog):
     objective = FunctionObjective(fails, 8, devices=6)
     engine = FlowerEngine(node(objective, nodes=3), 0, fedzo.Ideal(), QUICK)
     with caplog.at_level(logging.WARNING, "flwr"):
-        engine.losses(np.ones(8))
+        engine.ask(Losses(np.ones(8)))
     assert engine.dropped == [(3, ErrorCode.RAISED.words)]
     at_once = [r.getMessage() for r in caplog.records if "device 3" in r.getMessage()]
     assert len(at_once) == 1

@@ -22,6 +22,7 @@ from misbehaving import (
 import fedzo
 from fedzo.config.experiment import Experiment
 from fedzo.core.capabilities import HasGradient, Streamed
+from fedzo.core.tasks import Losses
 from fedzo.errors import FedzoError, Halted, UsageError
 from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
 from fedzo.flower.errors import Malformed
@@ -56,11 +57,11 @@ def test_silent_node_costs_its_updates_and_one_grace():
     x = engine.initial()
     grid.silent.add(2)
     grid.asked.clear()
-    engine.losses(x)
+    engine.ask(Losses(x))
     assert {o.device for o in engine.dropped} == {2, 3}
     assert {"grace period" in o.reason for o in engine.dropped} == {True}
     engine.dropped.clear()
-    engine.losses(x)  # it is not asked again, and not waited for
+    engine.ask(Losses(x))  # it is not asked again, and not waited for
     assert [kind for node, kind in grid.asked if node == 2] == [protocol.EVALUATE, protocol.HELLO]
     assert {o.reason for o in engine.dropped} == {"not on any connected node"}
 

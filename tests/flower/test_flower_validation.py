@@ -23,7 +23,7 @@ from misbehaving import (
 
 import fedzo
 from driving import steps_of
-from fedzo.core.tasks import Evaluate, Slopes
+from fedzo.core.tasks import Evaluate, Losses, Slopes
 from fedzo.flower import FlowerEngine, protocol
 from fedzo.flower.validation import UpdateValidator, clipped_losses
 from fedzo.problems import Quadratic
@@ -140,7 +140,7 @@ def test_client_app_that_raises():
     grid.spoil = lambda message, reply: (
         Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else reply
     )
-    losses = engine.losses(np.zeros(8))
+    losses = engine.ask(Losses(np.zeros(8))).losses
     assert {o.device for o in engine.dropped} == {2, 3}
     assert all("error 2" in o.reason and "SMITH" not in o.reason for o in engine.dropped)
     assert np.array_equal(losses[[0, 1, 4, 5]], PROBLEM.losses(np.zeros(8), [0, 1, 4, 5]))

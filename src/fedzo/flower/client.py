@@ -108,15 +108,7 @@ def make_client_app(
     allowed = "a function that takes Flower's context and returns an objective, or a mapping"
     require(callable(problem) or isinstance(problem, Mapping), "problem", problem, allowed)
     known = {**ALGORITHMS, **{name_of(kind): kind for kind in algorithms}}
-    host = _Host(problem, known, tuple(own), guarded)
-    app = _App(host)
-    app.query("hello")(_replying(host.hello))
-    app.query("initial")(_replying(host.initial))
-    app.query("shares")(_replying(host.exchange))
-    app.query("unmask")(_replying(host.exchange))
-    app.train()(_replying(host.train))
-    app.evaluate()(_replying(host.evaluate))
-    return app
+    return _App(_Host(problem, known, tuple(own), guarded))
 
 
 def torch_client(
@@ -199,29 +191,27 @@ def torch_client(
 
 
 class _App(ClientApp):
-    """Flower's ClientApp, which would reply to an exception with its text."""
+    """Flower's ClientApp, but an exception leaves the node as a code, and not with its text."""
 
     def __init__(self, host: _Host) -> None:
         super().__init__()
-        self._host = host
+        self._host, exchange = host, host.exchange
+        answers = host.hello, host.initial, host.train, host.evaluate, exchange, exchange
+        self._answers = dict(zip(protocol.MESSAGE_TYPES, answers, strict=True))
 
     def __call__(self, message: Message, context: Context) -> Message:
         kind = message.metadata.message_type
         try:
-            return super().__call__(message, context)
+            if kind not in self._answers:
+                raise Rejected(ErrorCode.MALFORMED, f"message of type {kind}")
+            content = self._answers[kind](message, context)
         except OutOfSync as error:
             content = out_of_sync(error.position)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too, whose text may be private
-            unknown = kind not in protocol.MESSAGE_TYPES
-            rejected = Rejected(ErrorCode.MALFORMED, f"message of type {kind}: {error}")
-            content = protocol.refusal(self._host.error(rejected if unknown else error))
+            content = protocol.refusal(self._host.error(error))
         return Message(content, reply_to=message)
-
-
-def _replying(answer: Callable[[Message, Context], RecordDict]) -> Any:
-    return lambda message, context: Message(answer(message, context), reply_to=message)
 
 
 def _simulated() -> bool:

@@ -254,10 +254,6 @@ class FlowerEngine(Engine):
             return Evaluation(self._losses(self.nodes.results(replies)), self.metrics())
         return Replies(self._updates(task, replies), task)
 
-    def losses(self, x: Array) -> Array:
-        """Return f_i(x) of all N devices, shape (N,), each evaluated on the device's node."""
-        return self._losses(self.nodes.ask(self._evaluation(x)))
-
     def _evaluation(self, x: Array, metrics: bool = True) -> Exchange:
         """Return the request for the losses of all devices, and for the metrics of the first."""
         self._metrics, first = {}, self._first() if metrics else -1

@@ -26,7 +26,7 @@ from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.privacy import Charge, Event, Paid, Privacy
 from fedzo.flower.secure import Attempt, Member
 
-VERSION = 2
+VERSION = 3
 _TABLES = """
     create table spent (run text, day text, queries integer not null, primary key (run, day));
     create table node (secret blob not null);
@@ -35,12 +35,9 @@ _TABLES = """
     create index members_by_number on members (number);
     create table events (number integer, sampling text, noise real, rate real,
         count integer not null, primary key (number, sampling, noise, rate));
-"""
-_ACTIVITY = """create table if not exists activity
-    (one integer primary key, run text, round integer, time text)"""
-_ATTEMPTS = """
-    create table if not exists attempts (run text, number integer, members blob, seed blob,
-        task blob, present blob, inbox blob, survivors blob, primary key (run, number))
+    create table activity (one integer primary key, run text, round integer, time text);
+    create table attempts (run text, number integer, members blob, seed blob, task blob,
+        present blob, inbox blob, survivors blob, primary key (run, number));
 """
 
 
@@ -135,7 +132,6 @@ class Ledger:
     def note(self, run: str, round: int) -> None:
         """Note the last round that the node has replied to, for :meth:`report`."""
         with self._open() as database:
-            database.execute(_ACTIVITY)
             now = datetime.now(UTC).isoformat(" ", "seconds")
             database.execute(
                 "insert or replace into activity values (1, ?, ?, ?)", (run, round, now)
@@ -146,7 +142,6 @@ class Ledger:
     ) -> tuple[QueryTotals, tuple[str, int, str] | None, float]:
         """Return the totals, the last run, round and time, and the largest ε of any record."""
         with self._open() as database:
-            database.execute(_ACTIVITY)
             last = database.execute("select run, round, time from activity").fetchone()
             numbers = database.execute("select number from sets").fetchall()
             every = [one for (n,) in numbers for one in _events_of_records(database, n)]
@@ -192,7 +187,6 @@ class Ledger:
         two sums over others would be a node's or a device's own numbers.
         """
         with self._open() as database:
-            database.execute(_ATTEMPTS)
             later = "select * from attempts where run = ? and number >= ? order by number limit 1"
             found = database.execute(later, (run, number)).fetchone()
             if found is not None if new else found is None or found[1] != number:
