@@ -14,7 +14,7 @@ from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum, scales
 from fedzo.core.updates_torch import add_to
 from fedzo.errors import MissingExtra, NonFinite, UsageError, first_line, require
-from fedzo.problems.network_inputs import check_parameter
+from fedzo.problems.network_inputs import check_parameters
 
 try:
     import torch
@@ -126,8 +126,9 @@ class ZO(torch.optim.Optimizer):  # type: ignore[misc]
             allowed = "the same for all groups: the loss is evaluated at one point"
             require(same == first.get(key, same), key, same, allowed)
         super().add_param_group(param_group)
-        for number, tensor in enumerate(self.param_groups[-1]["params"]):
-            check_parameter(f"params[{number}]", tensor)
+        tensors = [one for group in self.param_groups for one in group["params"]]
+        named = [(f"params[{number}]", tensor) for number, tensor in enumerate(tensors)]
+        check_parameters(named, tensors)
         group = self.param_groups[-1]
         for key, most in (("lr", np.inf), ("weight_decay", np.inf), ("momentum", 1.0)):
             right = 0 <= float(group.get(key, 0)) < most
@@ -146,37 +147,37 @@ class ZO(torch.optim.Optimizer):  # type: ignore[misc]
         dim, shared = ends[-1], self.param_groups[0]
         require(dim > 0, "params", "none", "parameters, some of which require a gradient")
         kind, count = shared["direction_kind"], shared["directions"]
-        estimator, at = (
-            self._estimator(dim),
-            Draws(shared["seed"], Stream.DIRECTIONS, shared["step"]),
-        )
+        estimator = self._estimator(dim)
+        at = Draws(shared["seed"], Stream.DIRECTIONS, shared["step"])
         lengths, (rows, signs) = scales(kind, count, dim, at), estimator.stencil
         before = [tensor.clone(memory_format=torch.contiguous_format) for tensor, _ in pieces]
+        others = {tensor.device for tensor, _ in pieces if tensor.device.type != "cpu"}
+        rng = {"devices": others, "device_type": next((one.type for one in others), "cuda")}
 
-        def move(row: int, offset: float) -> None:
+        def move(row: int = 0, offset: float = 0.0) -> None:
             along = np.array([[offset]], np.float32)
             step = DirectionSum.of(kind, dim, [at], along, row) if offset else None
             for (tensor, _), base, start in zip(pieces, before, ends, strict=False):
-                new = base.clone() if step is not None else base
-                if step is not None:
-                    add_to(step, new, start)
+                new = torch.empty_like(base)
+                add_to(step, new, start, base)
                 tensor.copy_(new)
 
         try:
-            state, values = _Generators(pieces), []
+            values: list[Any] = []
             for row, sign in zip(rows.tolist(), signs, strict=True):
                 move(row, float(estimator.smoothing * sign * lengths[row]))
-                state.rewind()
-                values.append(closure())
+                # All calls draw the same numbers; only the last moves torch's generators on.
+                with torch.random.fork_rng(**rng, enabled=len(values) + 1 < len(rows)):
+                    values.append(closure())
             slopes = self._slopes(estimator, dim, values, lengths)
-            move(0, 0.0)
+            move()
             estimate = DirectionSum.of(kind, dim, [at], slopes[None].astype(np.float32))
             for (tensor, group), start in zip(pieces, ends, strict=False):
                 gradient = torch.zeros(tensor.shape, dtype=_wide(tensor), device=tensor.device)
                 add_to(estimate, gradient, start)
                 self._descend(tensor, gradient, group)
         except BaseException:
-            move(0, 0.0)
+            move()
             raise
         for group in self.param_groups:
             group["step"] += 1
@@ -239,22 +240,6 @@ class ZO(torch.optim.Optimizer):  # type: ignore[misc]
                 gradient = state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
             x = x - lr * gradient
         tensor.copy_(x)
-
-
-class _Generators:
-    """The state of torch's generators, on the CPU and on the devices of the parameters."""
-
-    def __init__(self, pieces: list[tuple[Tensor, Any]]) -> None:
-        self._on_cpu, self._others = torch.get_rng_state(), []
-        for device in {tensor.device for tensor, _ in pieces if tensor.device.type != "cpu"}:
-            module = torch.get_device_module(device.type)
-            self._others.append((module, module.get_rng_state(device), device))
-
-    def rewind(self) -> None:
-        """Let the next call draw the same numbers as the last."""
-        torch.set_rng_state(self._on_cpu)
-        for module, state, device in self._others:
-            module.set_rng_state(state, device)
 
 
 def _wide(tensor: Tensor) -> Any:

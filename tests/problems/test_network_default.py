@@ -163,13 +163,6 @@ def test_large_modules_are_trained_in_place_by_themselves(make, monkeypatch):
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_module_that_cannot_be_trained_in_place_has_a_copy(monkeypatch):
-    monkeypatch.setattr(network, "LARGE", 1)
-    module, data = module_and_data()
-    module._compiled_call_impl = module._call_impl  # as module.compile() does, in seconds
-    assert not fedzo.TorchProblem(module, loss, data).in_place
-
-
 @pytest.mark.parametrize("in_place", [False, True])
 def test_half_precision_learns_with_small_steps(in_place):
     """Perturbations of a tenth of bfloat16's unit at 1: to the nearest they would mostly vanish."""

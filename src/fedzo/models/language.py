@@ -270,31 +270,18 @@ def _write(path: Path, prepared: Sequence[Prepared]) -> None:
     import torch
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {
-        "hidden": torch.cat([one.hidden for one in prepared]),
-        "tokens": torch.tensor([len(one.hidden) for one in prepared]),
-        "keys": torch.cat([one.keys.reshape(-1) for one in prepared]),
-        "shapes": torch.tensor([one.keys.shape for one in prepared]),
-    }
-    total = sum(part.nbytes for part in content.values())
+    total = sum(part.nbytes for one in prepared for part in one)
     files = sorted(path.parent.glob("*.pt"), key=lambda file: file.stat().st_mtime)
     total += sum(file.stat().st_size for file in files)
     while files and total > CACHE_BYTES:  # delete the least recently used file
         total -= files[0].stat().st_size
         files.pop(0).unlink(missing_ok=True)
     with writing(path) as file:
-        torch.save(content, file)
+        torch.save([tuple(one) for one in prepared], file)
 
 
 def _read(path: Path) -> list[Prepared]:
     import torch
 
     path.touch()  # the most recently used file
-    content = torch.load(path, mmap=True, weights_only=True)
-    hidden = content["hidden"].split(content["tokens"].tolist())
-    shapes = content["shapes"]
-    keys = content["keys"].split(shapes.prod(1).tolist())
-    return [
-        Prepared(one, numbers.view(*shape))
-        for one, numbers, shape in zip(hidden, keys, shapes.tolist(), strict=True)
-    ]
+    return [Prepared(*one) for one in torch.load(path, mmap=True, weights_only=True)]

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,9 @@ class TorchProblem(Objective):
 
     A run trains the given module, which ends with the best evaluated parameters. The module is put
     into evaluation mode and runs without gradients: dropout is off, batch norm uses its running
-    statistics, and buffers do not change. x is float32, or float64 if all parameters are. The
-    parameters may have any precision and lie on any torch device.
+    statistics, and buffers do not change. If the module draws random numbers from torch, they are
+    the same at all points of an estimate: a function of the batch. x is float32, or float64 if all
+    parameters are. The parameters may have any precision and lie on any torch device.
 
     Directions are never held. A point is written into the module in one pass, as its numbers are
     drawn (:mod:`fedzo.core.updates`), so memory does not grow with b2, M or N. Besides the module
@@ -68,9 +70,9 @@ class TorchProblem(Objective):
         The number of samples per batch of an evaluation.
     in_place : bool, optional
         Whether x is the memory of the module itself, so that no second copy is held. By default so
-        for a million numbers or more, where it is possible: all parameters must be on one device,
-        and the module must not be compiled. x of a half-precision module is a float32 copy. A layer
-        is perturbed in separate memory while it runs, so devices never change the module. Peak
+        for a million numbers or more, where it is possible: all parameters must be on one device.
+        x of a half-precision module is a float32 copy. A layer is perturbed in separate memory
+        while it runs, a compiled module as a whole, so devices never change the module. Peak
         memory is that of inference, of the parameters of the largest layer, and of the server
         optimizer: nothing for the mean and for normalised steps, two float32 moments for Adam. The
         best parameters are kept in a temporary file. A local step k > 1 draws the k - 1 steps
@@ -129,9 +131,10 @@ class TorchProblem(Objective):
         double = all(piece.tensor.dtype == torch.float64 for piece in self.pieces)
         self.dtype = np.dtype(np.float64 if double else np.float32)
         self._evaluate: Callable[..., Any] = self._first_time
+        self._random = True  # until the first run
         self._threads = ThreadChoice()
         if in_place is None:
-            in_place = self.dim >= LARGE and not why_not_in_place(module, self.pieces)
+            in_place = self.dim >= LARGE and not why_not_in_place(self.pieces)
         self.in_place = in_place
         self._points = ModulePoints(module, self.pieces, self.dtype, in_place)
 
@@ -186,7 +189,7 @@ class TorchProblem(Objective):
             for tensor in tensors:
                 tensor.requires_grad_(True)
             with self._points.at(x, whole=True), torch.enable_grad():
-                loss = self._checked(batch.content).mean()
+                loss = self._checked(batch).mean()
                 if not loss.requires_grad:
                     words = "the loss has no gradient; use FedZO, which needs only its values"
                     raise UsageError(f"loss: {words}", code="no-gradient")
@@ -202,14 +205,14 @@ class TorchProblem(Objective):
     def losses(self, x: Array, devices: Array) -> Array:
         """Return the mean loss over all samples of each device."""
         self.place(x)
-        return np.array([self._mean_loss(int(device)) for device in devices])
+        return np.array([self._mean_loss(x, int(device)) for device in devices])
 
     def metrics(self, x: Array) -> Mapping[str, float]:
         """Return ``metrics(module)`` of the caller, with these parameters."""
         if self._own_metrics is None:
             return {}
         self.place(x)
-        with _torch().inference_mode():
+        with _torch().inference_mode(), self._points.at(x):
             return call_user(self._own_metrics, self.module)
 
     def snapshot(self, x: Array) -> Array:
@@ -256,21 +259,33 @@ class TorchProblem(Objective):
             self.module.eval()
 
         def losses() -> NDArray[np.float64]:
-            return self._checked(batch.content).double().cpu().numpy()  # type: ignore[no-any-return]
+            return self._checked(batch).double().cpu().numpy()  # type: ignore[no-any-return]
 
         with _torch().inference_mode():
             return self._threads.run(len(batch.names), losses)
 
-    def _checked(self, content: Any) -> Tensor:
-        losses = self._evaluate(self.loss, self.module, content)
-        if not isinstance(losses, _torch().Tensor) or losses.ndim != 1:
-            _complain(losses)
-        return losses
+    def _checked(self, batch: NamedBatch) -> Tensor:
+        """Return the loss of each sample, a tensor of shape (b,)."""
+        torch, device = _torch(), next(self.module.parameters()).device
+        others, samples = [device] if device.type != "cpu" else [], len(batch.names)
+        with torch.random.fork_rng(others, enabled=self._random, device_type=device.type):
+            if self._random:  # all points of an estimate have the same random numbers
+                torch.manual_seed(crc32(np.array(batch.names).tobytes()))
+            losses = self._evaluate(self.loss, self.module, batch.content)
+        found = f"a {type(losses).__name__}"
+        if isinstance(losses, torch.Tensor):
+            if losses.shape == (samples,) and not losses.is_complex():
+                return losses
+            found = f"{losses.dtype} of shape {tuple(losses.shape)}"
+        right = f"a tensor of one real loss for each sample of a batch, ({samples},)"
+        message = f"loss returned {found}, not {right}; torch's losses need reduction='none'"
+        raise UsageError(message, code="loss-shape")
 
     def _first_time(self, loss: Loss, module: Module, content: Any) -> Tensor:
-        """Return the loss; raise if it lets a layer run in training mode."""
+        """Return the loss; raise if a layer runs in training mode; note if it is random."""
         from torch.nn.modules.module import register_module_forward_pre_hook
 
+        torch = _torch()
         wrong = "loss runs the module in training mode, where dropout and batch norm vary"
         found = []
 
@@ -280,9 +295,12 @@ class TorchProblem(Objective):
                 raise RuntimeError(wrong)  # before the layer changes anything
 
         before = [(name, b, b._version) for name, b in module.named_buffers()]
+        generator = torch.get_rng_state()
         hook = register_module_forward_pre_hook(check)
         try:
-            losses = call_user(loss, module, content)
+            with warnings.catch_warnings():  # of torch.compile, about the hook
+                warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
+                losses = call_user(loss, module, content)
         except Exception:
             if not found:
                 raise
@@ -294,28 +312,18 @@ class TorchProblem(Objective):
         if changed := [name for name, buffer, version in before if buffer._version != version]:
             message = f"the module changes its buffer {changed[0]} while it runs: losses may vary"
             warnings.warn(message, FedzoWarning, stacklevel=2)
+        on_cpu = next(module.parameters()).device.type == "cpu"
+        self._random = not (on_cpu and torch.equal(generator, torch.get_rng_state()))
         self._evaluate = call_user
         return losses
 
-    def _mean_loss(self, device: int) -> float:
+    def _mean_loss(self, x: Array, device: int) -> float:
         total, count = 0.0, self.size(device)
         for first in range(0, count, self.evaluation_batch):
             some = np.arange(first, min(first + self.evaluation_batch, count))
-            losses = self._losses(self.take(device, some))
-            if losses.size != some.size:
-                _complain(losses, some.size)
-            total += float(losses.sum())
+            batch = self.take(device, some)
+            total += float(self._points.values(self._losses, batch, x).sum())
         return total / count
-
-
-def _complain(losses: Any, samples: int | None = None) -> None:
-    """Raise an error about the return value of ``loss``."""
-    shape = getattr(losses, "shape", None)
-    found = f"a {type(losses).__name__}" if shape is None else f"the shape {tuple(shape)}"
-    right = "a tensor of one loss for each sample"
-    right += "" if samples is None else f" of a batch, ({samples},)"
-    message = f"loss returned {found}, not {right}; torch's losses need reduction='none'"
-    raise UsageError(message, code="loss-shape")
 
 
 def _torch() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -138,41 +138,57 @@ def pieces_of(module: Module, trainable: str | Sequence[str] | None) -> list[Pie
 
     Two parameters that are the same memory become one, so that they stay tied.
     """
-    import torch
-
     for name, tensor in module.named_parameters():
-        allowed = "initialised: run the module once, so that its lazy layers know their shapes"
-        require(not torch.nn.parameter.is_lazy(tensor), "module", name, allowed)
-    places = _tie(module)
+        _check_initialised(name, tensor)
+    _tie(module)
     if trainable in (None, "all"):
         for name, layer in module.named_modules():
             allowed = f"named: the layer {name} is quantised, and cannot be trained"
             fits = ".nn.quantized." not in type(layer).__module__
             require(fits, "trainable", trainable, allowed)
-    pieces, start = [], 0
-    for name, tensor in chosen(module, trainable):
-        check_parameter(name, tensor)
-        for other, first, last in places:
-            apart = other is tensor or tensor.data_ptr() >= last or _end(tensor) <= first
-            allowed = "in memory that no other parameter has a part of; register one of the two"
-            require(apart, "trainable", name, allowed)
+    found, pieces, start = chosen(module, trainable), [], 0
+    check_parameters(found, module.parameters())
+    for name, tensor in found:
         tensor.data = tensor.data.contiguous()  # numbers lie in the order of their indices
         pieces.append(Piece(name, tensor, start, start + tensor.numel()))
         start += tensor.numel()
     return pieces
 
 
-def check_parameter(name: str, tensor: Tensor) -> None:
-    """Raise unless steps along real directions can be added to a parameter.
+def check_parameters(named: Sequence[tuple[str, Tensor]], all_: Iterable[Tensor]) -> None:
+    """Raise unless steps can be added to parameters; none of ``all_`` may share their memory.
 
     >>> import torch
-    >>> check_parameter("weight", torch.zeros(2, dtype=torch.complex64))
+    >>> check_parameters([("weight", torch.zeros(2, dtype=torch.complex64))], [])
     Traceback (most recent call last):
     fedzo.errors.InvalidValue: trainable = 'weight': must be float16, bfloat16, float32 or float64,
     not complex64; train its real and imaginary parts as two parameters, or freeze it
     """
+    for name, tensor in named:
+        _check_parameter(name, tensor)
+    names = {id(tensor): name for name, tensor in named}
+    places = sorted((one.data_ptr(), _end(one), id(one)) for one in all_ if _is_dense(one))
+    end, before = 0, 0  # of the parameter that reaches farthest so far
+    for first, last, number in places:
+        trained = names.get(number) or names.get(before)
+        allowed = "in memory that no other parameter has a part of; register one of the two"
+        require(first >= end or trained is None, "trainable", trained, allowed)
+        end, before = max((end, before), (last, number))
+
+
+def _check_initialised(name: str, tensor: Tensor) -> None:
     import torch
 
+    allowed = "initialised: run the module once, so that its lazy layers know their shapes"
+    require(not torch.nn.parameter.is_lazy(tensor), "module", name, allowed)
+
+
+def _check_parameter(name: str, tensor: Tensor) -> None:
+    import torch
+
+    _check_initialised(name, tensor)
+    allowed = "made outside of torch.inference_mode(); replace it by a clone"
+    require(not tensor.is_inference(), "trainable", name, allowed)
     kind, hint = str(tensor.dtype).removeprefix("torch."), "convert it, or freeze it"
     if tensor.is_complex():
         hint = "train its real and imaginary parts as two parameters, or freeze it"
@@ -198,21 +214,25 @@ def _end(tensor: Tensor) -> int:
     return int(tensor.data_ptr()) + _span(tensor) * int(tensor.itemsize)
 
 
-def _tie(module: Module) -> list[tuple[Tensor, int, int]]:
-    """Make parameters one that are the same memory; return all, with the begin and end of each."""
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor has memory, which others may share."""
     import torch
 
+    return tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() > 0
+
+
+def _tie(module: Module) -> None:
+    """Make parameters one that are the same memory."""
     found: dict[Any, Tensor] = {}
     for layer in module.modules():
         for name, tensor in list(layer.named_parameters(recurse=False)):
-            if tensor.is_meta or tensor.layout != torch.strided or not tensor.numel():
+            if not _is_dense(tensor):
                 continue
             key = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
             first = found.setdefault(key, tensor)
             if first is not tensor:
                 first.requires_grad_(first.requires_grad or tensor.requires_grad)
                 setattr(layer, name, first)
-    return [(tensor, tensor.data_ptr(), _end(tensor)) for tensor in found.values()]
 
 
 def parts_of(value: Any) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from fedzo.core.random import Draws
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 from fedzo.core.updates_torch import DeviceArray, add_to, has_kernels, tensor_of
-from fedzo.errors import require
+from fedzo.errors import UsageError, require
 from fedzo.problems.network_inputs import Piece, parts_of
 
 Module = Any
@@ -34,19 +34,11 @@ Values = NDArray[np.float64]
 Losses = Callable[[Any], Values]  # of a batch, with the present parameters of the module
 
 
-def why_not_in_place(module: Module, pieces: Sequence[Piece]) -> str:
-    """Return why x cannot be the memory of the module; empty if it can."""
-    for name, layer in module.named_modules():
-        # To import OptimizedModule takes seconds.
-        by_call = vars(layer).get("_compiled_call_impl") is not None
-        if by_call or type(layer).__name__ == "OptimizedModule":
-            return "the layers of a module that torch.compile has compiled are not observed"
-        if vars(layer).get("max_norm") is not None:
-            return f"max_norm of the layer {name or 'module'} would change x"
+def why_not_in_place(pieces: Sequence[Piece]) -> str:
+    """Return why x cannot be the memory of the parameters; empty if it can."""
     devices = {str(piece.tensor.device) for piece in pieces}
-    if len(devices) > 1 or pieces[0].tensor.device.type == "mps":
-        return f"the parameters are on {', '.join(sorted(devices))}"
-    return ""
+    possible = len(devices) == 1 and pieces[0].tensor.device.type != "mps"
+    return "" if possible else f"the parameters are on {', '.join(sorted(devices))}"
 
 
 class ModulePoints:
@@ -64,6 +56,8 @@ class ModulePoints:
         self.module, self.pieces, self._dtype = module, pieces, dtype
         kind = torch.from_numpy(np.empty(0, dtype)).dtype
         self.rounds = any(piece.tensor.dtype != kind for piece in pieces)
+        self._changes = False  # whether the module changes its parameters while it runs
+        self._watched = False
         self.memory: Any = None
         self._held: Any = None  # the last x that was placed
         self._base = np.empty(0, dtype)
@@ -75,7 +69,7 @@ class ModulePoints:
         self._hooks: list[Any] = []
         if not in_place:
             return
-        why = why_not_in_place(module, pieces)
+        why = why_not_in_place(pieces)
         require(not why, "in_place", True, f"False: {why}")
         memory = self._spare.new_empty(pieces[-1].stop, dtype=kind)
         for _, tensor, start, stop in pieces:
@@ -116,27 +110,29 @@ class ModulePoints:
         rounding: Draws | None = None,
     ) -> Array:
         """Return the losses of a batch at x + walked + steps[k]; the module does not change."""
-        if self._readers is None and self.memory is not None:
-            self._watch(losses, batch)
+        if not self._watched:
+            self._watch(lambda: losses(batch))
         if walked is not None and self.memory is None:
             self._base = self._base if self._base.size else np.empty_like(x)
             walked.add_to(self._base, 0, x)
             x = self._base
         elif walked is not None:
             steps = [walked if step is None else walked.then(step) for step in steps]
-        return np.array([self._at(losses, batch, x, step, rounding) for step in steps])
-
-    def _at(self, losses: Losses, batch: Any, x: Array, *step: Any) -> Values:
-        if step[0] is None and x is self._held and not self.rounds:
-            return losses(batch)
-        with self.at(x, *step):
-            return losses(batch)
+        found = []
+        for step in steps:
+            with self.at(x, step, rounding):
+                found.append(losses(batch))
+        return np.array(found)
 
     @contextmanager
     def at(
         self, x: Array, step: Any = None, rounding: Draws | None = None, *, whole: bool = False
     ) -> Iterator[None]:
         """Let the module be at x + step: each layer while it runs, or the ``whole`` module."""
+        random = self.rounds and rounding is not None
+        if step is None and x is self._held and not (random or self._changes):
+            yield
+            return
         try:
             self._point = step, tensor_of(x), rounding
             self._swap(range(len(self.pieces)) if whole else self._readers_of(None))
@@ -159,12 +155,38 @@ class ModulePoints:
         self._restore()
         while self._hooks:
             self._hooks.pop().remove()
-        self._readers = None
+        self._readers, self._watched = None, False
 
-    def _watch(self, losses: Losses, batch: Any) -> None:
-        """Run the module once to find which layers read each parameter; add hooks to them."""
-        self._readers = _readers(self.module, self.pieces, lambda: losses(batch))
-        for layer in self._readers:
+    def _watch(self, run: Callable[[], object]) -> None:
+        """Run the module once to find what changes parameters, and which layers read them."""
+        start = self.snapshot(self.initial())
+        before = [piece.tensor._version for piece in self.pieces]
+        layers = list(self.module.modules())
+        # To import OptimizedModule takes seconds.
+        compiled = any(
+            type(layer).__name__ == "OptimizedModule"
+            or vars(layer).get("_compiled_call_impl") is not None
+            for layer in layers
+        )
+        try:
+            if self.memory is None or compiled:  # compiled code cannot be observed
+                run()
+            else:
+                self._readers = _readers(self.module, self.pieces, run)
+        finally:
+            self._changes = before != [piece.tensor._version for piece in self.pieces]
+            if self._changes:
+                self.place(start)
+            own = dict(self.module.named_parameters())
+            replaced = [piece for piece in self.pieces if own.get(piece.name) is not piece.tensor]
+            for name, tensor, _, _ in replaced:
+                layer, _, key = name.rpartition(".")
+                setattr(self.module.get_submodule(layer), key, tensor)
+        if replaced:
+            message = f"the module replaces its parameter {replaced[0].name} while it runs"
+            raise UsageError(f"{message}: change its numbers instead", code="replaces")
+        self._watched = True
+        for layer in self._readers or ():
             if layer is not None:
                 # First and last: hooks of the layer may read its parameters, as weight_norm's do.
                 before = layer.register_forward_pre_hook(self._before, prepend=True)
