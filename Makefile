@@ -56,7 +56,7 @@ air: $(VENV)/.dev
 results: $(VENV)/.dev
 	$(BIN)/fedzo data get fashion-mnist
 	$(BIN)/fedzo reproduce fig3 fig4 fig5 --scale paper --out build/results/paper
-	$(BIN)/fedzo reproduce fig1a fig1b fig1c fig2 table1 baselines rates queries --out build/results/quick
+	$(BIN)/fedzo reproduce fig1a fig1b fig1c fig2 table1 rates queries --out build/results/quick
 	$(BIN)/python tools/make_results.py build/results/paper build/results/quick --sweeps build/results/sweeps
 
 # Fig. 1a, 1b, 1c and 2 at the paper's scale as well: a night per seed. The same command resumes.

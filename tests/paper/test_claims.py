@@ -143,16 +143,12 @@ def test_true_claims_are_called_false_in_one_case_of_twenty_at_most():
 
 
 def falling(rate, rounds=range(0, 101, 10), start=2.0, **more):
-    return [
-        {"round": t, "train_loss": start * math.exp(-rate * t), "queries": 7 * t, **more}
-        for t in rounds
-    ]
+    return [{"round": t, "train_loss": start * math.exp(-rate * t), **more} for t in rounds]
 
 
 def test_reached_interpolates():
-    history = [{"round": t, "train_loss": 10.0 - t, "queries": 3 * t} for t in (0, 4, 8)]
+    history = [{"round": t, "train_loss": 10.0 - t} for t in (0, 4, 8)]
     assert reached(history, 7.5) == pytest.approx(2.5)
-    assert reached(history, 7.5, "queries") == pytest.approx(7.5)
     assert reached(history, 2.0) == pytest.approx(8.0)
     assert reached(history, 1.0) == math.inf
     assert reached(history, 11.0) == 0.0
@@ -170,14 +166,13 @@ def test_speed_is_the_ratio_of_rates():
     runs = {"fast": [falling(0.03, rounds)], "slow": [falling(0.01, rounds)]}
     assert speed(runs, "fast", "slow").values == pytest.approx(1 / 3, rel=1e-3)
     assert speed(runs, "slow", "fast").values == pytest.approx(3.0, rel=1e-3)
-    assert speed(runs, "fast", "slow", cost="queries").values == pytest.approx(1 / 3, rel=1e-3)
     twice_at_least = speed(runs, "fast", "slow", low=2, high=4)
     assert (twice_at_least.low, twice_at_least.high) == (1 / 4, 1 / 2)
 
 
 def test_speed_of_what_never_falls():
     runs = {"down": [falling(0.03)], "up": [falling(-0.03)], "away": [falling(0.01)]}
-    runs["away"][0].append({"round": 110, "train_loss": math.inf, "queries": 770})
+    runs["away"][0].append({"round": 110, "train_loss": math.inf})
     assert speed(runs, "down", "up").values == [0.0]
     assert speed(runs, "up", "down").values == [math.inf]
     assert speed(runs, "down", "away").values == [0.0]

@@ -43,11 +43,6 @@ def same(label):
     return {}
 
 
-def same_but(faster):
-    """All the same, but FedZO faster, and one curve faster than that."""
-    return lambda label: {"rate": 3.0 if label == faster else 1.5 if "FedZO" in label else 1.0}
-
-
 def equal_steps(zo_rate, avg_rate):
     return lambda label: {"rate": zo_rate if label.startswith("FedZO") else avg_rate}
 
@@ -157,21 +152,6 @@ CASES = {
         same,
         [by({"H = 50, devices alike": {"rate": 0.7}})],
     ),
-    ("baselines", "each at its best"): (
-        lambda label: {"rate": 2.0 if label.startswith("FedZO") else 1.0},
-        [same_but("DZOPA, step 0.01"), same_but("ZONE-S, sum, step 0.02")],
-    ),
-    ("baselines", "DZOPA by queries"): (
-        by({"DZOPA": {"queries": 30.0}}),
-        [by({"DZOPA": {"queries": 300.0}})],
-    ),
-    ("baselines", "ranking by step size"): (
-        by({"DZOPA, step 0.02": {"success": 0.9}}),
-        [
-            by({"DZOPA, step 0.02": {"success": 0.2}}),
-            by({"DZOPA, step 0.02": {"success": 0.9}, "DZOPA": {"success": 0.95}}),
-        ],
-    ),
     ("rates", "coincide"): (
         same,
         [by({"FedZO, η = 0.001": {"rate": 0.9}}), by({"FedZO, η = 0.001": {"rate": 1.1}})],
@@ -243,7 +223,9 @@ def test_figures_that_share_runs_share_them(tmp_path):
         curves = [curve for curve in each.curves if curve.label in labels]
         return {run_of(curve.experiment(size), 0, tmp_path).folder for curve in curves}
 
-    assert folders("baselines", {ZO5, "DZOPA"}) == folders("fig1a", {ZO5, "DZOPA"})
+    shared = folders("fig3", {ZO5})
+    assert len(shared) == 1
+    assert folders("rates", {"FedZO, η = 0.001"}) == folders("queries", {"H = 5"}) == shared
     assert find_figure("fig2").curves == find_figure("fig1a").curves
     assert find_figure("fig2").scales == find_figure("fig1a").scales
 

@@ -97,7 +97,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="fedzo", description="Federated optimisation from loss values only.")
+    parser = Parser(
+        prog="fedzo",
+        description="Federated optimisation from loss values only.",
+        epilog="example: fedzo run softmax; then fedzo list, and fedzo COMMAND --help",
+    )
     parser.add_argument("--version", action="version", version=f"fedzo {__version__}")
     parser.set_defaults(command=None, resumes=False)
     commands = parser.add_subparsers(metavar="COMMAND")

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from fedzo.paper.figure import Figure
 
 MODULES = {
-    "attack_figures": ("fig1a", "fig1b", "fig1c", "fig2", "victim", "baselines"),
+    "attack_figures": ("fig1a", "fig1b", "fig1c", "fig2", "victim"),
     "softmax_figures": ("fig3", "fig4", "fig5", "rates", "queries"),
     "table1": ("table1",),
 }
 _PAPER = ("fig1a", "fig1b", "fig1c", "fig2", "victim", "fig3", "fig4", "fig5", "table1")
-FIGURES = (*_PAPER, "baselines", "rates", "queries")
+FIGURES = (*_PAPER, "rates", "queries")
 ALL = tuple(name for name in FIGURES if name != "victim")  # its network is not shipped
 
 

@@ -1,4 +1,4 @@
-"""The attack: Fig. 1a, 1b, 1c and 2, another victim, and the step sizes of the baselines.
+"""The attack: Fig. 1a, 1b, 1c and 2, also on another victim.
 
 A query is a forward pass, about 0.3 ms of one core. A local step makes b1 (b2 + 1) queries: 0.15 s
 in the paper's setting, 5 ms at the quick scale.
@@ -11,19 +11,16 @@ from fedzo.paper.claims import (
     COMPARABLE_LOSS,
     MUCH,
     Claim,
-    Comparison,
-    Runs,
     ahead,
     all_fall,
     faster_each,
     gap,
-    last,
-    ours,
     speed,
 )
-from fedzo.paper.figure import Curve, Figure, Panel, Points, Scale, air_curves
+from fedzo.paper.figure import Curve, Figure, Panel, Scale, air_curves
 
 RATE = {"learning_rate": 0.001, "smoothing": 0.001}  # the paper's, for FedZO
+ZONE_S_RATE = {"name": "zone_s", "penalty": 500, "smoothing": 0.001}
 SETTING = "A universal perturbation of CIFAR-10's deer"
 SUCCESS, DISTORTION = "attack_success", "distortion_l2_mean"
 
@@ -48,27 +45,16 @@ def scales(changes: Changes, rounds: int, batch_size: int = 2) -> dict[str, Scal
     }
 
 
-def zone_s(label: str, normalisation: str, colour: int, penalty: float = 500) -> Curve:
-    """Return a curve of ZONE-S, which minimises the sum of the devices' losses or their mean."""
-    algorithm = {"name": "zone_s", "penalty": penalty, "smoothing": 0.001}
-    algorithm["normalisation"] = normalisation
-    return Curve(label, {"algorithm": algorithm}, colour, dashed=True)
-
-
-def dzopa(label: str, colour: int, rate: float = 0.005) -> Curve:
-    """Return a curve of DZOPA."""
-    algorithm = {"name": "dzopa", "learning_rate": rate, "smoothing": 0.001}
-    return Curve(label, {"algorithm": algorithm}, colour, dashed=True)
-
-
 CURVES = (
     *(
         Curve(label, {"algorithm": {"local_steps": h, **RATE}}, colour=i)
         for i, (h, label) in enumerate(FEDZO.items())
     ),
-    dzopa(DZOPA, 4),
-    zone_s(ZONE_S, "sum", 5),
-    zone_s(ZONE_S_MEAN, "mean", 6),
+    Curve(DZOPA, {"algorithm": {"name": "dzopa", **RATE, "learning_rate": 0.005}}, 4, dashed=True),
+    *(
+        Curve(label, {"algorithm": {**ZONE_S_RATE, "normalisation": reading}}, colour, dashed=True)
+        for label, reading, colour in ((ZONE_S, "sum", 5), (ZONE_S_MEAN, "mean", 6))
+    ),
 )
 BY_COST = (Panel("train_loss"), Panel("train_loss", x="queries", log_x=True))
 # Quick: a round of all four H is 85 steps x 10 devices x 5 ms, with five seeds 23 s of one core.
@@ -185,75 +171,4 @@ VICTIM = Figure(
     scales=scales({"problem": {"devices": 10, "model": "cifar10-carlini"}}, rounds=12),
 )
 
-# The attack with the step size of each algorithm from a small grid: η, and 1/ρ for ZONE-S.
-
-_FEDZO = FEDZO[5]
-_PRINTED = {_FEDZO: 0.001, DZOPA: 0.005, ZONE_S: 0.002}
-_RATES = (0.001, 0.002, 0.005, 0.01, 0.02)
-_GRIDS = {_FEDZO: _RATES[:3], DZOPA: _RATES[1:], ZONE_S: _RATES[1:]}
-
-
-def _by_step(name: str, rate: float) -> str:
-    """Return the label of a curve, that of Fig. 1a at the printed step size."""
-    return name if rate == _PRINTED[name] else f"{name}, step {rate:g}"
-
-
-def _step_curve(name: str, rate: float, colour: int) -> Curve:
-    """Return runs at a step size."""
-    label = _by_step(name, rate)
-    if name == DZOPA:
-        return dzopa(label, colour, rate)
-    if name == ZONE_S:
-        return zone_s(label, "sum", colour, penalty=round(1 / rate))
-    return Curve(label, {"algorithm": {**RATE, "local_steps": 5, "learning_rate": rate}}, colour)
-
-
-_STEPS = {name: {_by_step(name, rate): rate for rate in grid} for name, grid in _GRIDS.items()}
-
-
-def _at_their_best(runs: Runs) -> list[Comparison]:
-    """Compare the last losses, each algorithm at the best step size of its grid."""
-    best = {name: min(grid, key=lambda k: last(runs, k).mean()) for name, grid in _STEPS.items()}
-    return [ahead(runs, best[other], best[_FEDZO], "train_loss") for other in (DZOPA, ZONE_S)]
-
-
-BASELINES = Figure(
-    name="baselines",
-    title="Step sizes: the attack by FedZO and by its baselines",
-    about=f"{SETTING}. Each algorithm with step sizes from a grid, which is η, and 1/ρ for ZONE-S; "
-    "points are means over the second half of the rounds. Which algorithm looks best depends on "
-    "them, and on whether one asks for loss or success.",
-    curves=tuple(
-        _step_curve(name, rate, i) for i, (name, grid) in enumerate(_GRIDS.items()) for rate in grid
-    ),
-    panels=(
-        Points("train_loss", "step size", _STEPS, log_y=False),
-        Points(SUCCESS, "step size", _STEPS, log_y=False),
-        Panel("train_loss", x="queries", log_x=True, curves=(_FEDZO, DZOPA, ZONE_S)),
-    ),
-    claims=(
-        ours(
-            "each at its best",
-            "With each algorithm at the step size of its grid that ends at the least loss, FedZO "
-            "with H = 5 still ends below DZOPA and ZONE-S.",
-            _at_their_best,
-        ),
-        ours(
-            "DZOPA by queries",
-            "At equal queries DZOPA is ahead of FedZO with H = 5, both as printed: it takes fewer "
-            "queries to the same loss.",
-            lambda runs: [speed(runs, DZOPA, _FEDZO, cost="queries")],
-        ),
-        ours(
-            "ranking by step size",
-            "The ranking by success depends on the step size: DZOPA with 0.02 succeeds more often "
-            "than as printed, and more often than FedZO with H = 5.",
-            lambda runs: [
-                ahead(runs, _by_step(DZOPA, 0.02), other, SUCCESS) for other in (_FEDZO, DZOPA)
-            ],
-        ),
-    ),
-    scales=TEN_DEVICES,
-)
-
-FIGURES = (FIG1A, FIG1B, FIG1C, FIG2, VICTIM, BASELINES)
+FIGURES = (FIG1A, FIG1B, FIG1C, FIG2, VICTIM)

@@ -50,10 +50,9 @@ RATE = (0.7, 1.4)
 COINCIDE = 0.02
 
 MEANING = {
-    "faster": "fewer rounds (or queries, where it says so) to the same loss, the higher of the two "
-    "that both end at",
-    "no effect": f"less than {SMALLEST:.0%} of the rounds, queries or loss, and less than 1 point "
-    "of accuracy or success",
+    "faster": "fewer rounds to the same loss, the higher of the two that both end at",
+    "no effect": f"less than {SMALLEST:.0%} of the rounds or loss, and less than 1 point of "
+    "accuracy or success",
     "slightly slower": f"slower, and at most {SLIGHTLY} times the rounds",
     "much faster": f"{MUCH:g} times at least",
     "comparable, performs well": f"the last training loss within {COMPARABLE_LOSS:.0%}, and the "
@@ -222,8 +221,8 @@ def final_level(history: History, key: str) -> float:
     return float(np.mean([record[key] for record in history if record["round"] >= half]))
 
 
-def reached(history: History, loss: float, cost: str = "round") -> float:
-    """Return the cost at which the loss first falls to this, interpolated between evaluations.
+def reached(history: History, loss: float) -> float:
+    """Return the round at which the loss first falls to this, interpolated between evaluations.
 
     >>> history = [{"round": 0, "train_loss": 2.0}, {"round": 10, "train_loss": 1.0}]
     >>> reached(history, 1.5), reached(history, 0.5)
@@ -233,7 +232,7 @@ def reached(history: History, loss: float, cost: str = "round") -> float:
         high, low = before["train_loss"], after["train_loss"]
         if low <= loss < high:
             share = (high - loss) / (high - low) if high < math.inf else 1.0
-            return float(before[cost] + share * (after[cost] - before[cost]))
+            return float(before["round"] + share * (after["round"] - before["round"]))
     return math.inf if history[0]["train_loss"] > loss else 0.0
 
 
@@ -247,12 +246,10 @@ def falls(runs: Runs, label: str, least: float = 0.0) -> Comparison:
     return Comparison(what, share, low=least, matters=SMALLEST)
 
 
-def speed(
-    runs: Runs, fast: str, slow: str, low: float = 1.0, high: float = math.inf, cost: str = "round"
-) -> Comparison:
-    """Compare the costs of two curves to reach the same loss, the higher of their last losses.
+def speed(runs: Runs, fast: str, slow: str, low: float = 1.0, high: float = math.inf) -> Comparison:
+    """Compare the rounds of two curves to the same loss, the higher of their last losses.
 
-    The number is the cost of the fast curve over the cost of the slow one, which is zero if the
+    The number is the rounds of the fast curve over those of the slow one, which is zero if the
     slow one never reaches the loss. ``low`` and ``high`` bound how many times as fast it must be.
     """
     shares = []
@@ -260,10 +257,9 @@ def speed(
         ends = sorted(history[-1]["train_loss"] for history in (one, other))
         start = min(one[0]["train_loss"], other[0]["train_loss"])
         loss = ends[1] if ends[1] < start else ends[0]
-        mine, its = reached(one, loss, cost), reached(other, loss, cost)
+        mine, its = reached(one, loss), reached(other, loss)
         shares.append(mine / its if its > 0 and min(mine, its) < math.inf else math.nan)
-    unit = "rounds" if cost == "round" else cost
-    what = f"{unit} of {fast} over {unit} of {slow}, to the same loss"
+    what = f"rounds of {fast} over rounds of {slow}, to the same loss"
     least = 1 / high if high < math.inf else -math.inf
     return Comparison(what, np.array(shares), least, 1 / low, neutral=1.0, matters=SMALLEST)
 

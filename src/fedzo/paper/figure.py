@@ -106,7 +106,6 @@ class Points:
     y: str
     x: str
     at: Mapping[str, Mapping[str, float]]
-    log_y: bool = True
     lines: Lines = field(default_factory=dict)
 
 
@@ -159,7 +158,7 @@ def _points(panel: Points, runs: Runs) -> dict[str, Any]:
         x = np.array([at[label] for label in shown])[finite]
         drawn.append(series_of(line, x, seeds[finite].T, i, False))
     drawn += _lines(panel, len(drawn))
-    return labelled_axes(panel.x, axis_label(panel.y), drawn, log_x=True, log_y=panel.log_y)
+    return labelled_axes(panel.x, axis_label(panel.y), drawn, log_x=True, log_y=True)
 
 
 def _lines(panel: Panel | Points, first: int) -> list[dict[str, Any]]:
