@@ -7,6 +7,7 @@ import ast
 import importlib
 import inspect
 import io
+import re
 import subprocess
 import sys
 import tokenize
@@ -321,3 +322,42 @@ def test_the_tests_see_what_they_look_for():
             test_heavy_libraries_wait_until_they_are_used("core")
     finally:
         del MODULES["fedzo.core.offence"], TREES["fedzo.core.offence"]
+
+
+PARTS = {"algorithm": "Algorithm", "uplink": "Uplink", "server": "ServerOptimizer"}
+CLASSES = {
+    node.name: module
+    for module, tree in TREES.items()
+    for node in tree.body
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def exists(name):
+    """Return whether ``Class.method``, ``part.method`` or ``room.module.name`` exists."""
+    first, *rest = name.split(".")
+    first = PARTS.get(first, first)
+    if first in CLASSES:
+        found = importlib.import_module(CLASSES[first])
+        rest = [first, *rest]
+    else:
+        names = [n for n in MODULES if f"fedzo.{name}.".startswith(f"{n}.") or name == n]
+        longest = "fedzo" if first == "fedzo" else max(names, key=len, default="fedzo")
+        found, rest = importlib.import_module(longest), name.split(".")[longest.count(".") :]
+        rest = rest[1:] if first == "fedzo" else rest
+    for part in rest:
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+def test_names_in_the_design_exist():
+    text = (SOURCE.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    spans = re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)(?:\([^`]*\))?`", text)
+    files = (".py", ".md", ".toml", ".npy", ".png", ".jsonl")
+    names = [name for name in spans if not name.endswith(files)]
+    assert len(names) > 15
+    assert [name for name in names if not exists(name)] == []
+    assert not exists("core.steps.local_steps")
+    assert not exists("Loop.walk")
