@@ -1,5 +1,6 @@
 """Kernels of a device's step, a round, what the server does with it, and a round of an attack."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -108,10 +109,21 @@ def _kernels(problem: Softmax, repeats: int) -> dict[str, float]:
 
 def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> None:
     """Time a round of the paper's setting against a lower bound."""
+    steps = PAPER.local_steps * (PAPER.participants or 0)
+    buffer = DirectionBuffer("sphere", PAPER.directions, problem.dim, np.float32)
+    batch = problem.batch(0, PAPER.batch_size, Draws(0, Stream.BATCHES))
+    tall, wide = buffer.rows.reshape(-1, problem.features + 1), batch.inputs.T
+
+    def floor_of_a_round() -> None:
+        for step in range(steps):
+            buffer.draw(Draws(0, Stream.DIRECTIONS, step=step))
+            np.matmul(tall, wide)
+
     engine, action = one_round(problem, PAPER, None)
     with engine:
         seconds = medians({"round": action}, repeats)["round"]
-    steps = PAPER.local_steps * (PAPER.participants or 0)
+        actions = {"round": action, "floor": floor_of_a_round}
+        busy = medians(actions, repeats, clock=time.process_time)
     numbers = PAPER.directions * problem.dim
     flops = 2 * PAPER.batch_size * numbers
     each = numbers * kernels["seconds_a_normal"] + flops / kernels["flops"]
@@ -121,3 +133,4 @@ def _round(problem: Softmax, kernels: Mapping[str, float], repeats: int) -> None
     print(f"  round                           {seconds * 1e3:8.2f} ms")
     print(f"  floor: normals + product        {floor * 1e3:8.2f} ms")
     print(f"  floor / round                   {100 * floor / seconds:8.0f} %")
+    print(f"  floor / round, in CPU time      {100 * busy['floor'] / busy['round']:8.0f} %")

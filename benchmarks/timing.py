@@ -19,9 +19,12 @@ PAPER = paper_algorithm()
 
 
 def medians(
-    actions: Mapping[str, Callable[[], object]], repeats: int, burst: int = 1
+    actions: Mapping[str, Callable[[], object]],
+    repeats: int,
+    burst: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Return the median seconds of each action; the actions alternate.
+    """Return the median seconds of each action by a clock; the actions alternate.
 
     An action is called ``burst`` times in a row: if its data should be in the cache, the other
     actions must not evict them before each call.
@@ -32,9 +35,9 @@ def medians(
     for _ in range(repeats):
         for name, action in actions.items():
             for _ in range(burst):
-                began = time.perf_counter()
+                began = clock()
                 action()
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(clock() - began)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
