@@ -124,11 +124,7 @@ def solve(seed: int) -> dict[str, Any]:
     start, end = problem.mean(problem.x0), problem.mean(result.x)
     lowest = min(problem.mean(problem.goal), end)
     left = (end - lowest) / (start - lowest) if start > lowest else 0.0
-    # A noisy result that is not called a success is one that the noise does not let tell from the
-    # start. It may differ by a thousandth of the fall; a success may not.
-    unsure = problem.noise and not result.success
-    hidden = 1e-3 * (start - lowest) if unsure else 0.0
-    fault = "worse than the start" if end > start + hidden else ""
+    fault = "worse than the start" if end > start else ""
     if result.nfev > problem.queries:
         fault = "more queries than allowed"
     return record | {

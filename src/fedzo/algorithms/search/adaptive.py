@@ -207,7 +207,9 @@ class Adaptive(Search):
 
         That is a descent by models, as wide as the last generation, unless x is too large for it.
         """
-        reserved, before, population = LAST_SHARE * budget, context.fun, None
+        modelled = context.dim <= LARGEST
+        reserved = LAST_SHARE * budget if modelled or slow else 0.0
+        before, population = context.fun, None
         while context.left > 0:
             run = Evolution(context, context.x, 1.0, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
@@ -219,14 +221,10 @@ class Adaptive(Search):
                 going = yield from run.generation()
             gained = before - context.fun
             if going:
-                if run.width and context.dim <= LARGEST and not slow:
-                    yield from ModelDescent(context, scale, radius=min(FIRST, run.width / 4)).run()
-                elif gained > 0 or descent is None:
-                    curved = yield from curvature(context, 0.1 * scale)
-                    if curved is not None:
-                        yield from Descent(context, scale, 100 * curved.second, MEMORY).run()
-                elif slow:
+                if slow and descent is not None:
                     yield from descent.run()
+                elif run.width and modelled:
+                    yield from ModelDescent(context, scale, radius=min(FIRST, run.width / 4)).run()
                 reserved, slow = 0.0, False
             elif gained <= max(
                 max(self.tol, LEAST_GAIN) * (start - context.fun),

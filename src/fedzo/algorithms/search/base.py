@@ -89,13 +89,12 @@ class SearchContext:
         self._drawn += 1
         return self._draws._replace(step=self._drawn)
 
-    def error(self, fun: float) -> float:
-        """Return how uncertain a mean value of this size is: by noise or by rounding."""
-        return max(self.noise, 4 * EPS * abs(fun), self._floor)
+    def error(self, fun: float, devices: int = 1) -> float:
+        """Return how uncertain a mean value of this size is, by noise or by rounding.
 
-    def device_error(self, fun: float) -> float:
-        """Return the same of one device's value, whose noise is not averaged."""
-        return max(self.noise * math.sqrt(self.devices), 4 * EPS * abs(fun), self._floor)
+        With ``devices`` = N it is that of one device's value, whose noise is not averaged.
+        """
+        return max(self.noise * math.sqrt(devices), 4 * EPS * abs(fun), self._floor)
 
     def ask(self, task: Evaluate | Slopes) -> Asking[Array]:
         """Put a question, if it can be paid for."""

@@ -109,7 +109,7 @@ def difference_step(context: SearchContext, fun: float, curved: float, central: 
     Those are wrong by the third derivative only. However large the noise, h is kept where f may
     still be what it is at x.
     """
-    h = 2 * math.sqrt(context.device_error(fun) / curved)
+    h = 2 * math.sqrt(context.error(fun, context.devices) / curved)
     if central:
         h *= 2 if context.noise else 20
     return min(h, max(LARGEST_STEP, math.sqrt(context.dim)))
@@ -276,7 +276,7 @@ class Descent:
     def _slopes(self, x: Array, fun: float, everyone: bool = False) -> Asking[tuple[Array, float]]:
         """Return the gradient at x, for steps of ``scale``, and the current estimate of f(x)."""
         context, central = self.context, self.stage == CENTRAL
-        error = context.device_error(fun)
+        error = context.error(fun, context.devices)
         h = difference_step(context, fun, self.curved, central)
         steps = np.maximum(h * self.scale, 8 * EPS * np.abs(x))
         everyone = everyone or self.exact

@@ -156,18 +156,21 @@ class ModelDescent:
         system[count + 1 :, :count] = moves.T
         return system, unit
 
+    def _interpolate(self, centre: Array, values: Array) -> tuple[Array, Array]:
+        """Return the gradient and the Hessian, of least norm, of a model with these values."""
+        system, unit = self._system(centre)
+        count, moves = len(self.points), (self.points - centre) / unit
+        solved = solve(system, np.concatenate([values, np.zeros(len(system) - count)]))
+        return solved[count + 1 :] / unit, (moves.T * solved[:count]) @ moves / unit**2
+
     def _fit(self, best: int) -> tuple[Array, Array]:
         """Return the gradient and the Hessian at the best point, whose change is the least."""
         centre = self.points[best]
-        system, unit = self._system(centre)
-        count, moves = len(self.points), self.points - centre
+        moves = self.points - centre
         rest = self.values - self.values[best] - 0.5 * np.sum(moves @ self.hessian * moves, axis=1)
-        right = np.concatenate([rest, np.zeros(len(system) - count)])
-        solved = solve(system, right)
-        shares = solved[:count]
-        scaled = moves / unit
-        self.hessian = self.hessian + (scaled.T * shares) @ scaled / unit**2
-        return solved[count + 1 :] / unit, self.hessian
+        gradient, change = self._interpolate(centre, rest)
+        self.hessian = self.hessian + change
+        return gradient, self.hessian
 
     def _lagrange(self, centre: Array, at: Array) -> Array:
         """Return the Lagrange polynomials' values at a point."""
@@ -199,11 +202,7 @@ class ModelDescent:
         best = self.best
         centre = self.points[best]
         if which is not None:
-            system, unit = self._system(centre)
-            count, moves = len(self.points), (self.points - centre) / unit
-            solved = solve(system, np.eye(len(system))[which])
-            gradient = solved[count + 1 :] / unit
-            hessian = (moves.T * solved[:count]) @ moves / unit**2
+            gradient, hessian = self._interpolate(centre, np.eye(len(self.points))[which])
             candidates = [
                 minimum_in_ball(sign * gradient, sign * hessian, self.radius) for sign in (1, -1)
             ]

@@ -94,7 +94,9 @@ class Evolution:
         if values[lowest] < self.lowest:
             self.luckiest, self.lowest = [points[lowest]], float(values[lowest])
         if self.context.noise:
-            self.context.suggest(self.x, *mean_of(values))
+            middle, deviation = typical(values)
+            error = float(deviation) / math.sqrt(len(values))
+            self.context.suggest(self.x, float(middle), error)
         self.strategy.tell(list(zip(asked, self.finite(values), strict=True)))
         return not self.strategy.should_stop()
 
@@ -153,12 +155,6 @@ def check_near(points: Array) -> None:
     """Raise where the library would stop at an assertion: f falls without end, or is flat."""
     if not (np.abs(points) < _FAR).all():
         raise Halted(f"f seems unbounded below: the search has moved x by {_FAR:g} times its scale")
-
-
-def mean_of(values: Array) -> tuple[float, float]:
-    """Return the typical value of a generation, and its error."""
-    middle, deviation = typical(values)
-    return float(middle), float(deviation) / math.sqrt(len(values))
 
 
 def population_for(context: SearchContext) -> int:
