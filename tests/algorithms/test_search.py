@@ -505,6 +505,17 @@ def test_fewer_queries_than_numbers_are_worth_something(budget):
     assert result.fun <= 80 - 4  # what one number is worth
 
 
+@pytest.mark.parametrize(("budget", "devices"), [(5, 1), (6, 1), (20, 4), (35, 7)])
+def test_five_queries_per_device_are_worth_something(budget, devices):
+    """One is the evaluation of the start, and two are its repeats."""
+    start = np.array([4.0, -3.0])
+    result = fedzo.minimize(
+        lambda x, i: float(((x - 1) ** 2).sum()), start, devices=devices, max_queries=budget
+    )
+    assert result.fun < 25
+    assert result.nfev <= budget
+
+
 def unlike_devices(seed, dim=200, devices=10, samples=20):
     """Return logistic losses whose devices have data of their own, each around another centre."""
     rng = np.random.default_rng(seed)
