@@ -6,7 +6,9 @@ A model takes a batch of inputs and returns one row of scores per input.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from time import sleep
 from typing import Any, TypedDict, Unpack
@@ -124,9 +126,7 @@ class Model(ABC):
         self.name, self.outputs, self.max_batch = name, outputs, max_batch
         self.input_range = _range(input_range)
         self.input_shape = None if input_shape is None else shape_of(input_shape)
-        both = (mean is None) == (std is None)
-        require(both, "std", std, "given if and only if mean is given")
-        self.moments = None if mean is None or std is None else moments_of(mean, std)
+        self.moments = _moments(mean, std)
         self.meter = Meter(max_queries)
         self.classes = classes
         self.in_flight = 1
@@ -150,7 +150,7 @@ class Model(ABC):
         batch = self._batch(inputs)
         granted = self.meter.take(len(batch))
         if granted:
-            scores = self.meter.log.answer(0, some := batch[:granted], lambda: self._joined(some))
+            scores = self.meter.log.answer(0, some := batch[:granted], lambda: self._in_parts(some))
             self.classes = scores.shape[1]
         self.meter.require(granted, len(batch))
         return scores
@@ -242,12 +242,8 @@ class Model(ABC):
             require(fits, "inputs", held, f"in the model's input_range, {low:g} to {high:g}")
         return batch if shape is None else batch.reshape(-1, *shape)
 
-    def _joined(self, batch: Array) -> Array:
-        answers = self._in_parts(batch)
-        return answers[0] if len(answers) == 1 else np.concatenate(answers)
-
-    def _in_parts(self, batch: Array) -> list[Array]:
-        """Return the scores of the parts of a batch, several processed at the same time.
+    def _in_parts(self, batch: Array) -> Array:
+        """Return the scores of a batch, several parts of it processed at the same time.
 
         After a failure, no further part is started, and parts not started are not counted.
         """
@@ -256,23 +252,26 @@ class Model(ABC):
             many = self.in_flight * math.ceil(len(batch) / (self.in_flight * size))
             size = min(size, max(math.ceil(len(batch) / many), _SMALLEST_PART))
         parts = [batch[at : at + size] for at in range(0, len(batch), size)]
-        if self.in_flight == 1 or len(parts) == 1:
-            answers: list[Array] = []
-            try:
-                for part in parts:
-                    answers.append(self._answer(part))  # noqa: PERF401 - counted after a failure
-            except BaseException:
-                self.meter.give_back(sum(map(len, parts[len(answers) + 1 :])))
-                raise
-            return answers
-        under_way = [self._threads.submit(self._answer, part) for part in parts]
+        started: list[int] = []
+        under_way: list[Future[Array]] = []
+
+        def answer(part: Array) -> Array:
+            started.append(len(part))
+            return self._answer(part)
+
         try:
-            return [answer.result() for answer in under_way]
+            if self.in_flight == 1 or len(parts) == 1:
+                answers = [answer(part) for part in parts]
+            else:
+                under_way = [self._threads.submit(answer, part) for part in parts]
+                answers = [future.result() for future in under_way]
         except BaseException:
-            unasked = [len(p) for p, a in zip(parts, under_way, strict=True) if a.cancel()]
-            self.meter.give_back(sum(unasked))
+            for future in under_way:
+                future.cancel()
             wait(under_way)  # no query outlives the call
+            self.meter.give_back(len(batch) - sum(started))
             raise
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -290,11 +289,11 @@ class Model(ABC):
     def _normalised(self, batch: Array, mean: Array, std: Array) -> Array:
         """Return (z - mean) / std, with the channels along the first or last axis of an input."""
         shape = batch.shape[1:]
-        last = shape[0] not in (1, 3) and len(mean) == shape[-1]
-        if len(mean) != shape[0] and not last:
+        first = len(mean) == shape[0]
+        if not first and (len(mean) != shape[-1] or shape[0] in (1, 3)):
             problem = f"mean has {len(mean)} numbers, but inputs are of shape {shape}"
             raise self._error(problem, "channels")
-        along = [-1, *[1] * (len(shape) - 1)] if len(mean) == shape[0] else [-1]
+        along = [-1, *[1] * (len(shape) - 1)] if first else [-1]
         return np.asarray((batch - mean.reshape(along)) / std.reshape(along))
 
     def _checked(self, answer: ArrayLike, rows: int) -> Array:
@@ -326,15 +325,12 @@ class Model(ABC):
             raise self._error(f"answered labels of shape {labels.shape}, not ({rows},)", "shape")
         assert self.classes is not None  # checked by the constructor
         flat = labels.reshape(-1)
-        numbers = flat.dtype.kind in "fiu" and np.isfinite(flat).all()
-        if not numbers or np.any(flat % 1):
+        if flat.dtype.kind not in "fiu" or np.any(flat % 1 != 0):  # also for NaN and inf
             raise self._error(f"answered {flat.dtype}, not whole numbers, as labels", "dtype")
         if flat.min() < 0 or flat.max() >= self.classes:
             held = f"labels from {flat.min():.0f} to {flat.max():.0f}"
             raise self._error(f"answered {held}, not 0 to {self.classes - 1}", "unknown-label")
-        scores = np.zeros((rows, self.classes), np.float32)
-        scores[np.arange(rows), flat.astype(np.int64)] = 1
-        return scores
+        return np.eye(self.classes, dtype=np.float32)[flat.astype(np.int64)]
 
     def _check_values(self, scores: Array) -> None:
         fine = np.isfinite(scores)
@@ -347,19 +343,20 @@ class Model(ABC):
             raise self._error(problem, "not-finite")
         if self.outputs == "logits":
             return
-        hint = f"; outputs = {self.outputs!r} does not fit this model"
         with np.errstate(over="ignore"):
             chances = scores if self.outputs == "probabilities" else np.exp(scores)
             sums = chances.sum(axis=1)
-        if chances.min() < 0 or chances.max() > 1 + _SUM_TOLERANCE:
-            problem = f"answered probabilities from {chances.min():g} to {chances.max():g}"
-            raise self._error(f"{problem}, not in [0, 1]{hint}", "not-probabilities")
         worst = sums[np.argmax(np.abs(sums - 1))]
         step = rounding_step(scores) if self.outputs == "probabilities" else None
         rounded = 0.0 if step is None or step == 1 else scores.shape[1] * step / 2
-        if abs(worst - 1) > _SUM_TOLERANCE + rounded:
-            problem = f"answered probabilities that sum to {worst:g}, not to 1{hint}"
-            raise self._error(problem, "not-probabilities")
+        answered = ""
+        if chances.min() < 0 or chances.max() > 1 + _SUM_TOLERANCE:
+            answered = f"from {chances.min():g} to {chances.max():g}, not in [0, 1]"
+        elif abs(worst - 1) > _SUM_TOLERANCE + rounded:
+            answered = f"that sum to {worst:g}, not to 1"
+        if answered:
+            problem = f"answered probabilities {answered}; outputs = {self.outputs!r} does not fit"
+            raise self._error(f"{problem} this model", "not-probabilities")
 
     def _error(self, problem: str, code: str | None = None) -> ModelError:
         return ModelError(self.name, problem, code)
@@ -426,29 +423,33 @@ class FunctionModel(Model):
             try:
                 return self.fun(batch.copy())
             except Exception as error:
-                wait = seconds_to_retry(error, self.backoff * 2.0**number)
-                if wait is None:
+                response = getattr(error, "response", None)
+                status = getattr(error, "code", getattr(response, "status_code", None))
+                final = isinstance(status, int) and status != 429 and status < 500
+                if final or (response is None and not isinstance(error, OSError)):
+                    raise  # not a failure of a connection
+                headers = getattr(error, "headers", getattr(response, "headers", None)) or {}
+                seconds = retry_after(headers, self.backoff * 2.0**number)
+                if seconds > LONGEST_WAIT:
                     raise
-                sleep(wait)
+                sleep(seconds)
         return self.fun(batch.copy())
 
 
-def seconds_to_retry(error: Exception, default: float) -> float | None:
-    """Return how long to wait before a retry; None if the error is not of a connection.
+def retry_after(headers: Any, default: float) -> float:
+    """Return the seconds in ``Retry-After``, which is a number or a date, or the default.
 
-    >>> seconds_to_retry(ConnectionResetError(), 0.5), seconds_to_retry(KeyError("x"), 0.5)
-    (0.5, None)
+    >>> retry_after({"Retry-After": "7"}, 0.5), retry_after({"Retry-After": "soon"}, 0.5)
+    (7.0, 0.5)
     """
-    response = getattr(error, "response", None)
-    status = getattr(error, "code", getattr(response, "status_code", None))
-    if isinstance(status, int) and status != 429 and status < 500:
-        return None
-    if response is None and not isinstance(error, OSError):
-        return None
-    headers = getattr(error, "headers", getattr(response, "headers", None)) or {}
-    asked = str(headers.get("Retry-After", ""))
-    wait = float(asked) if asked.isdecimal() else default
-    return wait if wait <= LONGEST_WAIT else None
+    asked = str(headers.get("Retry-After", "")).strip()
+    if asked.isdecimal():
+        return float(asked)
+    try:
+        until = parsedate_to_datetime(asked)
+        return max(0.0, (until - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return default  # absent, not a date, or a date without a time zone
 
 
 def rounding_step(scores: Array) -> float | None:
@@ -478,32 +479,35 @@ def check_columns(columns: Array, classes: int | None) -> None:
 
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """Return a valid shape of one input."""
-    allowed = "whole numbers >= 1, one for each axis of an input"
     sizes = list(shape) if isinstance(shape, list | tuple) else []
-    numbers = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
-    require(bool(sizes) and numbers and min(sizes) >= 1, "input_shape", shape, allowed)
+    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
+    fits = bool(sizes) and whole and min(sizes) >= 1
+    require(fits, "input_shape", shape, "whole numbers >= 1, one for each axis of an input")
     return tuple(int(size) for size in sizes)
+
+
+def _numbers(key: str, given: Any, allowed: str) -> list[float]:
+    """Return one or several finite numbers, checked."""
+    numbers = list(given) if isinstance(given, list | tuple | np.ndarray) else [given]
+    fits = all(isinstance(n, int | float | np.number) and math.isfinite(n) for n in numbers)
+    require(bool(numbers) and fits, key, given, allowed)
+    return [float(number) for number in numbers]
 
 
 def _range(bounds: Any) -> tuple[float, float]:
     allowed = "two finite numbers, the smaller first"
-    require(not isinstance(bounds, str), "input_range", bounds, allowed)
-    try:
-        low, high = (float(bound) for bound in bounds)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    require(-math.inf < low < high < math.inf, "input_range", bounds, allowed)
-    return low, high
+    numbers = _numbers("input_range", bounds, allowed)
+    require(len(numbers) == 2 and numbers[0] < numbers[1], "input_range", bounds, allowed)
+    return numbers[0], numbers[1]
 
 
-def moments_of(mean: Sequence[float], std: Sequence[float]) -> tuple[Array, Array]:
-    """Return mean and std per channel, checked."""
-    parts = []
-    for key, given in (("mean", mean), ("std", std)):
-        part = [given] if isinstance(given, int | float) else list(given)
-        fits = len(part) > 0 and all(isinstance(p, int | float) and math.isfinite(p) for p in part)
-        require(fits, key, given, "finite numbers, one per channel")
-        parts.append(np.array(part, np.float32))
-    require(len(parts[0]) == len(parts[1]), "std", std, f"{len(parts[0])} numbers, as mean has")
-    require(parts[1].min() > 0, "std", std, "numbers above 0")
-    return parts[0], parts[1]
+def _moments(mean: Any, std: Any) -> tuple[Array, Array] | None:
+    """Return mean and std per channel, or None if they are not given."""
+    require((mean is None) == (std is None), "std", std, "given if and only if mean is given")
+    if mean is None:
+        return None
+    allowed = "finite numbers, one per channel"
+    means, stds = (_numbers(key, given, allowed) for key, given in (("mean", mean), ("std", std)))
+    fits = len(means) == len(stds) and min(stds) > 0
+    require(fits, "std", std, f"{len(means)} numbers above 0, as many as mean has")
+    return np.array(means, np.float32), np.array(stds, np.float32)

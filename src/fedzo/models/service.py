@@ -19,9 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from email.message import Message
-from email.utils import parsedate_to_datetime
 from functools import partial
 from socket import SocketIO, socket
 from time import monotonic, sleep
@@ -37,7 +35,7 @@ from fedzo.errors import (
     one_line,
     require,
 )
-from fedzo.models.base import LONGEST_WAIT
+from fedzo.models.base import LONGEST_WAIT, retry_after
 
 _HEAD_BYTES = 1 << 16  # for headers and 1xx responses
 _PIECE = 1 << 20  # bytes to read at once: no memory is allocated for an announced size
@@ -138,7 +136,7 @@ class Service:
                     return reply
                 code, problem = f"http-{reply.status}", f"{reply.status}: {_message(reply)}"
                 final = reply.status != 429 and reply.status < 500
-                wait = _retry_after(reply, wait)
+                wait = retry_after(reply.headers, wait)
                 if wait > LONGEST_WAIT and not final:
                     code, problem = "long-wait", f"{problem} (asks to wait {wait:,.0f} s)"
                     final = True
@@ -341,18 +339,6 @@ def _tls_context(verify: bool | str) -> ssl.SSLContext:
     if verify is False:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
-
-
-def _retry_after(reply: Reply, default: float) -> float:
-    """Return the seconds in ``Retry-After``, which is a number or a date."""
-    asked = reply.headers.get("Retry-After", "").strip()
-    if asked.isdecimal():
-        return float(asked)
-    try:
-        until = parsedate_to_datetime(asked)
-        return max(0.0, (until - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return default  # absent, not a date, or a date without a time zone
 
 
 def _message(reply: Reply) -> str:
