@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.core.waves import Waves, plane_waves
+from fedzo.core.waves import plane_waves
 from fedzo.errors import BudgetSpent
 
 Array = NDArray[Any]
@@ -158,7 +158,7 @@ def single_waves(task: Task, divisions: int = 8) -> Iterator[Array]:
 
     Half of the queries try each wave on some images, and the others the best on all of them.
     """
-    waves = task.eps * np.sign(Waves(task.shape).images(plane_waves(task.shape, divisions)))
+    waves = task.eps * np.sign(plane_waves(task.shape, divisions))
     some = task.some(max(task.budget // (2 * len(waves)), 1))
     losses = [some.loss(wave, hinge=False) for wave in waves]
     most = -1.0

@@ -15,11 +15,10 @@ from driving import Scaled, begin, play, steps_of
 from fedzo.algorithms.fedzo import State
 from fedzo.algorithms.server.halving import FIRST, Halving, cost, stages
 from fedzo.core.engine import LocalEngine
-from fedzo.core.patterns import pattern
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Update
 from fedzo.core.updates import UpdateMean
-from fedzo.core.waves import plane_waves
+from fedzo.core.waves import pattern, plane_waves
 from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs import describe_parts, flatten, make_parts, unflatten
 from fedzo.runs.registry import SERVER_OPTIMIZERS, UPLINKS
@@ -77,53 +76,9 @@ def test_signs_of_the_momentum_in_steps_that_shrink_geometrically_and_then_stay(
     assert x == pytest.approx([0.8 + 0.4 - 0.2 - 0.2, -0.8 - 0.4 + 0.2 + 0.2])
 
 
-def test_first_round_of_fourier_sign():
-    """By hand: the power of Δ above its mean is a band's, and x moves by signs of pixels."""
-    step = FourierSign(shape=(8, 8), learning_rate=0.5)
-    waves = step._waves
-    kept = step.init(np.zeros(64))
-    assert np.array_equal(step.direction_scale(kept), np.ones(64))
-    delta = np.where(waves.bands == 1, 3.0, 1.0)  # five waves of the second band stand out
-    x, kept = step.apply(0, kept, np.zeros(64), delta)
-    signs = np.sign(waves.images(np.where(waves.bands == 1, 3.0, 0.0)[None]))
-    assert waves.images(x[None]) == pytest.approx(0.5 * signs)
-    least, most = 0.1, 64 / 5  # S / (mean of S): all of it is in five of 64 waves
-    squares = np.where(waves.bands == 1, most, least)
-    assert step.direction_scale(kept) ** 2 == pytest.approx(squares / squares.mean())
-
-
-def test_fourier_sign_find_what_is_smooth_in_noise():
-    """A gradient of low waves, with 30 times its power in noise, for 60 rounds.
-
-    A momentum with β = 0.9 has 10 times the gradient and 5.26 times the noise's power. The signs of
-    a normal number and of itself in noise agree in 1/2 + arctan(√(100 / 5.26 / 30)) / π = 71 % of
-    cases: of 768 pixels to ±5 points, three standard deviations. The low waves alone have 15 times
-    less noise, and directions that are stretched towards them less again: 95 % at least.
-    """
-    rng, step = np.random.default_rng(0), FourierSign(shape=(3, 16, 16))
-    waves = step._waves
-    low = np.isin(waves.bands % (waves.count // 3), [0, 1])  # of each colour, below 3 half waves
-    slope = np.where(low, rng.standard_normal(768), 0.0)
-    slope /= np.sqrt(np.mean(slope**2))
-    image = waves.images(slope[None])[0]
-
-    def last_move(step, slope):
-        x, kept = np.zeros(768), step.init(np.zeros(768))
-        for t in range(60):
-            a = step.direction_scale(kept)
-            told = (1.0 if a is None else a) * slope + np.sqrt(30) * rng.standard_normal(768)
-            before, (x, kept) = x, step.apply(t, kept, x, told)
-        return x - before
-
-    found = waves.images(last_move(step, slope)[None])[0]
-    assert np.mean(np.sign(found) == np.sign(image)) > 0.95
-    plain = last_move(SignMomentum(), image)
-    assert np.mean(np.sign(plain) == np.sign(image)) == pytest.approx(0.714, abs=0.05)
-
-
 def test_fourier_sign_of_another_shape_are_refused():
     with rejects("server.shape"):
-        FourierSign(shape=(3, 4, 4)).init(np.zeros(50))
+        FourierSign(shape=(3, 4, 4), patterns=2).init(np.zeros(50))
 
 
 def test_fourier_sign_without_a_shape_are_signs_of_the_momentum():
@@ -155,8 +110,7 @@ def test_steps_begin_at_the_wave_that_wins():
         11 * 64 * 4 * 4,
         (11 + 3) * 64 * 4 * 4,
     ]
-    moves = WAVES._waves.images((result.last - wanted)[None])
-    assert np.abs(moves) == pytest.approx(WAVES.learning_rate_at(2), rel=1e-4)
+    assert np.abs(result.last - wanted) == pytest.approx(WAVES.learning_rate_at(2), rel=1e-4)
 
 
 def test_where_no_wave_is_better_than_none_steps_begin_at_x():
@@ -183,11 +137,7 @@ SAMPLED = FourierSign(shape=(8, 8), patterns=20, sampled=10, amplitude=1.0)
 def test_sampled_perturbations_lead_to_a_pattern(shape):
     """Signs of 64 numbers are found, which no start has."""
     wanted = np.where(np.random.default_rng(1).random(64) < 0.5, -1.0, 1.0)
-    problem = FunctionObjective(
-        lambda x, device: np.sum((SAMPLED._waves.images(x[None])[0] - wanted) ** 2), 64, devices=2
-    )
-    if shape != (8, 8):
-        problem = far_from(wanted)
+    problem = FunctionObjective(lambda x, device: np.sum((x - wanted) ** 2), 64, devices=2)
     server = dataclasses.replace(SAMPLED, shape=shape)
     result = fedzo.minimize(
         problem, algorithm=fedzo.FedZO(server=server), rounds=103, evaluate_every=50

@@ -1,14 +1,12 @@
 """Attacks within a budget of the field, targeted and not, on a linear model."""
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import fedzo
-from fedzo.api.attack import SIGNS
-from fedzo.core.waves import Waves, plane_waves
+from fedzo.core.waves import plane_waves
 from fedzo.errors import FedzoWarning
 from fedzo.models import FunctionModel
 from fedzo.problems.attack import Attack, attack
@@ -38,8 +36,7 @@ def model(max_queries=None):
 def test_values_are_the_hinge_of_the_clipped_sum(norm):
     problem = Attack(model(), [OWN], [0], eps=0.1, norm=norm)
     points = RNG.normal(size=(2, 48))
-    waves = Waves(problem.shape).coefficients(points)  # which is what x is of an image
-    values = problem.values(waves.astype(np.float32), np.array([1, 0]))
+    values = problem.values(points.astype(np.float32), np.array([1, 0]))
     u = points / np.sqrt(48)
     lengths = np.sqrt(1 + np.sum(u**2, axis=1, keepdims=True))
     deltas = 0.1 * np.tanh(points) if norm == "inf" else 0.1 * u / lengths
@@ -52,9 +49,8 @@ def test_values_are_the_hinge_of_the_clipped_sum(norm):
 
 def test_success_is_that_of_the_image_in_bytes():
     problem = Attack(model(), [OWN], [0], eps=EPS)
-    x = np.random.default_rng(0).normal(size=48).astype(np.float32)  # coefficients of waves
-    pixels = Waves(SHAPE).images(x[None]).reshape(SHAPE)
-    levels = np.rint(8 * np.tanh(4 * pixels))
+    x = np.random.default_rng(0).normal(size=48).astype(np.float32)
+    levels = np.rint(8 * np.tanh(4 * x.reshape(SHAPE)))
     images = np.clip(np.rint(255 * OWN) + levels, 0, 255) / 255
     told = problem.metrics(x)
     assert told["attack_success"] == np.mean(logits(images).argmax(axis=1) != 0)
@@ -82,7 +78,7 @@ def test_a_budget_of_queries_is_planned_for_and_the_best_success_is_kept():
 
 def test_a_texture_that_slopes_do_not_show_is_found():
     """A unit that only a strong and fine wave wakes: all around no perturbation it is silent."""
-    fine = Waves((16, 16)).images(plane_waves((16, 16), 4)[[-1]])[0]
+    fine = plane_waves((16, 16), 4)[-1]
 
     def scores(batch):
         amounts = (np.asarray(batch, np.float64).reshape(-1, 256) - 0.5) @ fine / (fine @ fine)
@@ -93,7 +89,9 @@ def test_a_texture_that_slopes_do_not_show_is_found():
     found = fedzo.UniversalAttack(FunctionModel(scores, **wanted), eps=EPS)
     found.fit(np.array_split(images, 3), 0)
     assert found.result.history[-1]["attack_success"] == 1.0
-    slopes = replace(found.result.algorithm, server=SIGNS)
+    slopes = fedzo.FedZO(
+        smoothing=1.0, batch_size=1, local_steps=1, server=fedzo.server.SignMomentum()
+    )
     steps = fedzo.UniversalAttack(
         FunctionModel(scores, **wanted), eps=EPS, algorithm=slopes, rounds=100, evaluate_every=50
     )
@@ -192,7 +190,7 @@ def test_labels_and_targets_of_a_configuration():
 
 def wavy(batch):
     """Give way to one wave, of many, and to nothing else."""
-    fine = Waves((16, 16)).images(plane_waves((16, 16), 4)[[20]])[0]
+    fine = plane_waves((16, 16), 4)[20]
     amounts = (np.asarray(batch, np.float64).reshape(-1, 256) - 0.5) @ fine / (fine @ fine)
     return np.stack([np.full(len(batch), 0.015), np.abs(amounts)], axis=1)
 

@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike
 from fedzo import models
 from fedzo.algorithms import Algorithm, FedZO
 from fedzo.algorithms.server import FourierSign, halving
-from fedzo.algorithms.server.halving import FIRST
 from fedzo.core.types import Array
-from fedzo.core.waves import Waves, plane_wave_count
+from fedzo.core.waves import axes_of, plane_wave_count
 from fedzo.errors import BudgetSpent, FedzoWarning, UsageError, normalises, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns
@@ -27,6 +26,7 @@ from fedzo.problems.attack.inputs import (
     check_batches,
     column_of_target,
     columns_of,
+    hidden_image,
     listed,
 )
 from fedzo.runs.minimize import minimize
@@ -40,31 +40,19 @@ T = TypeVar("T")
 PENALISED = FedZO(
     learning_rate="auto", smoothing=0.001, batch_size=4, directions=20, local_steps=20
 )
-# Within a budget: a forward difference on one image costs about one query per direction, and signs
-# need no measured rate. η only scales the update, whose signs are used.
-WITHIN = FedZO(learning_rate=0.001, smoothing="auto", batch_size=1, directions=20, local_steps=1)
-SIGNS = FourierSign(learning_rate=0.1, last_learning_rate=0.01, beta=0.9)
-# The start is chosen by successive halving among waves (images) and random patterns of ±ε. Its
-# winner is a better start, and steps from there are shorter.
-WAVES = FourierSign(learning_rate=0.05, last_learning_rate=0.01, beta=0.9, amplitude=2.0)
 # Divisions of waves, and the fewest samples per wave, for images of 16 pixels a side and more.
 _DIVISIONS = ((8, 8), (6, 8), (4, 4), (3, 3), (2, 2), (1, 1))
 # Divisions, random patterns and samples of other inputs; those below 8 pixels have no waves.
 _FEW_WAVES = ((4, 20, 1), (2, 20, 1), (0, 20, 1), (0, 8, 1), (0, 4, 1))
 _SIDE, _LARGE_SIDE = 8, 16
-# Inputs of more numbers are moved by sign steps after the halving, unless answers are labels only.
-_LARGE = 1024
-# How many per round, the share of the queries for the halving, and the samples of its first stage.
-_SAMPLED, _HALVED, _COMPARED = 10, 0.4, 30
-_OF_WAVES = 0.7  # the share of few queries for the halving of a large image's waves
+_LOOKED_AT = 256  # flat rows, to see whether they are images
+_HALVED, _COMPARED = 0.4, 30  # the share of the queries for the halving; samples of its first stage
+_OF_WAVES = 0.7  # the share for a large image's waves, which get all of few queries
+_FEW = 2_000
 _MANY = 20  # rounds of sampling: with few queries on fewer samples
-_ALL = 8.0  # the amplitude without steps: all of ε, as in evaluations
 _NUMBERS = 1 << 24  # in all starts together: larger images have fewer waves
-_FEW = 60  # rounds: with fewer the steps are longer, so that x still reaches the ball's surface
-_FEWEST = 10  # rounds of steps: fewer are not worth their queries
 _ROUNDS = 200  # of an attack within eps and without max_queries
-_EVALUATIONS = (6, 3)  # at most, after the winner's: of steps, and of sampled perturbations
-_SHARE = 0.1  # the share of the queries for these
+_EVALUATIONS, _SHARE = 3, 0.1  # at most, after the winner's; and the share of the queries for these
 
 
 class UniversalAttack:
@@ -225,7 +213,6 @@ class UniversalAttack:
             # Each round is evaluated, so that the best is known when the queries end.
             rounds, every = 20, 1
         else:
-            problem.look_for_images()
             algorithm, rounds, every = _within(problem, self._given.get("rounds"))
         chosen = {"algorithm": algorithm, "rounds": rounds}
         return {**chosen, "evaluate_every": every, **self._given}
@@ -315,48 +302,26 @@ def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
     # The start and the winner are evaluated; the last evaluation is one of the reserved queries.
     left -= each + max(problem.victim.reserved, each)
     server = _starts(problem, left, _ROUNDS if wanted is None else wanted)
-    first = halving.cost(server.starts, problem.devices, server.samples)
-    rounds = server.first_step
-    if server.sampled:
-        compared = int(min(max((left - first) / (_MANY * server.sampled), 1), server.compared))
-        server = replace(server, compared=compared)
-        in_a_round = server.sampled * math.prod(
-            halving.shared_out(server.compared, problem.devices)
-        )
-    else:
-        in_a_round = problem.devices * (WITHIN.directions + problem.candidates)
-    # Evaluations share what is left. Too few steps gain nothing.
-    left -= first
-    evaluations = most = _EVALUATIONS[server.sampled > 0]
-    if not math.isinf(left):
-        evaluations = min(max(int(_SHARE * left / each), 1), most)
-        left -= (evaluations - 1) * each
-    steps = _ROUNDS if math.isinf(left) else math.ceil(left / in_a_round)
-    if server.sampled or steps >= _FEWEST or not rounds:
-        rounds += max(steps, 1)
-    rounds = rounds if wanted is None else wanted
-    longer = max(1.0, _FEW / max(rounds - server.first_step, 1))
-    server = replace(
-        server,
-        rounds=max(rounds, 1),
-        learning_rate=longer * server.learning_rate,
-        last_learning_rate=longer * server.last_learning_rate,
-    )
+    left -= halving.cost(server.starts, problem.devices, server.samples)
+    compared = int(min(max(left / (_MANY * server.sampled), 1), server.compared))
+    server = replace(server, compared=compared)
+    in_a_round = server.sampled * math.prod(halving.shared_out(compared, problem.devices))
+    evaluations, rounds = _EVALUATIONS, _ROUNDS
+    if not math.isinf(left):  # evaluations share what is left
+        evaluations = min(max(int(_SHARE * left / each), 1), evaluations)
+        rounds = max(math.ceil((left - (evaluations - 1) * each) / in_a_round), 1)
+    rounds = server.first_step + rounds if wanted is None else wanted
     every = max(-(-(rounds - server.first_step) // evaluations), server.first_step + 1)
-    # Without steps there are no differences whose μ would have to be measured.
-    plain = server.sampled > 0 or rounds <= server.first_step
-    smoothing = 1.0 if plain else WITHIN.smoothing
-    return replace(WITHIN, server=server, smoothing=smoothing), rounds, every
+    return FedZO(smoothing=1.0, server=server), rounds, every
 
 
 def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
     """Return the server optimizer, with as many starts as queries, rounds and memory allow."""
-    shape = problem.transform.image or problem.shape
-    sides = Waves(shape).sides
-    by_labels = problem.model.outputs == "labels"
-    sampled = _SAMPLED if problem.dim <= _LARGE or by_labels else 0
-    side = min(sides) if sides else 0
-    textures = side >= _LARGE_SIDE
+    shape = problem.shape
+    if len(shape) == 1:  # waves and squares fit images better, also those that come as flat rows
+        shape = hidden_image(problem.own.rows[:_LOOKED_AT]) or shape
+    side = min((shape[axis] for axis in axes_of(shape)), default=0)
+    textures, sampling = side >= _LARGE_SIDE, FourierSign(shape=shape, sampled=10)
     choices = [(n, max(4, plane_wave_count(shape, n) // 13), least) for n, least in _DIVISIONS]
     if not textures:
         choices = [each for each in _FEW_WAVES if side >= _SIDE or not each[0]]
@@ -367,17 +332,15 @@ def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:
         return next((n for n, cost in costs if cost <= share * left), 0)
 
     for divisions, patterns, fewest in choices:
-        start = replace(WAVES, amplitude=_ALL) if sampled else WAVES
-        server = replace(
-            start, shape=shape, divisions=divisions, patterns=patterns, sampled=sampled
-        )
-        samples = affordable(server, _COMPARED if sampled else FIRST, _HALVED)
+        server = replace(sampling, divisions=divisions, patterns=patterns)
+        samples = affordable(server, _COMPARED, _HALVED)
         if textures:  # these are worth most queries
-            samples = max(samples, affordable(server, FIRST, _OF_WAVES if sampled else 1.0))
+            share = _OF_WAVES if left >= _FEW else 1.0
+            samples = max(samples, affordable(server, halving.FIRST, share))
         fits = server.starts * problem.dim <= _NUMBERS and server.first_step < rounds
         if samples >= fewest and fits:
             return replace(server, samples=samples)
-    return replace(SIGNS, shape=shape, sampled=sampled, amplitude=_ALL)
+    return sampling
 
 
 def _known(value: T | None, advice: str) -> T:

@@ -1,20 +1,16 @@
-r"""Images as sums of waves: the orthonormal cosine transform, and its bands of frequency.
+r"""Images to begin a search at: plane waves, and random patterns of ±1.
 
-A perturbation that fools a classifier on many images is smooth, and more of colour than of
-brightness. One that fools it on a single image is neither. So the search can concentrate on a few
-bands.
+A perturbation that fools a classifier on many images is often a single strong and fine wave.
 """
 
 import math
-from functools import cached_property, lru_cache
 
 import numpy as np
 
+from fedzo.core.random import Draws
 from fedzo.core.types import Array
 
 COLOURS = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]])  # see plane_waves
-# Half waves along an image at which bands begin; further edges grow by a root of two.
-_EDGES = (0.0, 1.5, 3.0, 5.0, 8.0, 12.0)
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
@@ -26,96 +22,19 @@ def is_image(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
 
 
-class Waves:
-    """The waves of images of one shape; inputs that are not images have one band, unchanged.
+def axes_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes of height and width of images; empty for other inputs.
 
-    Colours are transformed as well: red, green and blue become brightness and two differences.
-
-    Attributes
-    ----------
-    bands : array of int, (d,)
-        The band of each wave: its frequency, in each of the transformed colours.
-    count : int
-        How many bands there are.
-
-    Examples
-    --------
-    A grey image of one value is one wave, and lengths stay what they are:
-
-    >>> Waves((2, 2)).coefficients(np.full((1, 4), 3.0)).round(12)
-    array([[6., 0., 0., 0.]])
+    >>> axes_of((3, 32, 32)), axes_of((28, 28)), axes_of((32, 32, 3)), axes_of((10,))
+    ((1, 2), (0, 1), (0, 1), ())
     """
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape if is_image(shape) else ()
-        colour_last = len(self.shape) == 3 and self.shape[0] not in (1, 3)
-        self._colours = 2 if colour_last else 0
-
-    def coefficients(self, rows: Array) -> Array:
-        """Return the amount of each wave in images, (k, d) -> (k, d)."""
-        return self._along_axes(rows, inverse=False)
-
-    def images(self, rows: Array) -> Array:
-        """Return the images with these amounts of each wave, (k, d) -> (k, d)."""
-        return self._along_axes(rows, inverse=True)
-
-    def _along_axes(self, rows: Array, inverse: bool) -> Array:
-        if not self.shape:
-            return rows
-        found, after = rows, math.prod(self.shape)
-        for size in self.shape:
-            after //= size  # numbers of the axes behind this one
-            turn = _turn(size, inverse, rows.dtype.char)
-            # Small products: BLAS would share a large one among threads, which the devices use.
-            if after > 1:
-                found = turn @ found.reshape(-1, size, after)
-            else:
-                found = found.reshape(len(rows), -1, size) @ turn.T
-        return found.reshape(rows.shape)
-
-    @cached_property
-    def _edges(self) -> Array:
-        edges = [*_EDGES]
-        while self.shape and edges[-1] <= math.hypot(*self.sides):
-            edges.append(edges[-1] * 2**0.5)
-        return np.array(edges)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The axes of height and width; empty for other inputs."""
-        every = range(len(self.shape))
-        return tuple(axis for axis in every if len(self.shape) == 2 or axis != self._colours)
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        """The height and the width of the images; empty for other inputs."""
-        return tuple(self.shape[axis] for axis in self.axes)
-
-    @cached_property
-    def bands(self) -> Array:
-        """The band of each wave."""
-        if not self.shape:
-            return np.zeros(1, int)  # broadcast to all numbers
-        height, width = self.sides
-        plane = np.hypot(np.arange(height)[:, None], np.arange(width))
-        of_plane = np.digitize(plane, self._edges) - 1
-        if len(self.shape) == 2:
-            return of_plane.reshape(-1)
-        colours = self.shape[self._colours]
-        planes = [of_plane + colour * (len(self._edges) - 1) for colour in range(colours)]
-        return np.stack(planes, axis=self._colours).reshape(-1)
-
-    @property
-    def count(self) -> int:
-        """How many bands there are."""
-        if not self.shape:
-            return 1
-        colours = self.shape[self._colours] if len(self.shape) == 3 else 1
-        return colours * (len(self._edges) - 1)
+    if not is_image(shape):
+        return ()
+    return (1, 2) if len(shape) == 3 and shape[0] in (1, 3) else (0, 1)
 
 
 def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
-    r"""Return images that are one wave each, as amounts of :class:`Waves`: float32, (k, d).
+    r"""Return images that are one wave each: float32, (k, d).
 
     .. math:: c \cos\bigl( \tfrac{\pi}{g} (i y + j x) + \tfrac{\pi}{4} \bigr),
               \qquad 0 \le i \le g, \quad -g < j \le g,
@@ -127,13 +46,13 @@ def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
 
     >>> len(plane_waves((3, 32, 32), 8)), plane_waves((10,), 8).shape
     (390, (0, 10))
-    >>> Waves((2, 2)).images(plane_waves((2, 2), 1)).round(2)[1]  # it changes along x only
+    >>> plane_waves((2, 2), 1).round(2)[1]  # it changes along x only
     array([ 0.71, -0.71,  0.71, -0.71], dtype=float32)
     """
-    waves, count = Waves(shape), plane_wave_count(shape, divisions)
+    axes, count = axes_of(shape), plane_wave_count(shape, divisions)
     if not count:
         return np.empty((0, math.prod(shape)), np.float32)
-    down, right = (np.pi / divisions * np.arange(side) for side in waves.sides)
+    down, right = (np.pi / divisions * np.arange(shape[axis]) for axis in axes)
     planes = np.array(
         [
             np.cos(i * down[:, None] + j * right + np.pi / 4)
@@ -144,8 +63,9 @@ def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
     )
     if len(shape) == 3:
         tones = COLOURS.astype(np.float32) if count > len(planes) else np.ones((1, 1), np.float32)
-        planes = np.moveaxis(np.multiply.outer(tones, planes), 1, 2 + waves._colours)
-    return waves.coefficients(planes.reshape(count, -1))
+        colours = 3 - sum(axes)  # the axis of colours
+        planes = np.moveaxis(np.multiply.outer(tones, planes), 1, 2 + colours)
+    return planes.reshape(count, -1)
 
 
 def plane_wave_count(shape: tuple[int, ...], divisions: int) -> int:
@@ -156,24 +76,31 @@ def plane_wave_count(shape: tuple[int, ...], divisions: int) -> int:
     """
     if not divisions or not is_image(shape):
         return 0
-    coloured = len(shape) == 3 and shape[Waves(shape)._colours] == len(COLOURS)
+    coloured = len(shape) == 3 and shape[3 - sum(axes_of(shape))] == len(COLOURS)
     return (len(COLOURS) if coloured else 1) * (2 * divisions**2 + 2)
 
 
-@lru_cache(maxsize=16)
-def _turn(size: int, inverse: bool, dtype: str) -> Array:
-    """Return the matrix that turns a line of numbers into its waves, or waves into the line."""
-    return np.ascontiguousarray(cosines(size).T if inverse else cosines(size), dtype)
+def pattern(shape: tuple[int, ...], number: int, draws: Draws) -> Array:
+    """Return one pattern of ±1, shape (d,).
 
+    Images get a grid of squares, each of one random colour, if the number is even. Other patterns
+    have a random sign for each number of the input.
 
-@lru_cache(maxsize=16)
-def cosines(size: int) -> Array:
-    """Return the orthonormal cosines of a line of numbers, a row each (DCT-II).
-
-    >>> np.allclose(cosines(5) @ cosines(5).T, np.eye(5), atol=1e-15)
-    True
+    >>> from fedzo.core.random import Stream
+    >>> pattern((4, 4), 0, Draws(3, Stream.SEARCH, 0, 0, 2)).reshape(4, 4)
+    array([[ 1.,  1.,  1.,  1.],
+           [ 1.,  1.,  1.,  1.],
+           [ 1.,  1., -1., -1.],
+           [ 1.,  1., -1., -1.]], dtype=float32)
     """
-    angles = np.pi / size * np.outer(np.arange(size), np.arange(size) + 0.5)
-    matrix = np.sqrt(2 / size) * np.cos(angles)
-    matrix[0] /= np.sqrt(2)
-    return np.asarray(matrix)
+    words = draws.words(math.prod(shape))
+    signs = np.where(words >> 31, 1, -1).astype(np.float32).reshape(shape)
+    axes = axes_of(shape)
+    if number % 2 or not axes:
+        return signs.reshape(-1)
+    longest = max(shape[axis] for axis in axes)
+    share = draws._replace(step=draws.step + 1).uniform(1)[0]
+    side = max(2, round(2 * (longest / 4) ** share))  # from 2 to half of the longest side
+    for axis in axes:
+        signs = np.take(signs, np.arange(shape[axis]) // side, axis=axis)
+    return signs.reshape(-1)

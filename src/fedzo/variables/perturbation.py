@@ -21,8 +21,7 @@ optimiser's x is mapped onto the open ball, about equally steeply in both norms:
           \delta = \varepsilon\, \frac{u}{\sqrt{1 + \lVert u \rVert^2}}, \quad
           u = x / \sqrt d \quad (L_2).
 
-An x whose numbers are about one lies close to the surface of the ball. Here x has one number per
-pixel; an attack on images optimises the coefficients of waves instead.
+An x whose numbers are about one lies close to the surface of the ball.
 """
 
 from __future__ import annotations

@@ -20,18 +20,13 @@ Evaluated perturbations lie further out than those of queries
 :math:`\max\{\max_{j \ne t} \Phi_j(z') - \Phi_t(z'),\, 0\}`. An input succeeds if the model predicts
 t.
 
-**Candidates.** Within a budget an estimate uses few inputs, and an input that already succeeds is
-useless: its first term is zero nearby. So several candidates are drawn for each input, all are
-evaluated at x, and the first that does not succeed yet is used. For a model that returns labels
-only, the first term is 1 or 0, and eq. (2) is the gradient of the error rate around x (random
-smoothing).
+**Labels only.** For a model that returns labels only, the first term is 1 or 0, and eq. (2) is the
+gradient of the error rate around x (random smoothing).
 """
 
 import hashlib
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +34,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.capabilities import Best
-from fedzo.core.directions import DirectionBuffer
 from fedzo.core.objective import Objective, problem_factory
-from fedzo.core.random import Draws, Stream
+from fedzo.core.random import Draws
 from fedzo.core.types import Array
 from fedzo.core.waves import is_image
 from fedzo.data import load
 from fedzo.data import partition as split_samples
-from fedzo.errors import BudgetSpent, UsageError, check_choice, require
+from fedzo.errors import UsageError, check_choice, require
 from fedzo.models import Model
 from fedzo.models.base import check_columns, rounding_step
 from fedzo.problems.attack.detector import Detector
@@ -57,7 +51,6 @@ from fedzo.problems.attack.inputs import (
     columns_named,
     fooled,
     gets_right,
-    hidden_image,
     joined,
     labelled,
     listed,
@@ -72,17 +65,13 @@ from fedzo.problems.attack.victim import Victim
 from fedzo.variables.perturbation import Distortion, MovedInputs, Perturbation
 
 MARGINS = ("logits", "confidences")
-_CANDIDATES = 4  # inputs drawn for each one that is used, within a budget
 # The least root-mean-square move of x per round. In the middle of the range an input moves by half
 # of that: a hundredth of the range.
 _MIN_MOVE = 0.02
 _NUMBERS = 1 << 23  # in the inputs of one call of values(), of one device
 _EVALUATION = 0.07  # the largest share of the queries for one evaluation within a budget
 _FEWEST = 40  # inputs: no evaluation has fewer, unless they are a quarter of the queries
-_INPUTS = 32  # evaluated to see whether scores are rounded
-_LOOKED_AT = 256  # inputs, to see whether they are images
 _PROCESSING = 0.1  # the largest share of the queries for processed images
-_TRIES = 8  # inputs and directions, to see whether differences stand out
 _EVALUATED = "evaluated "  # in the names of what a checkpoint holds
 
 
@@ -182,7 +171,6 @@ class Attack(Objective):
         self.meter, self.batcher = model.meter, self.victim.batcher
         self.within_budget = eps is not None
         self.best_metric = "attack_success" if self.within_budget else None
-        self.candidates = _CANDIDATES if self.within_budget else 1
         self.min_move = _MIN_MOVE * math.sqrt(self.dim)
         self.victim.reserved = self.evaluation_cost
 
@@ -200,11 +188,6 @@ class Attack(Objective):
         self._evaluated = [
             _spread(len(every), max(1, int(share * len(every)))) for every in self._evaluated
         ]
-
-    def look_for_images(self) -> None:
-        """Treat flat rows as images if they seem to be some: waves and squares fit them better."""
-        found = hidden_image(self.own.rows[:_LOOKED_AT]) if len(self.shape) == 1 else None
-        self.transform = replace(self.transform, image=found or ())
 
     @property
     def evaluated(self) -> Inputs:
@@ -240,16 +223,11 @@ class Attack(Objective):
         return self.perturbation(x).moved(self.own.rows).distortion
 
     def batch(self, device: int, size: int, draws: Draws) -> Array:
-        """Return indices of inputs of a device, independent and uniform (with replacement).
-
-        The shape is (size,), or (size, candidates) within a budget.
-        """
-        first, count = int(self._starts[device]), self.candidates
-        chosen: Array = first + draws.integers(self.size(device), size * count)
-        return chosen if count == 1 else chosen.reshape(size, count)
+        """Return indices of inputs of a device, independent and uniform (with replacement)."""
+        return self.take(device, draws.integers(self.size(device), size))
 
     def take(self, device: int, which: Array) -> Array:
-        """Return the indices of chosen inputs of a device, without candidates."""
+        """Return the indices of chosen inputs of a device."""
         return np.asarray(self._starts[device] + which)
 
     def contents(self, device: int) -> Iterable[bytes]:
@@ -260,17 +238,16 @@ class Attack(Objective):
     def values(self, points: Array, batch: Array) -> Array:
         """Return ψ of each input at each perturbation, (k, d) -> (k, b), by few model calls.
 
-        Within a budget this is the lead in confidence, or of logits ψ / (1 + ψ): candidates are
+        Within a budget this is the lead in confidence, or of logits ψ / (1 + ψ): points are
         compared by how many inputs they fool, and not by inputs that are far from it.
         """
-        chosen = batch if batch.ndim == 1 else batch[:, 0]
         if not self.within_budget:
-            return self._values(points, chosen)
-        size = max(1, _NUMBERS // (len(chosen) * self.dim))
+            return self._values(points, batch)
+        size = max(1, _NUMBERS // (len(batch) * self.dim))
         pieces = [points[at : at + size] for at in range(0, len(points), size)]
         likely = self.model.outputs in ("probabilities", "labels")
         margin = "confidences" if likely else self.margin
-        values = np.concatenate([self._values(piece, chosen, margin=margin) for piece in pieces])
+        values = np.concatenate([self._values(piece, batch, margin=margin) for piece in pieces])
         return values if likely else values / (1 + values)
 
     def values_along(
@@ -280,43 +257,25 @@ class Attack(Objective):
 
         The values along directions that were cut off are those at x.
         """
-        forward, at_x = not steps[0], None
-        chosen = batch if batch.ndim == 1 else batch[:, 0]
-        if forward and batch.ndim == 2:
-            chosen, at_x = self._promising(x, batch)
-            rows, steps = rows[1:], steps[1:]
         points = directions[rows]
         points *= steps[:, None].astype(x.dtype)
         points += x
-        values = self._values(points, chosen, forward, at_x)
-        return values if at_x is None else np.concatenate([at_x[None], values])
-
-    def _promising(self, x: Array, batch: Array) -> tuple[Array, Array]:
-        """Return the first input of each row that does not succeed at x yet, and its ψ there."""
-        at_x = self._values(x[None], batch.reshape(-1)).reshape(batch.shape)
-        rows, first = np.arange(len(batch)), np.argmax(at_x > 0, axis=1)  # 0 where all succeed
-        return batch[rows, first], at_x[rows, first]
+        return self._values(points, batch, may_be_cut=not steps[0])
 
     def _values(
-        self,
-        points: Array,
-        chosen: Array,
-        may_be_cut: bool = False,
-        at_x: Array | None = None,
-        margin: str | None = None,
+        self, points: Array, batch: Array, may_be_cut: bool = False, margin: str | None = None
     ) -> Array:
-        """Return ψ, (k, b). If the answers are cut short, fill in ψ at x, by default the first."""
-        inputs, costs = self.transform.query_inputs(self.own.rows[chosen], points)
+        """Return ψ, (k, b). If the answers are cut short, fill in ψ at the first point."""
+        inputs, costs = self.transform.query_inputs(self.own.rows[batch], points)
         scores = self.victim.ask(inputs.reshape(-1, self.dim), may_be_cut=may_be_cut)
-        count, wanted = len(scores), costs.size
-        labels = np.tile(self.own.labels[chosen], len(points))
+        count = len(scores)
+        labels = np.tile(self.own.labels[batch], len(points))
         leads = np.maximum(self.margins(scores, labels[:count], margin), 0)
-        if count < wanted:
-            at_x = leads[: len(chosen)] if at_x is None else at_x
-            if len(at_x) < len(chosen):
+        if count < costs.size:
+            if count < len(batch):
                 raise self.model.meter.spent()
-            unanswered = np.tile(at_x, len(points))[count:]
-            leads = np.concatenate([leads, unanswered])
+            first = np.tile(leads[: len(batch)], len(points))
+            leads = np.concatenate([leads, first[count:]])
         return leads.reshape(costs.shape) + costs
 
     def margins(self, scores: Array, labels: Array, margin: str | None = None) -> Array:
@@ -385,8 +344,12 @@ class Attack(Objective):
         return found
 
     def memory(self) -> Mapping[str, Array]:
-        """Return the evaluations, the number of classes and the detector, for a checkpoint."""
-        known = {f"{_EVALUATED}{key}": found for key, found in self._evaluations.items()}
+        """Return whole evaluations, the number of classes and the detector, for a checkpoint."""
+        known = {
+            f"{_EVALUATED}{key}": found
+            for key, found in self._evaluations.items()
+            if not np.isnan(found).any()
+        }
         if self.model.classes is not None:
             known["classes"] = np.array(self.model.classes)
         detector = self.victim.detector
@@ -451,50 +414,8 @@ class Attack(Objective):
         self.victim.reserved = self.evaluation_cost + len(others) * count + processed
 
     def suggest_smoothing(self, draws: Draws) -> float | None:
-        """Return μ for an attack within a budget: 1, or more if the scores are rounded.
-
-        μ is doubled until half of the differences along some directions are not zero, or until
-        the directions reach the surface of the ball. A warning reports a larger μ.
-        """
-        if not self.within_budget:
-            return None
-        x, smoothing, most = self.initial(), 1.0, math.sqrt(self.dim)
-        rows, labels = self.own
-        try:
-            some = np.unique(np.arange(_INPUTS) * len(labels) // _INPUTS)
-            inputs, _ = self.transform.query_inputs(rows[some], x[None])
-            scores = self.victim.ask(inputs[0])
-            step = rounding_step(scores)
-            if step is None:
-                return smoothing
-            at_x = np.maximum(self.margins(scores, labels[some]), 0)
-            resisting = np.flatnonzero(at_x > 0)
-            if not len(resisting):
-                return smoothing
-            # Small changes show near the boundary, but most inputs are far from it: so any input.
-            tried = resisting[np.unique(np.arange(_TRIES) * len(resisting) // _TRIES)]
-            buffer = DirectionBuffer("sphere", _TRIES, self.dim, x.dtype)
-            buffer.draw(draws.on(Stream.DIRECTIONS))
-            directions = buffer.scales[:, None] * buffer.rows
-            while smoothing < most:
-                values = self._values((smoothing * directions).astype(x.dtype), some[tried])
-                if np.mean(values != at_x[tried]) >= 0.5:
-                    break
-                smoothing *= 2
-        except BudgetSpent:
-            return smoothing
-        if smoothing == 1:
-            return smoothing
-        smoothing = min(smoothing, most)
-        labels_only = self.model.outputs == "labels"
-        answers = "labels only" if labels_only else f"scores in steps of {step:g}"
-        warnings.warn(
-            f"{self.model.name} returns {answers}: smoothing is raised from 1 to {smoothing:g}, "
-            "so that differences are visible",
-            UserWarning,
-            stacklevel=2,
-        )
-        return smoothing
+        """Return μ for an attack within a budget: 1, half of the way to the ball's surface."""
+        return 1.0 if self.within_budget else None
 
 
 def _spread(count: int, wanted: int) -> Array:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedzo.core.types import Array
-from fedzo.core.waves import Waves
 from fedzo.errors import check_not_negative
 from fedzo.variables.perturbation import Perturbation, added, check_ball, inside, perturbed
 
@@ -20,14 +19,7 @@ class Transform:
 
     Within a budget, δ is in the ball by :func:`fedzo.variables.perturbation.inside`. Queries are
     about δ(x), which can still move both ways. The evaluated perturbation is δ(4x): it lies nearly
-    on the surface of the ball, where it is strongest. For images, x holds Fourier coefficients in
-    place of pixels, because inputs share waves: see :class:`fedzo.server.FourierSign`. Random
-    directions are the same in both.
-
-    Attributes
-    ----------
-    image : tuple of int
-        The shape of images that are given as flat rows.
+    on the surface of the ball, where it is strongest.
 
     Examples
     --------
@@ -41,7 +33,6 @@ class Transform:
     c: float = 1.0
     eps: float | None = None
     norm: str = "inf"
-    image: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_ball(1.0 if self.eps is None else self.eps, self.norm, self.shape)
@@ -56,15 +47,12 @@ class Transform:
             shifts = np.tanh(points.astype(np.float32, copy=False))
             inputs, squares = perturbed(rows, shifts, self.input_range)
             return inputs, self.c * squares
-        inputs = added(rows, self._deltas(points, self.eps), self.input_range)
+        inputs = added(rows, inside(points, self.eps, self.norm), self.input_range)
         return inputs, np.zeros(inputs.shape[:2])
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return the perturbation x in the shape of an input: in 8 bits for images within ε."""
         if self.eps is None:
             return Perturbation(x.reshape(self.shape), self.input_range)
-        delta = self._deltas(_OUTWARDS * x[None], self.eps).reshape(self.shape)
+        delta = inside(_OUTWARDS * x[None], self.eps, self.norm).reshape(self.shape)
         return Perturbation.within(delta, self.input_range, self.eps, self.norm)
-
-    def _deltas(self, points: Array, eps: float) -> Array:
-        return inside(Waves(self.image or self.shape).images(points), eps, self.norm)
