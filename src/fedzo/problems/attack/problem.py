@@ -267,15 +267,14 @@ class Attack(Objective):
     ) -> Array:
         """Return ψ, (k, b). If the answers are cut short, fill in ψ at the first point."""
         inputs, costs = self.transform.query_inputs(self.own.rows[batch], points)
-        scores = self.victim.ask(inputs.reshape(-1, self.dim), may_be_cut=may_be_cut)
+        least = len(batch) if may_be_cut else costs.size  # f at x, to fill in
+        scores = self.victim.ask(inputs.reshape(-1, self.dim), least=least)
         count = len(scores)
         labels = np.tile(self.own.labels[batch], len(points))
         leads = np.maximum(self.margins(scores, labels[:count], margin), 0)
         if count < costs.size:
-            if count < len(batch):
-                raise self.model.meter.spent()
-            first = np.tile(leads[: len(batch)], len(points))
-            leads = np.concatenate([leads, first[count:]])
+            at_x = np.tile(leads[: len(batch)], len(points))
+            leads = np.concatenate([leads, at_x[count:]])
         return leads.reshape(costs.shape) + costs
 
     def margins(self, scores: Array, labels: Array, margin: str | None = None) -> Array:

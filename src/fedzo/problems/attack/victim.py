@@ -19,7 +19,7 @@ class Question(NamedTuple):
     """Inputs to evaluate, shape (n, d)."""
 
     inputs: Array
-    may_be_cut: bool  # whether an answer to the first of them is of use
+    least: int  # an answer to fewer of them, the first, is of no use
     evaluates: bool  # whether it may use the queries that are reserved for evaluations
 
 
@@ -55,12 +55,13 @@ class Victim:
         self.detector: Detector | None = None
         self.failure: ModelError | None = None
 
-    def ask(self, inputs: Array, *, may_be_cut: bool = False, evaluates: bool = False) -> Array:
-        """Return the scores of the inputs, or of the first of them if the budget allows no more.
+    def ask(self, inputs: Array, *, least: int | None = None, evaluates: bool = False) -> Array:
+        """Return the scores of the inputs, or of the ``least`` first of them or more.
 
-        Raises :class:`~fedzo.errors.BudgetSpent` if no input can be evaluated.
+        Raises :class:`~fedzo.errors.BudgetSpent` if the budget does not allow so many; by default
+        all of them.
         """
-        return self.batcher.ask(Question(inputs, may_be_cut, evaluates))
+        return self.batcher.ask(Question(inputs, least or len(inputs), evaluates))
 
     def predictions(self, inputs: Array) -> Array | None:
         """Return the predictions of inputs, or None without enough queries for all of them."""
@@ -75,8 +76,8 @@ class Victim:
         if left is not None:
             left -= 0 if questions[0].evaluates else self.reserved  # the same for all of a group
             granted = (left - (np.cumsum(sizes) - sizes)).clip(0, sizes)
-            whole = np.array([not question.may_be_cut for question in questions])
-            sizes = np.where(whole & (granted < sizes), 0, granted)
+            least = np.array([question.least for question in questions])
+            sizes = np.where(granted < least, 0, granted)
         spent = self.model.meter.spent()
         if not sizes.any():
             return [spent] * len(questions)
