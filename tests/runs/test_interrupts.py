@@ -191,6 +191,40 @@ def test_a_stop_leaves_no_trace_after_a_resume(name, how, tmp_path):
     assert fun.calls == whole.calls <= 500
 
 
+class Noisy(Asked):
+    """Another value at each call; it continues to count after a resume."""
+
+    def __call__(self, x, device):
+        if self.calls == self.interrupt_at:
+            self.interrupt_at = None
+            raise KeyboardInterrupt
+        self.calls += 1
+        noise = np.random.default_rng(self.calls).normal()
+        return float(np.sum((x - device) ** 2) + 0.3 * noise)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_noisy_run_within_a_budget_is_the_same_wherever_it_was_interrupted(name, tmp_path):
+    """Also in its last queries, which are those of its result, and after its end."""
+    whole = Noisy()
+    result = budget_run(tmp_path / "whole", False, name, whole, budget=150)
+    wanted = contents(tmp_path / "whole")
+    budget_run(tmp_path / "whole", True, name, whole, budget=150)
+    assert (contents(tmp_path / "whole"), result.nfev) == (wanted, whole.calls)
+    for at in (1, 9, whole.calls // 2, *range(whole.calls - 8, whole.calls)):
+        folder, fun = tmp_path / f"at-{at}", Noisy(at)
+        with suppress(KeyboardInterrupt):
+            budget_run(folder, False, name, fun, budget=150)
+        again = budget_run(folder, True, name, fun, budget=150)
+        assert contents(folder) == wanted, at
+        assert fun.calls == whole.calls <= 150, at
+        assert (again.fun, again.nfev, again.status) == (result.fun, result.nfev, result.status)
+    more = Noisy()
+    for budget in (150, 151, 180):  # never more, whatever the sessions before asked at their ends
+        budget_run(tmp_path / "more", budget > 150, name, more, budget=budget)
+        assert more.calls <= budget
+
+
 def test_the_probes_of_auto_are_not_asked_again(tmp_path):
     whole = Asked()
     first = budget_run(tmp_path / "whole", False, "auto", whole)
@@ -387,11 +421,11 @@ def test_the_report_of_an_attack_is_the_same_after_a_resume(stop, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::fedzo.errors.FedzoWarning")
 def test_an_attack_is_the_same_wherever_the_model_was_interrupted(tmp_path):
+    """Also in its report, for which there may be no queries left."""
     weights = np.random.default_rng(0).normal(size=(16, 3))
     parts = list(np.random.default_rng(1).uniform(0.2, 0.8, (3, 8, 16)))
 
     def fit(folder, stop=None):
-        calls = []
 
         def scores(batch):
             calls.append(len(batch))
@@ -407,10 +441,18 @@ def test_an_attack_is_the_same_wherever_the_model_was_interrupted(tmp_path):
             attack.fit(parts, 1, held_out=(parts[0] + 0.01, 1))
         return contents(folder)
 
-    whole = fit(tmp_path / "whole")
-    for stop in (1, 2, 3):
+    calls = []
+    whole, count, asked = fit(tmp_path / "whole"), len(calls), sum(calls)
+    assert fit(tmp_path / "whole") == whole
+    assert len(calls) == count
+    for stop in (1, 2, 3, *range(4, count, 5), *range(count - 3, count + 1)):
+        calls.clear()
         fit(tmp_path / str(stop), stop)
+        done = len(calls)
+        assert done == stop
+        interrupted = calls.pop()
         assert fit(tmp_path / str(stop)) == whole, stop
+        assert sum(calls) == asked, (stop, interrupted)
 
 
 def test_a_failure_is_repeated_and_a_raised_one_is_not(tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedzo
+from fedzo.runs import Status
 
 FEDZO = fedzo.FedZO(learning_rate=0.01, smoothing=0.1, directions=2, local_steps=1)
 CENTRAL = fedzo.FedZO(
@@ -99,17 +100,26 @@ def test_fresh_evaluations_count_and_are_part_of_the_budget():
 
 
 def test_a_noisy_run_that_is_stopped_knows_the_value_of_its_model():
-    """Searches, too: stopped at any round, the value is true within its error."""
-    for stop in (10, 20, 30):
-        noise = np.random.default_rng(stop)
+    """Stopped at any round, the value is true within its error.
 
-        def fun(x, noise=noise):
-            return float(np.sum((x - 1) ** 2)) + 0.5 * noise.normal()
+    It is the mean of four values, whose deviation has three degrees of freedom at least: it is
+    beyond the quantiles of a t-distribution in 5 % of the runs. More than 6 of 33 have a chance of
+    0.2 %.
+    """
+    beyond = []
+    for stop in range(4, 48, 4):
+        for seed in range(3):
+            noise = np.random.default_rng([stop, seed])
 
-        found = fedzo.minimize(fun, np.full(5, 4.0), callback=lambda p, t=stop: p.round == t)
-        assert found.message.startswith("stopped by the callback")
-        assert 0 < found.fun_error < 0.5
-        assert abs(found.fun - np.sum((found.x - 1) ** 2)) < 5 * found.fun_error
+            def fun(x, noise=noise):
+                return float(np.sum((x - 1) ** 2)) + 0.5 * noise.normal()
+
+            found = fedzo.minimize(fun, np.full(5, 4.0), callback=lambda p, t=stop: p.round == t)
+            assert (found.nit, found.status in (Status.STOPPED, Status.STALLED)) == (stop, True)
+            assert found.fun_error > 0
+            error = found.fun - np.sum((found.x - 1) ** 2)
+            beyond.append(abs(error) > 3.18 * found.fun_error)
+    assert sum(beyond) <= 6
 
 
 @pytest.mark.parametrize("again", [1, 2])

@@ -154,10 +154,12 @@ class Loop:
         self.meter.evaluations = job.options.reserved_evaluations
         if engine.meter is not None and self.meter.max_queries is None:
             self.meter.max_queries = job.options.max_queries
+        self._memory: Mapping[str, Array] | None = None  # of the problem, before an evaluation
         self.updates: UpdateLog | None = None  # which a receipt is made of
         self.fresh: Noise | None = None  # of fresh evaluations of the best model
         self.confirmed = 0  # their queries
         self.stopped = False  # by a callback or a target: a resumed run may continue
+        self.same_end = True  # as an earlier session, which may have asked queries at its end
         self._saved: Any = None  # the round and the records of the last checkpoint
         self._records: list[Record] = []
         self.metered_before = 0  # the meter's count before the run
@@ -183,6 +185,12 @@ class Loop:
     def to_user(self, x: Array) -> Array:
         """Return a model in the user's variables."""
         return x.copy() if self.user_view is None else self.user_view.to_user(x)
+
+    def memory(self) -> Mapping[str, Array]:
+        """Return what the problem has learned, without what an unfinished evaluation added."""
+        if self._memory is not None or self.remembers is None:
+            return self._memory or {}
+        return {name: array.copy() for name, array in self.remembers.memory().items()}
 
     def scheduled(self, t: int) -> bool:
         """Return whether f is evaluated after t rounds, by the options or for the algorithm."""
@@ -235,6 +243,8 @@ class Loop:
         """Continue from the folder's checkpoint."""
         checkpoint.check_same(folder.checkpoint, self.tables, self.start, self.options.rounds)
         at, had, has = checkpoint.at, budget_of(checkpoint.config), budget_of(self.tables)
+        before = checkpoint.config.get("run", {}).get("rounds")
+        self.same_end = (before, had) == (self.tables.get("run", {}).get("rounds"), has)
         if had is not None and (has is None or has > had):  # then a search may have more queries
             at = at._replace(last=at.last._replace(done=""))
         self._records = folder.resume_history(at, self.scheduled)
@@ -277,6 +287,7 @@ class Loop:
         What is evaluated off the schedule is not in the checkpoint: a run that is resumed with
         more rounds has no such evaluation.
         """
+        self._reserve()
         if self.scheduled(self.at.round):
             yield from self.evaluate()
         if self.options.saves(self.at.round):
@@ -293,12 +304,11 @@ class Loop:
         return end
 
     def _prepare_round(self) -> Round[Any]:
-        """Return the tasks of the next round; keep queries back for a noisy result."""
+        """Return the tasks of the next round."""
         t = self.at.round
+        self._reserve()
         self._charge_skipped()
         self.meter.log.begin(t, Phase.ROUND)
-        if self.at.noise.deviation:
-            self.meter.reserved = self._repeats * self.engine.evaluation_cost
         tasks = self.algorithm.round(t, self.at.state, self.setting)
         return tasks if self.updates is None else self.updates.noting(t, tasks)
 
@@ -411,6 +421,7 @@ class Loop:
         if self.record is not None:
             return
         at, known = self.at, self.algorithm.loss(self.at.state)
+        self._memory = self.memory()  # a checkpoint has nothing of half an evaluation
         self.meter.log.begin(at.round, Phase.EVALUATION)
         before, cost, noise = self.meter.queries, 0, at.noise
         if known is None:
@@ -449,7 +460,7 @@ class Loop:
         if self.scheduled(at.round):  # a resumed run has no evaluation off the schedule
             after = after.with_record(record)._replace(best=self._better(record), dropped=())
         self._records.append(record)
-        self.at = after
+        self.at, self._memory = after, None
 
     def _mean(self, evaluation: Evaluation, absent: list[int], secure: bool) -> float:
         """Return f(x), the mean loss of the devices that replied; raise unless it is finite."""
@@ -537,9 +548,14 @@ class Loop:
 
     # ------------------------------------------------------------------------------- queries
 
+    def _reserve(self) -> None:
+        """Keep queries back for the evaluation of a noisy result."""
+        if self.at.noise.deviation:
+            self.meter.reserved = self._repeats * self.engine.evaluation_cost
+
     def _charge_skipped(self) -> None:
-        """Charge what an earlier session asked at its end, and which this one does not ask."""
-        if self.meter.left is not None:
+        """Charge what an earlier session asked at its end, if this one ends elsewhere."""
+        if self.meter.left is not None and not self.same_end:
             phases = [Phase.FRESH, Phase.REPORT]
             phases += [] if self.record is not None else [Phase.EVALUATION]
             skipped = self.meter.log.unread(self.at.round, *phases)
@@ -582,7 +598,7 @@ class Loop:
                 seconds=self.seconds,
                 config=self.tables,
                 start=self.start,
-                memory={} if self.remembers is None else self.remembers.memory(),
+                memory=self.memory(),
             )
         )
         self._saved = state
