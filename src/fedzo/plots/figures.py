@@ -204,6 +204,7 @@ def _scale(spot: Any, axis: str, logarithmic: bool) -> None:
 def _draw_curve(spot: Any, curve: Mapping[str, Any], place: int, under: int) -> None:
     """Draw a curve, wide and pale if others cover it, with markers apart from theirs."""
     colour = COLOURS[curve["colour"] % len(COLOURS)]
+    under = min(under, 2)  # wider ones would be bars
     step = max(1, len(curve["x"]) // 8)
     spot.plot(
         curve["x"],
@@ -213,9 +214,9 @@ def _draw_curve(spot: Any, curve: Mapping[str, Any], place: int, under: int) -> 
         alpha=0.45 if under else 1.0,
         marker=MARKERS[curve["colour"] % len(MARKERS)],
         markevery=(place % step, step),
-        markersize=4.5 + 2.4 * under,
+        markersize=4.5 + 1.6 * under,
         markerfacecolor="white" if curve["dashed"] else colour,
-        linewidth=1.6 + 2.4 * under,
+        linewidth=1.6 + 1.6 * under,
         label=curve["label"],
     )
     if curve["seeds"] > 1:

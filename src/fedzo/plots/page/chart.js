@@ -37,7 +37,8 @@ function covered(curves, log) {
       .filter(([, y]) => y !== undefined);
     return both.length > 1 && both.every(([a, b]) => Math.abs(at(a) - at(b)) <= near);
   };
-  return curves.map((curve, i) => curves.slice(i + 1).filter((other) => on(other, curve)).length);
+  // At most two: wider ones would be bars.
+  return curves.map((curve, i) => Math.min(2, curves.slice(i + 1).filter((other) => on(other, curve)).length));
 }
 
 class Chart {
@@ -166,7 +167,7 @@ class Chart {
     const step = Math.max(1, Math.floor(curve.x.length / 8));
     const marked = new Set(curve.x.filter((_, k) => k % step === i % step));
     return {
-      label: curve.label, stroke: colour, width: 2 + 3 * under, dash: curve.dashed ? [7, 4] : null,
+      label: curve.label, stroke: colour, width: 2 + 2 * under, dash: curve.dashed ? [7, 4] : null,
       value: (u, v, _, k) => this.told(u, v, k, curve, i),
       points: { show: true, size: 7 + 2 * under, stroke: colour,
         fill: curve.dashed ? css("--paper") : colour,
