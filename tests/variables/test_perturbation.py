@@ -66,7 +66,7 @@ def test_a_small_movement_keeps_its_digits():
 def test_many_perturbations_of_chosen_inputs_at_once():
     angles = scaled(INSIDE, (0.0, 1.0))
     shifts = np.tanh(RNG.normal(size=(3, 24)).astype(np.float32))
-    inputs, squares = perturbed(angles[[4, 0, 4]], shifts, (0.0, 1.0))
+    inputs, squares, _ = perturbed(angles[[4, 0, 4]], shifts, (0.0, 1.0))
     for k in range(3):
         for m, i in enumerate([4, 0, 4]):
             row = INSIDE[i].reshape(-1)

@@ -152,7 +152,15 @@ class Perturbation:
 
         These are 2z in the paper's form, or else z in [0, 1]: :func:`scaled`, :func:`unit_rows`.
         """
-        batch = batch_of(inputs, self.noise.shape, key)
+        try:
+            check_unmasked("inputs", inputs)
+            batch = np.asarray(inputs)
+        except ValueError:  # lists of different lengths
+            held = "inputs of different shapes"
+            raise InvalidValue(key, held, f"all of shape {self.noise.shape}") from None
+        fits = batch.ndim >= 2 and batch.shape[1:] in (self.noise.shape, (self.noise.size,))
+        allowed = f"a batch of inputs of shape {self.noise.shape}, or flat rows"
+        require(fits, key, f"an array of shape {batch.shape}", allowed)
         if self.eps is None:
             return scaled(batch, self.input_range)
         return unit_rows(batch, self.input_range, self.noise.shape)
@@ -163,9 +171,7 @@ class Perturbation:
             delta = self.noise.reshape(1, -1)
             return MovedInputs(added(rows, delta, self.input_range)[0], *changes(rows, delta[0]))
         shifts = np.tanh(self.noise.reshape(1, -1).astype(np.float32))
-        inputs = _apply(rows, shifts, *_limits(self.input_range))
-        squares, largest = _moved(rows, shifts)
-        return MovedInputs(inputs[0], squares[0], largest[0])
+        return MovedInputs(*(found[0] for found in perturbed(rows, shifts, self.input_range)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the perturbation to a file in NumPy's npz format, whatever its name."""
@@ -254,25 +260,6 @@ def in_levels(delta: Array, eps: float, norm: str) -> Array:
     return np.rint(levels).astype(np.float32)
 
 
-def batch_of(inputs: ArrayLike, shape: tuple[int, ...], key: str = "inputs") -> Array:
-    """Return inputs as an array with the batch along the first axis; reject other shapes.
-
-    Inputs may be flat rows. ``key`` names them in an error.
-
-    >>> batch_of([[1, 2, 3, 4]], shape=(2, 2)).shape
-    (1, 4)
-    """
-    try:
-        check_unmasked("inputs", inputs)
-        batch = np.asarray(inputs)
-    except ValueError:  # lists of different lengths
-        raise InvalidValue(key, "inputs of different shapes", f"all of shape {shape}") from None
-    fits = batch.ndim >= 2 and batch.shape[1:] in (shape, (math.prod(shape),))
-    allowed = f"a batch of inputs of shape {shape}"
-    require(fits, key, f"an array of shape {batch.shape}", allowed)
-    return batch
-
-
 def scaled(inputs: Array, input_range: Sequence[float]) -> Array:
     """Return 2z of a batch of inputs as (n, d) float32, clipped away from the ends of the range.
 
@@ -291,14 +278,8 @@ def unit_rows(inputs: Array, input_range: Sequence[float], shape: tuple[int, ...
     array([[ 0., 25.]], dtype=float32)
     """
     low, high = input_range
-    rows = _checked_rows(inputs, input_range)
-    rows -= low
-    rows /= high - low
-    if is_image(shape):
-        rows *= LEVELS
-        np.rint(rows, out=rows)
-        rows /= LEVELS
-    return rows.astype(np.float32)
+    rows = (_checked_rows(inputs, input_range) - low) / (high - low)
+    return (np.rint(rows * LEVELS) / LEVELS if is_image(shape) else rows).astype(np.float32)
 
 
 def in_range(rows: Array, input_range: Sequence[float]) -> Array:
@@ -355,14 +336,15 @@ def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:
     return inputs.reshape(len(inputs), math.prod(inputs.shape[1:])).astype(np.float64)
 
 
-def perturbed(angles: Array, shifts: Array, input_range: Sequence[float]) -> tuple[Array, Array]:
-    """Return inputs under each of k perturbations, and their squared L2 distances.
+def perturbed(
+    angles: Array, shifts: Array, input_range: Sequence[float]
+) -> tuple[Array, Array, Array]:
+    """Return inputs under each of k perturbations, and their squared L2 and L∞ distances.
 
     ``angles`` is the result of :func:`scaled`; ``shifts``, (k, d), is tanh of the perturbations.
-    The perturbed inputs, (k, b, d), are in their range; the squared distances are (k, b).
+    The perturbed inputs, (k, b, d), are in their range; the distances are (k, b).
     """
-    squares, _ = _moved(angles, shifts)
-    return _apply(angles, shifts, *_limits(input_range)), squares
+    return _apply(angles, shifts, *_limits(input_range)), *_moved(angles, shifts)
 
 
 def _limits(input_range: Sequence[float]) -> tuple[Any, Any, Any, Any]:

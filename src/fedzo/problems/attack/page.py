@@ -169,11 +169,15 @@ def _charts(report: Mapping[str, Any]) -> str:
         for r in report["success_by_eps"]
         if r["success"] is not None
     ]
-    asked = [(r["queries"], r[key]) for r in report["success_by_queries"] if r[key] is not None]
+    asked, best = [], {"own": -1.0}
+    for r in report["success_by_queries"]:
+        best = r if r["own"] > best["own"] else best
+        if best[key] is not None:
+            asked.append((r["queries"], best[key]))
     label = "ε in L2" if unit == 1 else f"ε, of {LEVELS} levels"
     charts = [
         _chart("success against ε", label, eps, count),
-        _chart("success against queries", "queries", asked, count),
+        _chart("success of the best so far", "queries", asked, count),
     ]
     return f"<div class='charts'>{''.join(charts)}</div>"
 

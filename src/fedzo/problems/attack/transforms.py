@@ -45,7 +45,7 @@ class Transform:
         """
         if self.eps is None:
             shifts = np.tanh(points.astype(np.float32, copy=False))
-            inputs, squares = perturbed(rows, shifts, self.input_range)
+            inputs, squares, _ = perturbed(rows, shifts, self.input_range)
             return inputs, self.c * squares
         inputs = added(rows, inside(points, self.eps, self.norm), self.input_range)
         return inputs, np.zeros(inputs.shape[:2])
