@@ -1,5 +1,6 @@
 """Searches: their questions to the numbers, resume to the bit, and what they must never do."""
 
+import hashlib
 import runpy
 from pathlib import Path
 
@@ -505,6 +506,18 @@ def test_fewer_queries_than_numbers_are_worth_something(budget):
     assert result.fun <= 80 - 4  # what one number is worth
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_devices_share_slopes_where_a_model_would_take_all_queries(seed):
+    """30 queries per device and 40 numbers: by shares of the slopes it is a dozen gradients."""
+    draws = np.random.default_rng(seed)
+    centres = 1 + 0.1 * draws.normal(size=(20, 40))
+    mean = centres.mean(axis=0)
+    result = fedzo.minimize(
+        lambda x, i: float(((x - centres[i]) ** 2).sum()), np.zeros(40), devices=20, max_queries=600
+    )
+    assert np.sum((result.x - mean) ** 2) < 0.01 * np.sum(mean**2)
+
+
 @pytest.mark.parametrize(("budget", "devices"), [(5, 1), (6, 1), (20, 4), (35, 7)])
 def test_five_queries_per_device_are_worth_something(budget, devices):
     """One is the evaluation of the start, and two are its repeats."""
@@ -554,16 +567,26 @@ def test_rounded_values_do_not_end_the_search_on_a_slope(decimals, start):
     assert np.sum((result.x - 1) ** 2) <= 0.51 * 10.0**-decimals
 
 
+def jitter(x, salt):
+    word = hashlib.blake2b(x.tobytes(), digest_size=8, salt=bytes([salt])).digest()
+    return int.from_bytes(word, "little") / 2**63 - 1
+
+
 @pytest.mark.parametrize("size", [1e-4, 0.05, 1.0])
-def test_jitter_that_depends_on_all_bits_of_x(size):
+@pytest.mark.parametrize("salt", range(3))
+def test_jitter_that_depends_on_all_bits_of_x(size, salt):
     """The mean of a jitter is zero over any neighbourhood; a search must end, and get below it."""
 
     def bowl(x, device):
-        return float(x @ x) + size * (hash(x.tobytes()) / 2**63)
+        return float(x @ x) + size * jitter(x, salt)
 
     result = fedzo.minimize(bowl, np.full(4, 3.0), devices=1, max_queries=2000)
     assert result.x @ result.x < max(0.5 * size, 1e-3)
-    assert fedzo.minimize(bowl, np.full(4, 3.0), devices=1).nfev < 10**5
+    assert fedzo.minimize(bowl, np.full(4, 3.0), devices=1).nfev < 25_000  # 20 x 200 (d + 1)
+
+
+def test_a_search_of_nothing_but_jitter_ends():
+    assert fedzo.minimize(lambda x: jitter(x, 0), np.zeros(3)).nfev < 20_000
 
 
 @pytest.mark.parametrize("budget", [None, 1000])

@@ -34,6 +34,8 @@ RACE = 0.08  # share of the queries that each method has under noise, before one
 FADING = 0.5  # of the noise at the start, below which a racer's says that noise falls with f
 FAR, FAR_GUESSED = 100.0, 30.0  # units of the scale, over which it is not that of f
 FEW_QUERIES = 100  # per device: too few to look at f before it is modelled
+SHARED_FROM = 20  # queries per device, with which devices measure shares of the slopes instead,
+SHARED_UNTIL = 3  # if there are fewer than so many times d: a model takes d of each device
 FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are few queries
 LINES = (24, 12)  # values along a line, by which f is looked at, if there are enough
 LONGEST = 20  # times the usual queries, after which a search without a budget ends
@@ -66,7 +68,8 @@ class Adaptive(Search):
 
     1. The noise of the values is measured by repeats at x0, and rounding or jitter by differences
        along a short line. With few queries, or where values are rounded or jitter, a descent by
-       quadratic models (:mod:`~fedzo.algorithms.search.model`) comes first.
+       quadratic models (:mod:`~fedzo.algorithms.search.model`) comes first. Several devices with
+       fewer than 3 d queries each measure slopes instead.
     2. Without noise the descent gets an eighth of the queries. How far from its end f is as high as
        at the start is the length of f, in place of that of x0. Then f is evaluated along two lines.
        f is rugged if it turns more often than a polynomial of degree four can. If it is not, the
@@ -131,7 +134,9 @@ class Adaptive(Search):
         if context.noise:
             return (yield from self._noisy(context, scale, budget, guessed))
         modelled = context.dim <= LARGEST
-        if modelled and budget < FEW_QUERIES * context.devices:
+        each = budget / context.devices
+        shared = context.devices > 1 and SHARED_FROM <= each < SHARED_UNTIL * context.dim
+        if modelled and each < FEW_QUERIES and not shared:
             return (yield from self._few(context, scale))
         if not context.rough:
             yield from context.probe(scale)
@@ -209,7 +214,7 @@ class Adaptive(Search):
         """
         modelled = context.dim <= LARGEST
         reserved = LAST_SHARE * budget if modelled or slow else 0.0
-        before, population = context.fun, None
+        before, population, longest = context.fun, None, LONGEST * max(budget, LONGEST)
         while context.left > 0:
             run = Evolution(context, context.x, 1.0, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
@@ -217,9 +222,11 @@ class Adaptive(Search):
             if slow and math.isfinite(context.left):
                 until = max(reserved, context.left / 2)
             going = True
-            while going and context.left > until:
+            while going and context.left > until and context.asked <= longest:
                 going = yield from run.generation()
             gained = before - context.fun
+            if context.asked > longest:
+                return "nothing improves any more"
             if going:
                 if slow and descent is not None:
                     yield from descent.run()
@@ -229,7 +236,7 @@ class Adaptive(Search):
             elif gained <= max(
                 max(self.tol, LEAST_GAIN) * (start - context.fun),
                 3 * context.error(context.fun) * context.rough,
-            ) or context.asked > LONGEST * max(budget, LONGEST):
+            ):
                 return "nothing improves any more"
             before, population = context.fun, 2 * run.size
         return "the budget is spent"
