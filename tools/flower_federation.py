@@ -53,6 +53,13 @@ if __name__ == "__main__":
     superexec(run)
 """
 
+# What `fedzo node start` does with the files of a folder.
+_PINNED = """
+import sys
+from fedzo.flower.allowlist import start_node
+start_node(sys.argv[4], sys.argv[1:])
+"""
+
 
 class Federation:
     """A SuperLink, nodes, and a proxy between them if it is secure; ended when it is left.
@@ -136,8 +143,10 @@ class Federation:
         """
         tls = self.secure if tls is None else tls
         address = f"{HOST}:{self.proxy_port if self.secure else self.port}"
-        words = ["fedzo", "node", "start"] if pinned else ["flower-supernode"]
-        words += ["--superlink", address, "--node-config", config]
+        options = ["--superlink", address, "--node-config", config]
+        words = (
+            [sys.executable, "-c", _PINNED, *options] if pinned else ["flower-supernode", *options]
+        )
         words += ["--port", str(free_port()), "--max-retries", "3"]
         words += ["--root-certificates", str(self.folder / "ca.pem")] if tls else ["--insecure"]
         words += ["--auth-supernode-private-key", str(key)] if key else []

@@ -167,19 +167,25 @@ def test_supported_versions_of_flower_are_those_of_the_project():
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("options", "text", "line"),
     [
-        (["--superlink", "here:1"], "apps: missing; list the SHA-256"),
-        (["--node-config", "devices=3"], "apps: missing; list the SHA-256"),
-        (["--node-config", "a=[}"], "--node-config 'a=[}': must be pairs such as"),
-        (["--node-config", 'node-file="nowhere.toml"'], "cannot read nowhere.toml: No such file"),
-        (["--isolation", "process"], "unrecognized arguments: --isolation process"),
-        (["--port", "abc"], "argument --port: invalid int value: 'abc'"),
+        ([], None, "node is not the folder of a node: run fedzo node init"),
+        ([], "devices = 3", "apps: missing; list the SHA-256"),
+        ([], "apps = []", "apps: missing; list the SHA-256"),
+        ([], 'apps = ["de2abade832c"]', "apps = 'de2abade832c': must be a list of SHA-256"),
+        ([], "apps = [", "node.toml is not a TOML file"),
+        (["--isolation", "process"], "", "unrecognized arguments: --isolation process"),
     ],
 )
-def test_node_that_would_run_any_app_does_not_start(options, line, capsys):
-    assert main(["node", "start", *options]) == Exit.NOTHING_RUN
-    assert capsys.readouterr().err.startswith(f"fedzo: error: {line}")
+def test_node_that_would_run_any_app_does_not_start(options, text, line, capsys, tmp_path):
+    folder = tmp_path / "node"
+    folder.mkdir()
+    if text is not None:
+        (folder / "node.toml").write_text(text)
+    assert main(["node", "start", "--dir", str(folder), *options]) == Exit.NOTHING_RUN
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("fedzo: error: ")
+    assert line in said
 
 
 def test_other_versions_of_flower_are_rejected(monkeypatch):

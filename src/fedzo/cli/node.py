@@ -17,18 +17,6 @@ from fedzo.errors import Exit, UsageError
 
 FOLDER = Path("fedzo-node")
 
-# Options of flower-supernode, with their help. Others, such as --isolation, could run other apps.
-OPTIONS = {
-    "--superlink": ("HOST:PORT", "the address of the server"),
-    "--root-certificates": ("FILE", "the certificate authority of the server's certificate"),
-    "--auth-supernode-private-key": ("FILE", "the node's private key"),
-    "--node-config": ("CONFIG", "the node's configuration, such as 'node-file=\"node.toml\"'"),
-    "--host": ("ADDRESS", "the address that the node listens on for its own processes"),
-    "--port": ("PORT", "the port for these; each node of a host needs another"),
-    "--max-retries": ("N", "how many times to retry to reach the server"),
-    "--max-wait-time": ("SECONDS", "how long to try to reach the server"),
-}
-
 
 def add_command(commands: Any) -> None:
     """Add the command to the parser."""
@@ -41,7 +29,11 @@ def add_command(commands: Any) -> None:
         ("--app", "SHA256", "the digest of the app that the node runs, or its archive"),
         ("--problem", "NAME", "the problem that a run may name"),
         ("--devices", "LIST", "the devices of this node, such as 0-24"),
-        ("--node-config", *OPTIONS["--node-config"]),
+        (
+            "--node-config",
+            "CONFIG",
+            "of flower-supernode, such as 'node-file=\"node.toml\"'",
+        ),
     ):
         action.add_argument(option, metavar=metavar, help=help_text)
     for option, help_text in (
@@ -50,11 +42,7 @@ def add_command(commands: Any) -> None:
     ):
         pair: dict[str, Any] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
         action.add_argument(option, help=help_text, **pair)
-    action = add_action(actions, start, str(FOLDER))
-    for option, (metavar, help_text) in OPTIONS.items():
-        kind = {"PORT": int, "N": int, "SECONDS": float}.get(metavar, str)
-        action.add_argument(option, metavar=metavar, type=kind, help=help_text)
-    action.add_argument("--insecure", action="store_true", help="connect without TLS")
+    add_action(actions, start, str(FOLDER))
     add_action(actions, status, str(FOLDER))
 
 
@@ -63,7 +51,8 @@ def init(arguments: argparse.Namespace) -> int:
 
     They are its key, its configuration, its ledger and a systemd unit. `fedzo server init` prints
     this command with its options. Files that exist are not changed. With --node-config, only the
-    ledger is created: what the node has spent of its queries and of its privacy budget.
+    ledger is created: what the node has spent of its queries and of its privacy budget. A node that
+    Flower's own flower-supernode starts needs no more.
 
     Examples::
 
@@ -109,25 +98,20 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 def start(arguments: argparse.Namespace) -> int:
     """Start a Flower SuperNode that runs only the apps of its node file.
 
-    They are listed under `apps`. Options that are not given come from the folder.
+    They are listed under `apps`. The server's address, its authority and the node's key are those
+    in the folder.
 
     Examples::
 
         fedzo node start
-        fedzo node start --node-config 'node-file="node.toml"' --superlink HOST:9092
     """
-    own = arguments.node_config is None and arguments.superlink is None
-    folder = arguments.dir or (FOLDER if own else None)
+    folder = arguments.dir or FOLDER
     prepare(folder)
     from fedzo.flower.allowlist import start_node
     from fedzo.flower.setup import start_arguments
 
-    given = {} if folder is None else start_arguments(folder)
-    for option in OPTIONS:
-        value = getattr(arguments, option[2:].replace("-", "_"))
-        given |= {} if value is None else {option: str(value)}
-    passed = [f"{option}={value}" for option, value in given.items()]
-    start_node(given.get("--node-config", ""), passed + ["--insecure"] * arguments.insecure)
+    given = start_arguments(folder)
+    start_node(given["--node-config"], [f"{option}={value}" for option, value in given.items()])
     return Exit.DONE
 
 

@@ -80,7 +80,6 @@ class NodeRegistry:
         self._owners: dict[int, int] = {}  # the node of each device
         self.refused: dict[int, str] = {}  # rejected nodes, and the reasons
         self.problem: Hello | None = None  # set by :meth:`settle`
-        self._elected: tuple[Hello, int] | None = None  # of the present nodes
         self.sizes: dict[int, int] = {}  # samples of every device introduced so far
 
     def look(self) -> None:
@@ -116,13 +115,10 @@ class NodeRegistry:
 
         If two problems have as many nodes, the earlier one is elected.
         """
-        if self._elected is None and self._nodes:
-            votes = Counter(each.shape for each in self._nodes.values() if each.held)
-            wanted = max(votes, key=votes.__getitem__, default=None)
-            agreed = [each for each in self._nodes.values() if each.shape == wanted]
-            if agreed:
-                self._elected = agreed[0], len(set().union(*(each.held for each in agreed)))
-        return self._elected
+        votes = Counter(each.shape for each in self._nodes.values() if each.held)
+        wanted = max(votes, key=votes.__getitem__, default=None)
+        agreed = [each for each in self._nodes.values() if each.shape == wanted]
+        return (agreed[0], len(set().union(*(each.held for each in agreed)))) if agreed else None
 
     def settle(self, problem: Hello) -> None:
         """Reject all nodes with another problem, now and later."""
@@ -137,7 +133,6 @@ class NodeRegistry:
     def drop(self, node: int, reason: str) -> None:
         """Drop a node until it replies to a greeting again."""
         if self._nodes.pop(node, None) is not None:
-            self._elected = None
             self._assign_devices()
             log.warning("node %d is dropped: %s", node, short_line(reason))
 
@@ -170,7 +165,7 @@ class NodeRegistry:
         taken = self._owners.keys() & introduction.held
         if taken:
             log.warning("node %d: another node holds devices %s", node, device_ranges(taken))
-        self._nodes[node], self._elected = introduction, None
+        self._nodes[node] = introduction
         self._claim(node, introduction)
 
     def _read(self, node: int, reply: Message) -> Hello:
