@@ -150,6 +150,7 @@ def test_commands_of_tasks_are_never_run(monkeypatch):
             return SimpleNamespace(start=lambda: None)
 
     monkeypatch.setattr("multiprocessing.get_context", lambda kind: Context())
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)
     monkeypatch.setattr("flwr.supercore.cli.flower_superexec", run)
     monkeypatch.setattr(os, "_exit", code.append)
     allowlist.superexec()

@@ -209,6 +209,7 @@ def superexec(run: Callable[[list[str]], None] = run_task) -> None:
     ``run`` is called in the new process, with the words of Flower's command.
     """
     import multiprocessing
+    from multiprocessing.forkserver import ensure_running
 
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.superexec.executor import subprocess_executor
@@ -217,6 +218,8 @@ def superexec(run: Callable[[list[str]], None] = run_task) -> None:
     kind = "forkserver" if sys.platform == "linux" else "spawn"
     processes: Any = multiprocessing.get_context(kind)
     processes.set_forkserver_preload(list(PRELOADED))
+    if kind == "forkserver":
+        ensure_running()  # it imports before the first message is there
 
     def start(words: list[str], **_: Any) -> None:
         processes.Process(target=run, args=(words,)).start()
