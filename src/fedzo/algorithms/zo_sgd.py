@@ -110,12 +110,3 @@ class Pooled(ObjectiveWrapper):
         inner = self.inner.capability(can.Streamed)
         assert inner is not None
         return np.hstack([inner.values_streamed(x, walked, steps, part) for part in batch])
-
-    def size(self, device: int) -> int:
-        """Return the number of samples of all devices."""
-        return sum(self.inner.size(i) for i in range(self.inner.devices))
-
-    def losses(self, x: Array, devices: Array) -> Array:
-        """Return f(x), the mean over all devices."""
-        everyone = np.arange(self.inner.devices)
-        return np.full(len(devices), self.inner.losses(x, everyone).mean())

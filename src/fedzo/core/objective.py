@@ -20,25 +20,7 @@ from fedzo.errors import UsageError, normalises, shown
 C = TypeVar("C")
 
 
-class _Recorded:
-    """Records the constructor's arguments, so that a configuration can make the object again."""
-
-    factory: str
-    _called_with: tuple[Any, Any]
-
-    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        """Record the arguments of the constructor."""
-        self = super().__new__(cls)
-        self.factory, self._called_with = name_of(cls), (arguments, keywords)
-        return self
-
-    @functools.cached_property
-    def factory_kwargs(self) -> Mapping[str, Any]:
-        """All arguments by name; bound on first use, because most objects never need them."""
-        return _arguments(type(self), *self._called_with)
-
-
-class Objective(_Recorded):
+class Objective:
     """f(x) = 1/N sum_i f_i(x) with f_i(x) = E[F_i(x, ξ)], eq. (1), seen through its values.
 
     A problem is a subclass. It sets ``dim`` and ``devices`` and defines :meth:`batch`,
@@ -78,9 +60,22 @@ class Objective(_Recorded):
     dim: int
     devices: int
     exact: bool = False
+    factory: str
+    _called_with: tuple[Any, Any]
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Record the arguments, so that a configuration can make the object again."""
+        self = super().__new__(cls)
+        self.factory, self._called_with = name_of(cls), (arguments, keywords)
+        return self
 
     def __init__(self) -> None:  # or a class without one would take any arguments
         pass
+
+    @functools.cached_property
+    def factory_kwargs(self) -> Mapping[str, Any]:
+        """All arguments by name; bound on first use, because most objects never need them."""
+        return _arguments(type(self), *self._called_with)
 
     def batch(self, device: int, size: int, draws: Draws) -> Any:
         """Return ``size`` independent realisations ξ of a device's randomness."""

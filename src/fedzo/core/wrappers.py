@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, cast
 
-import numpy as np
-
 from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws
@@ -98,10 +96,6 @@ class ScaledObjective(ObjectiveWrapper):
         super().__init__(inner)
         self.x, self.factors = x, factors.astype(x.dtype)
 
-    def initial(self) -> Array:
-        """Return y = 0."""
-        return np.zeros_like(self.x)
-
     def values(self, points: Array, batch: Any) -> Array:
         """Return the values at x + s y."""
         return self.inner.values(self.x + self.factors * points, batch)
@@ -133,7 +127,3 @@ class ScaledObjective(ObjectiveWrapper):
 
     def _scaled(self, some: DirectionSum | None) -> DirectionSum | None:
         return None if some is None else replace(some, factors=self.factors)
-
-    def losses(self, x: Array, devices: Array) -> Array:
-        """Return the losses at x + s y."""
-        return self.inner.losses(self.x + self.factors * x, devices)
