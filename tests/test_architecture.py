@@ -361,3 +361,33 @@ def test_names_in_the_design_exist():
     assert [name for name in names if not exists(name)] == []
     assert not exists("core.steps.local_steps")
     assert not exists("Loop.walk")
+
+
+def referred(text):
+    """Return the names of fedzo's that docstrings refer to, as in :class:`fedzo.FedZO`."""
+    return re.findall(r":(?:mod|class|func|meth|data|exc):`~?(fedzo[\w.]*)`", text)
+
+
+def resolves(name):
+    """Return whether a full name can be imported, attributes of classes and dataclasses too."""
+    module = max((m for m in MODULES if f"{name}.".startswith(f"{m}.")), key=len)
+    found = importlib.import_module(module)
+    for part in name.split(".")[module.count(".") + 1 :]:
+        fields = {
+            *vars(found).get("__annotations__", {}),
+            *vars(found).get("__dataclass_fields__", {}),
+        }
+        if not hasattr(found, part) and part not in fields:
+            return False
+        found = getattr(found, part, None)
+    return True
+
+
+def test_names_in_docstrings_exist():
+    pytest.importorskip("flwr")
+    pytest.importorskip("torch")
+    names = {name for path in MODULES.values() for name in referred(path.read_text("utf-8"))}
+    assert len(names) > 100
+    assert sorted(name for name in names if not resolves(name)) == []
+    assert not resolves("fedzo.algorithms.automatic")
+    assert not resolves("fedzo.FedZO.walk")

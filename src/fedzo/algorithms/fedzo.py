@@ -47,7 +47,7 @@ class FedZO(ZerothOrder):
     ----------
     learning_rate : float or "auto"
         η, the length of a local step; "auto" measures it before the run
-        (:mod:`fedzo.runs.auto`) and adapts it meanwhile (:mod:`fedzo.algorithms.automatic`).
+        (:mod:`fedzo.runs.auto`) and adapts it meanwhile (:mod:`fedzo.algorithms.adaptive_rate`).
     smoothing : float or "auto"
         μ, how far from x the values are taken; "auto" is the corollaries'.
     local_steps : int

@@ -29,7 +29,7 @@ COMMANDS = "run list_runs plot report sweep reproduce theory audit receipt data 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    The codes are those of :class:`~fedzo.cli.common.Exit`.
+    The codes are those of :class:`~fedzo.errors.Exit`.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may not support the letter η

@@ -332,7 +332,7 @@ def scales(kind: str, count: int, dim: int, at: Draws, like: Any = _SINGLE) -> N
 
     For the sphere this takes a pass over the numbers, which are drawn and not stored, in the
     precision and the memory of the array ``like``. The factors are those of
-    :attr:`fedzo.core.directions.DirectionBuffer.scales`, to the bit.
+    ``scales`` of :class:`~fedzo.core.directions.DirectionBuffer`, to the bit.
 
     >>> at = Draws(seed=0, stream=Stream.DIRECTIONS, round=5, device=2)
     >>> scales("rademacher", 3, 16, at)

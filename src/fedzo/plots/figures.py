@@ -89,7 +89,7 @@ def draw_partition(
     labels
         The class of each sample, an index into ``classes``, shape (n_samples,).
     parts
-        The indices of each device's samples, from :func:`fedzo.data.partition.partition`.
+        The indices of each device's samples, from :func:`fedzo.data.partition`.
     classes
         The classes' names.
     path
