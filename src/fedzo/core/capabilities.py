@@ -20,7 +20,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.directions import DirectionBuffer
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
-from fedzo.core.updates import DirectionSum
+from fedzo.core.updates import Offset
 
 
 class Best(NamedTuple):
@@ -80,11 +80,7 @@ class Streamed(Protocol):
     """Evaluates points without holding their directions: for large models."""
 
     def values_streamed(
-        self,
-        x: Array,
-        walked: DirectionSum | None,
-        steps: Sequence[DirectionSum | None],
-        batch: Any,
+        self, x: Array, walked: Offset, steps: Sequence[Offset], batch: Any
     ) -> Array:
         """Return the values at the k points x + walked + steps[k], shape (k, b).
 

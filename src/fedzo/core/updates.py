@@ -251,6 +251,9 @@ class DirectionSum:
         return total if self.factors is None else self.factors * total
 
 
+Offset = DirectionSum | None  # from a model; None is zero
+
+
 def as_sum(delta: Any) -> DirectionSum:
     """Return an update as a lazy sum; an array is the dense part of one.
 

@@ -8,7 +8,7 @@ from fedzo.core import capabilities as can
 from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
-from fedzo.core.updates import DirectionSum
+from fedzo.core.updates import Offset
 
 C = TypeVar("C")
 
@@ -108,11 +108,7 @@ class ScaledObjective(ObjectiveWrapper):
         return values_along(self.inner, start, scaled, rows, steps, batch)
 
     def values_streamed(
-        self,
-        x: Array,
-        walked: DirectionSum | None,
-        steps: Sequence[DirectionSum | None],
-        batch: Any,
+        self, x: Array, walked: Offset, steps: Sequence[Offset], batch: Any
     ) -> Array:
         """Return the values along scaled directions that are never held.
 
@@ -125,5 +121,5 @@ class ScaledObjective(ObjectiveWrapper):
             start, self._scaled(walked), [self._scaled(step) for step in steps], batch
         )
 
-    def _scaled(self, some: DirectionSum | None) -> DirectionSum | None:
+    def _scaled(self, some: Offset) -> Offset:
         return None if some is None else replace(some, factors=self.factors)

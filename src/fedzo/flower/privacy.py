@@ -63,7 +63,7 @@ from fedzo.core.objective import Objective, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps
 from fedzo.core.types import Array
-from fedzo.core.updates import DirectionSum
+from fedzo.core.updates import Offset
 from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import (
     BudgetSpent,
@@ -404,11 +404,7 @@ class Private(ObjectiveWrapper):
         return self._differences(values, len(rows), bool(steps[0] == 0), batch)
 
     def values_streamed(
-        self,
-        x: Array,
-        walked: DirectionSum | None,
-        steps: Sequence[DirectionSum | None],
-        batch: _Batch,
+        self, x: Array, walked: Offset, steps: Sequence[Offset], batch: _Batch
     ) -> Array:
         """Return the same of a model whose directions are never held."""
         streamed = self.inner.capability(can.Streamed)

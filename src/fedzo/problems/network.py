@@ -15,7 +15,7 @@ from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
-from fedzo.core.updates import DirectionSum
+from fedzo.core.updates import DirectionSum, Offset
 from fedzo.core.updates_torch import tensor_of
 from fedzo.errors import (
     FedzoWarning,
@@ -168,11 +168,7 @@ class TorchProblem(Objective):
         return np.concatenate([self._points.values(self._losses, batch, x) for x in points])
 
     def values_streamed(
-        self,
-        x: Array,
-        walked: DirectionSum | None,
-        steps: Sequence[DirectionSum | None],
-        batch: NamedBatch,
+        self, x: Array, walked: Offset, steps: Sequence[Offset], batch: NamedBatch
     ) -> Array:
         """Return the loss of each sample at x + walked + steps[k], shape (k, b)."""
         self.place(x)
