@@ -221,6 +221,10 @@ def test_median_of_coefficients_rebuilds_once():
 def test_coefficients_of_different_directions_are_not_compared():
     with fails("directions-not-shared"):
         fedzo.minimize(PROBLEM, algorithm=fedzo.FedZO(), uplink=RobustSeeds(), rounds=1)
+    work = steps_of(fedzo.FedZO(directions=2), np.zeros(3), round=4, seed=9)  # without a run
+    sent = [Update(i, np.zeros(3), 1, 3, np.zeros((5, 2))) for i in range(5)]
+    with fails("directions-not-shared"):
+        RobustSeeds().aggregate(4, Replies(sent, work), FEDERATION)
 
 
 def test_values_too():

@@ -46,7 +46,7 @@ from fedzo.errors import (
 )
 from fedzo.uplinks.base import RunSetting, UplinkInfo, sending_costs
 from fedzo.uplinks.channels import POLICIES, PowerControl, complex_normals
-from fedzo.uplinks.seeds import HEADER_BYTES, catch_up, of_all, shared_coefficients
+from fedzo.uplinks.seeds import HEADER_BYTES, catch_up, coefficients_of, of_all
 from fedzo.uplinks.wireless import Wireless, check_db
 
 NOISES = ("complex", "real")
@@ -415,8 +415,7 @@ class AirCompSeeds(AirComp):
         if setting.replaying:  # the log has what the server received
             return received[0].delta, UplinkInfo(0, 0, 0)
         heard, info = self._heard(t, received, task, setting)
-        own = heard.coefficients
-        assert own is not None
+        own = coefficients_of(heard)
         fixed, most = task.algorithm.fixed_directions, task.x.nbytes
         if fixed:
             most = min(most, fixed * task.x.itemsize)
@@ -435,7 +434,7 @@ class AirCompSeeds(AirComp):
     def _heard(
         self, t: int, updates: list[Update], task: Any, setting: RunSetting
     ) -> tuple[Update, UplinkInfo]:
-        own = shared_coefficients("aircomp_seeds", updates, task, "aircomp")
+        own = list(map(coefficients_of, updates))
         rows = zip(updates, map(np.ravel, own), strict=True)
         shape = own[0].shape
         mean, info = self._received(t, rows, math.prod(shape), setting)

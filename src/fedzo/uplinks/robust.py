@@ -45,7 +45,7 @@ from fedzo.core.tasks import LocalSteps, Replies, Update
 from fedzo.core.types import Array
 from fedzo.errors import check_choice, check_count, require
 from fedzo.uplinks.base import RunSetting, Uplink, UplinkInfo
-from fedzo.uplinks.seeds import of_all, shared_coefficients
+from fedzo.uplinks.seeds import coefficients_of, of_all
 
 RULES = ("median", "trimmed_mean", "clipped_mean", "krum", "geometric_median")
 _COLUMNS = 1 << 16  # sorted at a time, which takes no second copy of all updates
@@ -169,7 +169,7 @@ class RobustSeeds(Robust):
         received, task = list(updates), updates.task
         if not received:
             return np.zeros(setting.dim), UplinkInfo(0, 0, 0)
-        rows = shared_coefficients("robust_seeds", received, task, "robust")
+        rows = list(map(coefficients_of, received))
         (centre,) = self.compress(received, task, setting)
         return centre.delta, _info(rows, down=len(rows) * task.x.nbytes)
 
@@ -179,7 +179,7 @@ class RobustSeeds(Robust):
         """Return the centre of the coefficients as one update."""
         if not updates:
             return []
-        rows = np.stack([np.asarray(update.coefficients) for update in updates])
+        rows = np.stack(list(map(coefficients_of, updates)))
         centre = self._centre(rows.reshape(len(rows), -1)).reshape(rows.shape[1:])
         return [of_all(updates[0], centre, task)]
 

@@ -97,9 +97,7 @@ class Seeds(Uplink):
         mean, alike, devices = UpdateMean(setting.dim), list[Update](), list[int]()
         sent, numbers, model, one = 0, 0, 0, 0
         for update in updates:
-            own = update.coefficients
-            if own is None:
-                raise UsageError(_NO_COEFFICIENTS, code="no-coefficients")
+            own = coefficients_of(update)
             if shared:
                 alike.append(update)
             else:
@@ -136,8 +134,7 @@ class Seeds(Uplink):
             return [self._sum(updates, task)]
         total, shares = np.zeros(task.algorithm.coefficients_shape), 0.0
         for update in updates:
-            assert update.coefficients is not None
-            total += update.weight * update.coefficients.astype(np.float64)
+            total += update.weight * coefficients_of(update).astype(np.float64)
             shares += update.weight
         return [of_all(updates[0], total / shares, task)]
 
@@ -152,8 +149,7 @@ class Seeds(Uplink):
         total, bound = np.zeros(task.algorithm.coefficients_shape, np.int64), self.bound(task)
         short = list[int]()
         for update in updates:
-            assert update.coefficients is not None
-            own, clipped = to_grid(update.coefficients, bound)
+            own, clipped = to_grid(coefficients_of(update), bound)
             total += int(update.weight) * own
             short += [update.device] * clipped
         warn_clipped(len(short), "updates", "clip", self.clip)
@@ -207,34 +203,24 @@ def lazy(update: Update, task: LocalSteps) -> DirectionSum:
     return replace(task.rebuilt(update), in_place=as_sum(update.delta).in_place)
 
 
-def shared_coefficients(
-    name: str, updates: list[Update], task: LocalSteps | None, instead: str
-) -> list[Array]:
-    """Return the coefficients of all updates; raise unless all devices share the directions."""
-    if task is None or not task.algorithm.shared_directions:
+def coefficients_of(update: Update) -> Array:
+    """Return the coefficients of an update; raise if it came without."""
+    if update.coefficients is None:
         raise UsageError(
-            f"the {name} uplink adds up or compares coefficients, which needs the same directions "
-            "on all devices; set algorithm.shared_directions = true",
-            code="directions-not-shared",
-        )
-    found = [update.coefficients for update in updates if update.coefficients is not None]
-    if len(found) < len(updates):
-        raise UsageError(
-            f"the {name} uplink needs the coefficients of every update, but an update came "
-            f"without; use {instead!r}",
+            "the uplink needs updates that are sums of the algorithm's directions, but an update "
+            "came without coefficients; use another uplink, such as 'ideal'",
             code="no-coefficients",
         )
-    return found
+    return update.coefficients
 
 
 def of_all(like: Update, coefficients: Array, task: LocalSteps) -> Update:
     """Return one update that stands for all devices, along the directions that they share."""
-    assert like.coefficients is not None
-    own = like._replace(weight=1, coefficients=coefficients.astype(like.coefficients.dtype))
+    if not task.algorithm.shared_directions:  # of a custom algorithm: ours are checked before a run
+        raise UsageError(
+            "coefficients of different directions cannot be combined; "
+            "set algorithm.shared_directions = true",
+            code="directions-not-shared",
+        )
+    own = like._replace(weight=1, coefficients=coefficients.astype(coefficients_of(like).dtype))
     return own._replace(delta=lazy(own, task))
-
-
-_NO_COEFFICIENTS = (
-    "the seeds uplink needs updates that are sums of the algorithm's directions, but an update "
-    "came without coefficients; use another uplink, such as 'ideal'"
-)
