@@ -609,6 +609,8 @@ def type_name(hint: Any) -> str:
             found.append(one_of(values) if len(values) > 1 else repr(values[0]))
         elif kind is not types.NoneType:
             name = names.get(kind, getattr(kind, "__name__", str(kind)))
+            if inspect.isclass(kind) and issubclass(kind, Parameters):
+                name = f"a table ({name})"
             listed = kind in (list, tuple, Sequence)
             item: Any = next(iter(typing.get_args(option)), None)
             found.append(items.get(item, "a list") if listed else name)

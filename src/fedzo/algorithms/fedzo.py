@@ -171,15 +171,10 @@ def check_settings(algorithm: Any) -> None:
     """Raise unless the settings of rounds, which FedZO shares with FedAvg, are possible."""
     check_counts(algorithm, "local_steps", optional=["participants"])
     check_weighting(algorithm.weighting)
-    server, given = algorithm.server, algorithm.schedule
-    allowed = "a server optimizer such as fedzo.server.Mean()"
-    require(isinstance(server, ServerOptimizer), "server", server, allowed)
-    allowed = "a schedule such as fedzo.schedules.Cosine(rounds=100)"
-    require(given is None or isinstance(given, Schedule), "schedule", given, allowed)
-    if given is not None and isinstance(algorithm, FedZO):
+    if algorithm.schedule is not None and isinstance(algorithm, FedZO):
         allowed = "omitted: 'auto' adapts the learning rate itself"
-        measured = algorithm.automatic or server.automatic
-        require(not measured, "schedule", given, allowed)
+        measured = algorithm.automatic or algorithm.server.automatic
+        require(not measured, "schedule", algorithm.schedule, allowed)
 
 
 def start(algorithm: Any, x0: Array, setting: RunSetting) -> State:

@@ -151,6 +151,7 @@ def _is_own(file: str) -> bool:
 def failure_of(error: BaseException) -> Failure | None:  # noqa: PLR0911 - a case for each kind
     """Return what an exception means for the user, or None for a fault of fedzo's own.
 
+    >>> from fedzo.errors import UsageError
     >>> failure_of(UsageError("no run in ./results")).code
     <Exit.NOTHING_RUN: 2>
     >>> failure_of(KeyError("a bug"))
