@@ -7,8 +7,9 @@ import pytest
 
 import fedzo
 from fedzo.algorithms import server_rate
+from fedzo.algorithms.base import RoundInfo
 from fedzo.algorithms.server_rate import ServerMove, ServerRate
-from fedzo.core.engine import LocalEngine
+from fedzo.core.engine import LocalEngine, drive
 from fedzo.core.machine import deferred_signals
 from fedzo.core.tasks import Evaluate, Offsets
 from fedzo.core.updates import DirectionSum
@@ -81,6 +82,52 @@ def test_a_rate_that_is_too_small_grows(monkeypatch):
     assert result.history[1]["learning_rate"] < 0.002  # 0.00037, and at most two doublings
     assert result.algorithm.server.learning_rate > 0.01
     assert result.fun < 0.1 * np.sum(CENTRES**2)
+
+
+def test_an_update_that_leads_up_is_not_blamed_on_the_rate():
+    """f rises along the first update at every rate: the next round measures the rate."""
+    calls, true = [], bowl()
+
+    def misled_at_first(x, device):
+        calls.append(device)
+        return true(x, device) if len(calls) > 4 * 11 else -true(x, device)  # the first round
+
+    result = fedzo.minimize(
+        misled_at_first,
+        np.zeros(30),
+        devices=4,
+        algorithm=algorithm(),
+        rounds=30,
+        evaluate_every=1,
+        workers=1,
+        callback=lambda progress: calls.clear() if progress.round == 0 else None,
+    )
+    rates = [record["learning_rate"] for record in result.history[1:3]]
+    unit = 0.01 / np.sqrt(30)
+    assert rates[0] < unit  # the model hardly moves
+    assert rates[1] > unit
+    assert result.fun < 0.5 * np.sum(CENTRES**2)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "factor"),
+    [(0.5, 0.75), (1.6, 0.8), (3.0, 1.0), (11.0, 1.0), (18.0, 1.5), (99.0, 2.0)],
+)
+def test_the_rate_is_kept_if_f_is_lowest_two_to_twelve_steps_ahead(lowest, factor):
+    """On a parabola along the step: the rate changes by how far it is outside, within limits."""
+    x, server = np.zeros(30), Adam(learning_rate=1.0)
+    with LocalEngine(
+        FunctionObjective(lambda x, device: float((x.mean() - lowest) ** 2), 30, devices=2), 0
+    ) as engine:
+        setting = RunSetting(engine, Ideal())
+        start = ServerRate(fedzo=algorithm()).init(x, setting)
+        state = start._replace(numbers=np.array([1.0, lowest**2, np.inf, 0.0, 1.0, 0.01]))
+        assert server.apply(0, state.server, x, np.ones(30))[0] == pytest.approx(np.ones(30))
+        info = RoundInfo(2, 0)
+        task = ServerRate(fedzo=algorithm())._probe(0, state, np.ones(30), setting, info)
+        after, info = drive(task, engine)
+    assert after.numbers[0] == pytest.approx(factor, rel=1e-6)
+    assert info.queries == 3 * 2  # a value without noise per point and device
 
 
 def test_a_flat_function_is_not_left():

@@ -20,9 +20,8 @@ from fedzo.uplinks.base import RunSetting, sample_uniformly
 
 EVERY = 8  # rounds between two probes; half as many in the first 32
 SAMPLES = 128  # at least so many in a probe, over all its devices
-LADDER = 4.0 ** np.arange(4, -8, -1).reshape(3, 4)  # rates of the first probe, in perturbations
-BEYOND = np.array([[3.0, 6.0]])  # those of later ones: at a good rate, f is lowest at the first
-LEAST = 0.7  # factor of the rate after a probe: its noise must not stop a slow start
+LADDER = 32 * 4.0 ** -np.arange(12).reshape(3, 4)  # rates of the first probe, in perturbations
+BEYOND = np.array([[6.0, 12.0]])  # those of later ones: at a good rate, f is lowest near the first
 _PROBE = 40  # the task's index
 
 
@@ -57,11 +56,14 @@ class ServerRate(Variant):
     A probe evaluates f at x and at points along the step of this round, as if the server took it at
     other rates: :math:`x + s u^t`. All probes use the same devices and samples.
 
-    * The first one descends a ladder of rates, powers of four times the perturbation of a number,
-      and takes the first at which f falls.
-    * Later ones evaluate s = 3 η_s and 6 η_s. The parabola through the three points has its minimum
-      at :math:`s^*`. At a good rate f falls for about three steps along the same line. So η_s is
-      multiplied by the root of :math:`s^* / 3 \eta_s`, between 0.7 and 2.
+    * The first one descends a ladder of rates, from 32 times the perturbation of a number by
+      factors of four, and takes the first at which f falls. If f rises in proportion to the rate,
+      no rate helps: the update is mostly noise, and the next round has a first probe again.
+    * Later ones evaluate s = 6 η_s and 12 η_s. The parabola through the three points has its
+      minimum at :math:`s^*`. The average of past updates has less noise than each of them, so at
+      a good rate f falls for several steps along the same line. From 2 to 12 steps η_s stays.
+      Otherwise it is multiplied by :math:`s^* / 2 \eta_s`, at least 3/4, or by
+      :math:`s^* / 12 \eta_s`, at most 2.
 
     The run returns to the best model that a probe has seen, without momentum and with half the
     rate, if f is not finite or has risen too much: by half of all that was gained since the start,
@@ -112,7 +114,8 @@ class ServerRate(Variant):
             cost = len(devices) * self.fedzo.estimator.stencil[0].size * self.fedzo.batch_size
             return self._gone_back(state, setting), RoundInfo(len(devices), cost)
         info = RoundInfo.of(updates, sent)
-        if t % (EVERY if t > 4 * EVERY else EVERY // 2) == 0:
+        begins = math.isinf(state.numbers[1])
+        if begins or t % (EVERY if t > 4 * EVERY else EVERY // 2) == 0:
             before = state
             state, info = yield from self._probe(t, state, delta, setting, info)
             if state.server is not before.server:
@@ -129,7 +132,8 @@ class ServerRate(Variant):
         """Return the state with a measured rate, and the costs with those of the probe."""
         rate, first, best, refused, *own = state.numbers.tolist()
         begins, least, f = math.isinf(first), math.inf, math.nan
-        for rates in () if refused else rate * (LADDER if begins else BEYOND):
+        unit = own[1] / math.sqrt(state.x.size)  # the perturbation of a number
+        for rates in () if refused else unit * LADDER if begins else rate * BEYOND:
             values, info = yield from self._values(t, state, delta, rates, setting, info)
             if not values.size:
                 refused = 1.0
@@ -137,13 +141,17 @@ class ServerRate(Variant):
             f = float(values[0])
             rises = np.where(np.isfinite(values), values, np.inf)[1:] - f
             if not begins:
-                rate *= max(math.sqrt(lowest_at(*rises.tolist())), LEAST)
+                beyond = lowest_at(*rises.tolist())  # in units of six steps
+                rate *= min(3 * beyond, max(beyond / 2, 1.0))
                 continue
             least, falls = min([least, *rises[rises > 0]]), rates[rises < 0]
+            rate = float(rates[-1]) if rises[-1] > 0 else unit
             if falls.size:
                 rate = float(falls[0])
                 break
-            rate = float(rates[-1]) if rises[-1] > 0 else rate
+            if rises[-1] > rises[-2] / 8:  # a quarter of the rate: half as a line, half as a bowl
+                least, f = math.inf, math.nan
+                break
         if refused:
             evaluation = yield Losses(state.x)  # type: ignore[misc]
             f = float(np.nanmean(evaluation.losses))  # type: ignore[attr-defined]
