@@ -13,17 +13,18 @@ passes, and its rate is the best of a few on samples that are kept apart (seed 0
 accuracy is printed over the seeds, with the bytes of a device and round.
 
 ``mezo``, ``mezo, tidied`` and ``decomfl`` are those of ``benchmarks/mezo.py``; MeZO has all samples
-in one place. ``fedzo`` is FedZO with shared directions by seeds and scalars, one local step, with
-the server optimizer that is named. ``adam by gradients`` is the first-order reference: Adam on
-pooled samples, where a forward and a backward pass count as three. Results are appended to FILE, a
-line each, and found there again.
+in one place. With ``b2 = 10`` a step averages ten directions, and with ``adam`` Adam takes the
+estimate in place of a gradient, with fedzo's β. ``fedzo`` is FedZO with shared directions by seeds
+and scalars, one local step, with the server optimizer that is named. ``adam by gradients`` is the
+first-order reference: Adam on pooled samples, where a forward and a backward pass count as three.
+Results are appended to FILE, a line each, and found there again.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ import torch
 
 import fedzo
 from fedzo.server import Adam, Mean, Momentum, Normalised, ServerOptimizer
-from mezo import METHODS
+from mezo import EPSILON, METHODS, Tensors, Value
 from results import Kept, percent
 
 DEVICES, TAKING_PART = 10, 2
@@ -45,6 +46,15 @@ SERVERS: dict[str, Callable[[float], ServerOptimizer]] = {
     "fedzo, adam": lambda rate: Adam(learning_rate=rate),
 }
 OWN_RATE = ("fedzo, normalised", "fedzo, adam")  # the server's; else the rate is the devices'
+VARIANTS = {  # of the field's methods: b2, and whether Adam takes the estimate
+    f"{name}{words}": (directions, adam)
+    for name in ("mezo", "decomfl")
+    for words, directions, adam in (
+        (", b2 = 10", 10, False),
+        (", adam", 1, True),
+        (", b2 = 10, adam", 10, True),
+    )
+}
 Samples = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -156,6 +166,8 @@ CASES = {
             "mezo": (3e-4, 1e-3, 3e-3),
             "mezo, tidied": (3e-4, 1e-3, 3e-3),
             "decomfl": (3e-4, 1e-3, 3e-3, 1e-2),
+            **dict.fromkeys(("mezo, b2 = 10", "decomfl, b2 = 10"), (1e-3, 3e-3, 1e-2)),
+            **dict.fromkeys((name for name in VARIANTS if "adam" in name), (0.003, 0.006, 0.012)),
             "fedzo, mean": (3e-3, 1e-2, 3e-2),
             "fedzo, momentum": (1e-3, 3e-3, 1e-2),
             "fedzo, normalised": (0.1, 0.3, 1.0),
@@ -193,11 +205,18 @@ def by_field(
     inputs, labels = case.samples()["train"]
     draw = np.random.default_rng(seed)
     parameters = list(module.parameters())
-    taking_part = TAKING_PART if name == "decomfl" else 1
-    for step in range(passes // (2 * taking_part)):
+    shared = name.startswith("decomfl")
+    taking_part = TAKING_PART if shared else 1
+    directions, adam = VARIANTS.get(name, (1, False))
+    optimiser: torch.optim.Optimizer = (
+        torch.optim.Adam(parameters, rate, (0.9, 0.99), 1e-12)
+        if adam
+        else torch.optim.SGD(parameters, rate)
+    )
+    for step in range(passes // (2 * taking_part * directions)):
         # The same direction for all devices of a round: their mean slope is that of their batches.
         which = [draw.integers(len(labels), size=case.batch) for _ in range(taking_part)]
-        if name == "decomfl":
+        if shared:
             which = [
                 DEVICES * draw.integers(len(labels) // DEVICES, size=case.batch) + device
                 for device in draw.choice(DEVICES, taking_part, replace=False)
@@ -209,8 +228,34 @@ def by_field(
             return loss(module, batch).mean().item()
 
         with torch.no_grad():
-            METHODS[name](parameters, value, seed * 10**6 + step, rate)
-    return "12" if name == "decomfl" else "no devices"  # a scalar and a seed
+            number = seed * 10**6 + step
+            if name in METHODS:
+                METHODS[name](parameters, value, number, rate)
+            else:
+                seeds = range(directions * number, directions * (number + 1))
+                estimate(parameters, value, seeds)
+                optimiser.step()
+    return f"{4 * directions + 8}" if shared else "no devices"  # scalars and a seed
+
+
+def estimate(parameters: Tensors, value: Value, seeds: Sequence[int]) -> None:
+    """Write the mean of central differences along the directions of these seeds as gradients."""
+
+    def add(to: Tensors, seed: int, scale: float) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for tensor in to:
+            tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=scale)
+
+    gradients = [torch.zeros_like(parameter) for parameter in parameters]
+    for seed in seeds:
+        add(parameters, seed, EPSILON)
+        ahead = value()
+        add(parameters, seed, -2 * EPSILON)
+        slope = (ahead - value()) / (2 * EPSILON)
+        add(parameters, seed, EPSILON)
+        add(gradients, seed, slope / len(seeds))
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
 
 
 def by_fedzo(
@@ -261,7 +306,7 @@ def accuracy(
     torch.manual_seed(seed)
     case = CASES[network]
     module, sent = case.network(), "no devices"
-    if name in METHODS:
+    if name in METHODS or name in VARIANTS:
         sent = by_field(case, name, module, rate, seed, passes)
     elif name in SERVERS:
         sent = by_fedzo(case, name, module, rate, seed, passes)

@@ -7,6 +7,5 @@ from .algorithms.server.optimizers import Mean as Mean
 from .algorithms.server.optimizers import Momentum as Momentum
 from .algorithms.server.optimizers import Normalised as Normalised
 from .algorithms.server.optimizers import ServerOptimizer as ServerOptimizer
-from .algorithms.server.optimizers import Sign as Sign
 from .algorithms.server.optimizers import SignMomentum as SignMomentum
 from .algorithms.server.optimizers import Yogi as Yogi

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.server import Adagrad, Adam, Momentum, Normalised, Sign, Yogi
+from fedzo.server import Adagrad, Adam, Momentum, Normalised, SignMomentum, Yogi
 
 torch = pytest.importorskip("torch")
 
@@ -70,7 +70,7 @@ RUNS = {
     "auto": {"server": Adam("auto"), "smoothing": 0.03},
     "yogi": {"server": Yogi(0.01)},
     "adagrad": {"server": Adagrad(0.01)},
-    "sign": {"server": Sign(0.001)},
+    "sign": {"server": SignMomentum(0.001, 0.001, beta=0.0)},
     "normalised": {"server": Normalised(0.05)},
 }
 

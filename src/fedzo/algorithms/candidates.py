@@ -33,10 +33,10 @@ class Candidates(Variant):
     def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
         state, server = self.fedzo.init(x0, setting), self.fedzo.server
-        has_some = isinstance(server, FourierSign) and (server.starts > 1 or server.sampled > 0)
-        if has_some:
-            check_uplink(server, setting, "values")
-        if has_some and setting.uplink.wants_coefficients:
+        if not (isinstance(server, FourierSign) and (server.starts > 1 or server.sampled)):
+            return state
+        check_uplink(server, setting, "values")
+        if setting.uplink.wants_coefficients:
             words = f"{type(server).__name__} compares values of candidate points"
             hint = "set uplink.name = 'ideal', or server.divisions = 0"
             raise UsageError(f"uplink.name: {words}; {hint}", code="no-values")
@@ -44,10 +44,10 @@ class Candidates(Variant):
 
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
         """Yield the evaluation of the candidates; without candidates, FedZO's round."""
-        server, some = self.fedzo.server, None
-        if isinstance(server, FourierSign):
-            some = server.candidates(t, state.server, state.x, setting.seed)
-        if some is None or not isinstance(server, FourierSign):
+        server = self.fedzo.server
+        if not isinstance(server, FourierSign) or not (
+            some := server.candidates(t, state.server, state.x, setting.seed)
+        ):
             return (yield from self.fedzo.round(t, state, setting))
         count, samples = shared_out(some.samples, setting.devices)
         devices = setting.uplink.participants(t, count, setting)

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedzo.algorithms.adaptive_rate import AdaptiveRate
+from fedzo.algorithms.adaptive_rate import AdaptiveRate, lowest_at
 from fedzo.algorithms.base import Algorithm
 from fedzo.algorithms.fedzo import FedZO
 from fedzo.algorithms.server_rate import ServerRate
@@ -331,9 +331,5 @@ def _lowest(look: Callable[[list[float]], Probing[Array]], guess: float) -> Prob
 
 
 def _vertex(start: float, step: float, lowest: float, far: float) -> float:
-    """Return where the parabola through 0, step and 2 step is lowest; step if none fits."""
-    if not math.isfinite(far):
-        return step / 2
-    down, up = lowest - start, far - start  # = a s² + b s at s = 1 and 2 steps
-    a, b = (up - 2 * down) / 2, (4 * down - up) / 2
-    return float(step * min(max(-b / (2 * a), 0.5), 2.0)) if a > 0 else step
+    """Return where the parabola through 0, step and 2 step is lowest, within a factor of two."""
+    return step * min(max(lowest_at(lowest - start, far - start), 0.5), 2.0)

@@ -88,7 +88,6 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "yogi": server.Yogi,
     "adagrad": server.Adagrad,
     "normalised": server.Normalised,
-    "sign": server.Sign,
     "sign_momentum": server.SignMomentum,
     "fourier_sign": server.FourierSign,
 }

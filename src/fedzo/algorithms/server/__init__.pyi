@@ -7,6 +7,5 @@ from .optimizers import Mean as Mean
 from .optimizers import Momentum as Momentum
 from .optimizers import Normalised as Normalised
 from .optimizers import ServerOptimizer as ServerOptimizer
-from .optimizers import Sign as Sign
 from .optimizers import SignMomentum as SignMomentum
 from .optimizers import Yogi as Yogi

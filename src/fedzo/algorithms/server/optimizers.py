@@ -388,40 +388,10 @@ class _Multiple(ServerOptimizer):
 
 
 @dataclass(frozen=True)
-class Sign(ServerOptimizer):
-    r"""Steps of equal length in each number, by the signs of the mean update.
-
-    .. math:: x^{t+1} = x^t + \eta_s\, \mathrm{sign}(\Delta^t)
-
-    Parameters
-    ----------
-    learning_rate : float
-        η_s, how far each number moves in a round.
-
-    References
-    ----------
-    S. Liu, P.-Y. Chen, X. Chen and M. Hong, "signSGD via Zeroth-Order Oracle", ICLR 2019.
-
-    Examples
-    --------
-    >>> Sign(learning_rate=0.5).apply(0, (), np.ones(3), np.array([7.0, -0.1, 0.0]))[0]
-    array([1.5, 0.5, 1. ])
-    """
-
-    learning_rate: float = 0.01
-    elementwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self, "learning_rate")
-
-    def apply(self, t: int, state: ServerState, x: Array, delta: Array) -> Moved:
-        """Move each number by η_s."""
-        return (x + self.learning_rate * np.sign(delta)).astype(x.dtype), state
-
-
-@dataclass(frozen=True)
 class SignMomentum(ServerOptimizer):
     r"""Signs of the momentum, in steps that get shorter.
+
+    With ``beta = 0`` these are the signs of the mean update (signSGD).
 
     .. math:: m^t = \beta m^{t-1} + \Delta^t, \qquad x^{t+1} = x^t + \eta_t\, \mathrm{sign}(m^t),
               \qquad \eta_t = \eta_0 \left(\frac{\eta_T}{\eta_0}\right)^{\min(t / T,\, 1)}
@@ -438,7 +408,8 @@ class SignMomentum(ServerOptimizer):
     References
     ----------
     J. Bernstein, Y.-X. Wang, K. Azizzadenesheli and A. Anandkumar, "signSGD: Compressed
-    Optimisation for Non-Convex Problems" (there Signum), ICML 2018.
+    Optimisation for Non-Convex Problems" (there Signum), ICML 2018; S. Liu, P.-Y. Chen, X. Chen and
+    M. Hong, "signSGD via Zeroth-Order Oracle", ICLR 2019.
 
     Examples
     --------
