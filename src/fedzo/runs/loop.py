@@ -48,8 +48,8 @@ from fedzo.runs.result import (
     Status,
     always_dropped,
     closing,
-    diagnose,
     fresh_evaluations,
+    listed,
 )
 from fedzo.runs.store import SUMS, Checkpoint, RunFolder, RunState, UpdateLog, flatten, unflatten
 from fedzo.uplinks import Uplink
@@ -267,14 +267,8 @@ class Loop:
                 state, info = yield from tasks
                 self._advance(state, info, before)
             return end
-        except Halted as error:
+        except (Halted, KeyboardInterrupt) as error:
             return (yield from self._halted(error))
-        except KeyboardInterrupt:
-            if self._evaluation_is_free:
-                yield from self.evaluate()
-            self.save()
-            self._count_unfinished_queries()
-            return Status.INTERRUPTED, f"interrupted after round {self.at.round}"
         except NonFinite as error:  # the last checkpoint is from before it, and stays
             self._count_unfinished_queries()
             return Status.NON_FINITE, str(error)
@@ -292,7 +286,7 @@ class Loop:
             yield from self.evaluate()
         if self.options.saves(self.at.round):
             self.save()
-        if self._at_end:
+        if self.at.round == self.options.rounds:
             yield from self.evaluate()
         if end := self._end():
             self.save()
@@ -334,10 +328,6 @@ class Loop:
         self._held.enter_context(deferred_signals())
         yield
 
-    @property
-    def _at_end(self) -> bool:
-        return self.at.round == self.options.rounds
-
     def _end(self) -> tuple[Status, str] | None:
         """Return the status and message if the run ends after this round."""
         t, done, target, record = self.at.round, self.at.last.done, self.options.target, self.record
@@ -359,7 +349,9 @@ class Loop:
         done = done or self.algorithm.ends((r["round"] for r in self.history), self.at.best.round)
         if done:
             return Status.STOPPED, f"{done} after round {t}"
-        return (Status.FINISHED, f"finished {t} round{'s' * (t != 1)}") if self._at_end else None
+        if t < self.options.rounds:
+            return None
+        return Status.FINISHED, f"finished {t} round{'s' * (t != 1)}"
 
     @property
     def _next_exceeds_budget(self) -> bool:
@@ -383,7 +375,7 @@ class Loop:
         """Whether queries at a stop would be missing in a run that resumes."""
         return self.stopped and self.meter.left is not None and self.folder is not None
 
-    def _halted(self, error: Halted) -> Running[tuple[Status, str]]:
+    def _halted(self, error: Halted | KeyboardInterrupt) -> Running[tuple[Status, str]]:
         """Keep the last complete round, evaluated if possible; count the queries after it."""
         is_spent = isinstance(error, BudgetSpent)
         if is_spent or self._evaluation_is_free:
@@ -395,6 +387,8 @@ class Loop:
             yield from self._confirm()
         if is_spent and not self.at.round:
             return Status.STALLED, f"{error} before the end of the first round"
+        if isinstance(error, KeyboardInterrupt):
+            return Status.INTERRUPTED, f"interrupted after round {self.at.round}"
         status = Status.STOPPED if is_spent else Status.HALTED
         return status, f"{error} after round {self.at.round}"
 
@@ -430,7 +424,9 @@ class Loop:
         else:
             evaluation = Evaluation(np.array([known]), {})
         absent = [] if known is not None else [one.device for one in self.engine.dropped]
-        if not (at.round or self.exact or self.algorithm.measures_noise) and self._affords_noise:
+        # If there are queries for a second evaluation of the start and one of the result.
+        affords = self.meter.left is None or self.meter.left >= 3 * self.engine.evaluation_cost
+        if affords and not (at.round or self.exact or self.algorithm.measures_noise):
             noise = yield from self._noise(evaluation.losses)
             cost *= 2
         dropped = (*at.dropped, *self._take_dropped(at.round))
@@ -486,12 +482,6 @@ class Loop:
         there = np.isfinite(first) & np.isfinite(evaluation.losses)
         both = np.array([first[there], evaluation.losses[there]])
         return Noise() if np.array_equal(*both) else Noise.of_devices(both)
-
-    @property
-    def _affords_noise(self) -> bool:
-        """Whether there are queries for a second evaluation of the start and one of the result."""
-        left = self.meter.left
-        return left is None or left >= 3 * self.engine.evaluation_cost
 
     @property
     def _repeats(self) -> int:
@@ -661,25 +651,46 @@ class Loop:
                 return Status.STALLED, message + words
         if self.algorithm.tracks_best:  # a higher loss is noise
             losses, best = losses[-1:], best if moved else best._replace(round=0)
-        found = diagnose(
-            self.at.round,
-            self.at.queries,
-            self.at.idle,
-            losses,
-            best,
-            moved or self._waits_for_better,
-            {
-                *(self.at.silent or ()),
-                *always_dropped(self.at.round, self.history, self.at.dropped),
-            },
-            math.ceil(self.engine.quorum * self.engine.devices),
-            self.engine.devices,
-        )
-        end, words = found or (None, "")
+        found = self._diagnoses(losses, best, moved or self._waits_for_better)
+        end, words = next(found, (None, ""))
         ended = self.at.last.done not in ("", "the budget is spent")  # on its own
         if self.algorithm.tracks_best and not moved and ended and end is Status.STALLED:
             end, words = None, "; the start is already optimal, as far as the search can tell"
         return status if end is None else end, message + words
+
+    def _diagnoses(
+        self, losses: list[float], best: Best, moved: bool
+    ) -> Iterator[tuple[Status | None, str]]:
+        """Yield what a run that ended normally lacks, the gravest first: a status, and a text.
+
+        A status of None means a success with a remark.
+        """
+        at, devices = self.at, self.engine.devices
+        if not losses:
+            yield Status.STALLED, ", before anything was evaluated"
+        if not (losses and at.round):
+            return
+        if not at.queries:
+            yield Status.HALTED, ", in which no device took part"
+        absent = {*(at.silent or ()), *always_dropped(at.round, self.history, at.dropped)}
+        missing = f"device {listed(sorted(absent))} was dropped in every round or never evaluated"
+        if devices - len(absent) < (quorum := math.ceil(self.engine.quorum * devices)):
+            words = f", but without a quorum of {quorum} of {devices} devices: {missing}"
+            yield Status.HALTED, words
+        if 2 * at.idle > at.round:
+            yield Status.STALLED, f", but in {at.idle} of {at.round} no device took part"
+        first, last = losses[0], losses[-1]
+        if last - first > 0.01 * abs(first):  # less than one per cent is noise around a good start
+            kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
+            yield Status.DIVERGED, f", but the loss rose from {first:.4g} to {last:.4g}{kept}"
+        if not moved:
+            flat = "μ or the step is below the precision of x, or the loss is flat around it"
+            yield Status.STALLED, f", but the model did not move: {flat}"
+        if best.round == 0:
+            words = f", but no evaluated model is better than the start, {first:.4g}"
+            yield Status.STALLED, words
+        if absent:
+            yield None, f"; {missing}"
 
 
 def tasks(job: Job, engine: Engine, x0: Array, problem: Objective | None = None) -> Running[Result]:

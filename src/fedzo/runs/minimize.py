@@ -7,6 +7,7 @@ uses :func:`fedzo.runs.loop.run_job`.
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -175,7 +176,7 @@ def minimize(
         watchers=as_watchers(callback),
     )
     if x0 is None and resume:
-        start = _start_of_run(job, objective, start)
+        _restore_start(job, objective, start)
     result = perform(job, objective, start)
     if limits is not None:
         result.maxcv = limits.violation(result.x)
@@ -185,21 +186,11 @@ def minimize(
     return result
 
 
-def _start_of_run(job: Job, objective: Objective, start: Array) -> Array:
-    """Return the start of the run that is resumed, if its module has been trained since."""
-    folder = job.folder
-    if folder is None or objective.capability(LoadsBest) is None or not folder.start.exists():
-        return start
-    try:
-        saved: Array = np.load(folder.start)
-    except (OSError, ValueError, EOFError):
-        return start  # the checkpoint does not fit, then
-    if saved.shape != start.shape or saved.dtype != start.dtype:
-        return start
-    if objective.capability(InPlace) is None:
-        return saved
-    start[:] = saved
-    return start
+def _restore_start(job: Job, objective: Objective, start: Array) -> None:
+    """Set the start of the run that is resumed, if its module has been trained since."""
+    if job.folder is not None and objective.capability(LoadsBest) is not None:
+        with suppress(OSError, ValueError, EOFError, TypeError):  # then the checkpoint does not fit
+            np.copyto(start, np.load(job.folder.start), casting="no")
 
 
 def _constrained(

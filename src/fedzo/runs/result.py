@@ -5,7 +5,7 @@ Evaluations may be noisy: then a result is better than the start, or a lucky val
 
 import enum
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -189,78 +189,6 @@ def _first_numbers(x: Array) -> str:
     """Return the first numbers of a model on one line."""
     few = " ".join(f"{value:.4g}" for value in x[:6])
     return f"[{few}]" if len(x) <= 6 else f"[{few} ...] ({len(x):,} numbers)"
-
-
-def diagnose(
-    rounds: int,
-    queries: int,
-    idle: int,
-    losses: Sequence[float],
-    best: Best,
-    moved: bool,
-    absent: Collection[int],
-    quorum: int,
-    devices: int,
-) -> tuple[Status | None, str] | None:
-    """Return why a run that ended normally is not a success: a status, and text for its message.
-
-    Return None if the run is a success. A status of None means a success with a remark.
-
-    Parameters
-    ----------
-    rounds, queries, idle : int
-        The number of rounds, of requested values, and of rounds without participants.
-    losses : sequence of float
-        As evaluated, the first at the start.
-    best : Best
-        The best of them.
-    moved : bool
-        Whether the model differs from the start.
-    absent : collection of int
-        Devices that replied to no evaluation, or were dropped in every round.
-    quorum, devices : int
-        How many devices must take part, and how many there are.
-
-    Examples
-    --------
-    >>> best = Best(x=None, fun=1.0, round=0)
-    >>> diagnose(9, 90, 0, [1.0, 7.0], best, moved=True, absent=[], quorum=2, devices=3)
-    (<Status.DIVERGED: 5>, ', but the loss rose from 1 to 7')
-    """
-    if not losses:
-        return Status.STALLED, ", before anything was evaluated"
-    if not rounds:
-        return None
-    first, last = losses[0], losses[-1]
-    kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
-    missing = f"device {listed(sorted(absent))} was dropped in every round or never evaluated"
-    reasons = (
-        (not queries, Status.HALTED, ", in which no device took part"),
-        (
-            devices - len(absent) < quorum,
-            Status.HALTED,
-            f", but without a quorum of {quorum} of {devices} devices: {missing}",
-        ),
-        (2 * idle > rounds, Status.STALLED, f", but in {idle} of {rounds} no device took part"),
-        (
-            last - first > 0.01 * abs(first),  # less than one per cent is noise around a good start
-            Status.DIVERGED,
-            f", but the loss rose from {first:.4g} to {last:.4g}{kept}",
-        ),
-        (
-            not moved,
-            Status.STALLED,
-            ", but the model did not move: μ or the step is below the precision of x, "
-            "or the loss is flat around it",
-        ),
-        (
-            best.round == 0,
-            Status.STALLED,
-            f", but no evaluated model is better than the start, {first:.4g}",
-        ),
-        (absent, None, f"; {missing}"),
-    )
-    return next(((status, words) for holds, status, words in reasons if holds), None)
 
 
 def always_dropped(
