@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedzo.algorithms import RoundInfo
+from fedzo.core import files
 from fedzo.core.capabilities import Best
 from fedzo.core.files import as_toml, write_atomic
 from fedzo.errors import UsageError
@@ -278,6 +279,14 @@ def test_damaged_line_is_named(line, tmp_path):
     with fails("damaged-history") as caught:
         list(read_history(folder.history))
     assert "line 2" in str(caught.value)
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
+    """Of the history and of the log of trainings: the error comes when the file is closed."""
+    (tmp_path / "log").symlink_to("/dev/full")
+    with fails("cannot-write") as caught:
+        files.append(tmp_path / "log", "a line\n")
+    assert str(tmp_path / "log") in str(caught.value)
 
 
 # --- two runs in one folder ---------------------------------------------------------------------

@@ -55,6 +55,15 @@ def unfinished(path: Path) -> list[Path]:
     return [other for other in path.parent.iterdir() if name.fullmatch(other.name)]
 
 
+def append(path: Path, text: str) -> None:
+    """Add lines to a file; raise CannotWrite, which names it, if that fails."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CannotWrite(path, error) from error
+
+
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file in one step: a reader sees the old content or the new, never half of it."""
     with writing(path) as file:

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
-from fedzo.core.files import write_atomic
+from fedzo.core.files import append, write_atomic
 from fedzo.core.importing import call_user
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.parallel import Calls
@@ -335,8 +335,7 @@ class Tuning(Objective):
         with self._lock:
             self._known[training.key] = training
             if self._log is not None and self._log.with_name("config.toml").exists():
-                with self._log.open("a", encoding="utf-8") as file:
-                    file.write(self._lines(self._logged))
+                append(self._log, self._lines(self._logged))
                 self._logged = len(self._known)
 
     def _lines(self, first: int) -> str:

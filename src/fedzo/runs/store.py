@@ -25,10 +25,10 @@ from fedzo.algorithms.base import Round, RoundInfo
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.engine import pack_updates, recorded
-from fedzo.core.files import Config, sync_file, toml_text, unfinished, write_atomic
+from fedzo.core.files import Config, append, sync_file, toml_text, unfinished, write_atomic
 from fedzo.core.tasks import Update
 from fedzo.core.types import Array
-from fedzo.errors import CannotWrite, UsageError
+from fedzo.errors import UsageError
 from fedzo.runs.history import (
     HISTORY,
     HistoryDigest,
@@ -333,11 +333,7 @@ class RunFolder:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the history."""
-        try:
-            with self.history.open("a") as file:
-                file.write(as_line(record))
-        except OSError as error:
-            raise CannotWrite(self.history, error) from error
+        append(self.history, as_line(record))
 
     def resume_history(self, at: RunState, scheduled: Callable[[int], bool]) -> list[Record]:
         """Reduce the history to the records that a checkpoint counts, and return them.
