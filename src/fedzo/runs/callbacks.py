@@ -31,6 +31,10 @@ from fedzo.runs.result import Progress
 __all__ = ["CSV", "EarlyStopping", "MLflow", "ProgressLine", "TensorBoard", "WandB"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class ProgressLine(LiveLine):
     """A callback that shows round, loss, metric, queries per second and the time left.
 
