@@ -24,6 +24,7 @@ _MANY_CLASSES = 1 << 15  # assumed while the number of classes is unknown
 _UNKNOWN_BYTES = 1 << 26  # the longest answer while the number of classes is unknown
 _LARGEST_BATCH = 1 << 16  # the largest fixed batch size of a service: smaller batches are padded
 _LARGEST_INPUT = 1 << 31  # numbers
+_JSON = {"Content-Type": "application/json"}
 _BATCH, _INPUT = "$inputs", "$input"  # in a template: a batch, and a single input
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -128,8 +129,9 @@ class HttpModel(Model):
         if self._json_only:
             self._template = {"inputs": _BATCH} if request is None else request
             self._parse = parse if callable(parse) else _path_reader(parse)
-            self._single = not callable(request) and _holds(self._template, _INPUT)
-            holds = callable(request) or self._single or _holds(self._template, _BATCH)
+            text = "" if callable(request) else json.dumps(self._template, default=repr)
+            self._single = json.dumps(_INPUT) in text
+            holds = callable(request) or self._single or json.dumps(_BATCH) in text
             allowed = f"a function of a batch, or JSON that contains {_BATCH!r} or {_INPUT!r}"
             require(holds, "request", request, allowed)
             self.max_batch = 1 if self._single else self.max_batch
@@ -160,13 +162,8 @@ class HttpModel(Model):
         """Return the scores that a service without a protocol answers."""
         template: Any = self._template
         content = template(batch) if callable(template) else _filled(template, batch)
-        try:
-            body = json.dumps(content, allow_nan=False, default=_plain).encode()
-        except ValueError:
-            raise InvalidValue("inputs", "an array with NaN or inf", "finite") from None
-        head = {"Content-Type": "application/json"}
-        request = Request(self._path, self._most_bytes(len(batch)), body, head, cost=len(batch))
-        reply = self._service.request(request)
+        most, body = self._most_bytes(len(batch)), _encoded(content)
+        reply = self._service.request(Request(self._path, most, body, _JSON, cost=len(batch)))
         try:
             scores = np.asarray(self._parse(read_json(reply.body)))
         except (*_MALFORMED, IndexError) as error:
@@ -242,11 +239,7 @@ class HttpModel(Model):
             headers = {"Content-Type": "application/octet-stream"}
             return head + batch.tobytes(), headers | {_HEADER_LENGTH: str(len(head))}
         tensor["data"] = batch.ravel().tolist()
-        try:
-            text = json.dumps(request, allow_nan=False)
-        except ValueError:
-            raise InvalidValue("inputs", "an array with NaN or inf", "finite") from None
-        return text.encode(), {"Content-Type": "application/json"}
+        return _encoded(request), _JSON
 
     def _tensor(self, reply: Reply) -> Array:
         """Return the scores in an answer, in the shape that the answer states."""
@@ -257,7 +250,9 @@ class HttpModel(Model):
             wanted = self._output or (names[0] if len(names) == 1 else None)
             for output in outputs:
                 size = (output.get("parameters") or {}).get("binary_data_size")
-                begin, end = end, end + _size(size or 0)
+                if size is not None and (not isinstance(size, int) or size < 0):
+                    raise ValueError(f"a size of {size!r}")
+                begin, end = end, end + (size or 0)
                 if output["name"] == wanted:
                     data = output["data"] if size is None else reply.body[begin:end]
                     return self._numbers(data, output["datatype"]).reshape(output["shape"])
@@ -296,15 +291,6 @@ class HttpModel(Model):
         return self._service.error(self._path, problem, code)
 
 
-def _holds(template: Any, word: str) -> bool:
-    """Return whether a template contains a word as a value."""
-    if isinstance(template, Mapping):
-        return any(_holds(each, word) for each in template.values())
-    if isinstance(template, list | tuple):
-        return any(_holds(each, word) for each in template)
-    return bool(template == word)
-
-
 def _filled(template: Any, batch: Array) -> Any:
     """Return a template with the inputs in place of its words.
 
@@ -339,14 +325,15 @@ def _path_reader(path: str | None) -> Callable[[Any], Any]:
     return read
 
 
-def _plain(value: Any) -> Any:
-    """Return NumPy's arrays and numbers as JSON has them."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"request returned a {type(value).__name__}, which JSON cannot carry")
+def _encoded(content: Any) -> bytes:
+    """Return a JSON text; NumPy's arrays and numbers are as JSON has them."""
 
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return value.tolist()
+        raise TypeError(f"request returned a {type(value).__name__}, which JSON cannot carry")
 
-def _size(size: Any) -> int:
-    if not isinstance(size, int) or size < 0:
-        raise ValueError(f"a size of {size!r}")
-    return size
+    try:
+        return json.dumps(content, allow_nan=False, default=plain).encode()
+    except ValueError:
+        raise InvalidValue("inputs", "an array with NaN or inf", "finite") from None
