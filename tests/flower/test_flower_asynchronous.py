@@ -10,8 +10,7 @@ import fedzo
 from fedzo.core.tasks import LocalSteps
 from fedzo.errors import UsageError
 from fedzo.flower import FedzoStrategy, FlowerEngine, FlowerSettings, InProcessGrid, make_client_app
-from fedzo.flower.replay import RunSpec
-from fedzo.flower.sync import Log, unpack_rounds
+from fedzo.flower.sync import Log, RunSpec, unpack_rounds
 from fedzo.problems import FunctionObjective, Quadratic
 from fedzo.runs import Job, RunOptions, run_job
 from fedzo.runs.registry import describe_job

@@ -17,10 +17,10 @@ from fedzo.core.tasks import Update
 from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
 from fedzo.flower.errors import Malformed, Rejected
 from fedzo.flower.protocol import object_sizes
-from fedzo.flower.replay import RunSpec
 from fedzo.flower.sync import (
     Log,
     OutOfSync,
+    RunSpec,
     SyncMessage,
     catch_up,
     checksum,

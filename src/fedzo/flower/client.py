@@ -38,9 +38,16 @@ from fedzo.flower.ledger import Ledger
 from fedzo.flower.policy import NodeConfig, Outcomes, Problems, RequestGuard
 from fedzo.flower.privacy import Private, Releases
 from fedzo.flower.protocol import SumRequest
-from fedzo.flower.replay import RunSpec
 from fedzo.flower.secure import names_in
-from fedzo.flower.sync import OutOfSync, SyncedState, SyncMessage, catch_up, checksum, out_of_sync
+from fedzo.flower.sync import (
+    OutOfSync,
+    RunSpec,
+    SyncedState,
+    SyncMessage,
+    catch_up,
+    checksum,
+    out_of_sync,
+)
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS
 

@@ -21,10 +21,9 @@ from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
 from fedzo.flower.privacy import Measured
 from fedzo.flower.registry import SILENT, Exchange, Found, Requests
-from fedzo.flower.replay import RunSpec
 from fedzo.flower.schema import Layout
 from fedzo.flower.sums import SecureSums, Summed
-from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, drawn_by_sums
+from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, RunSpec, drawn_by_sums
 from fedzo.flower.validation import InvalidUpdate, UpdateValidator, clipped_losses
 from fedzo.runs.history import RESERVED, read_history
 from fedzo.runs.loop import Job

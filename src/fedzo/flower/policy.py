@@ -37,8 +37,8 @@ from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
 from fedzo.flower.privacy import Privacy, Private, Releases
 from fedzo.flower.protocol import settings_digest
-from fedzo.flower.replay import StateCache, flower_home
 from fedzo.flower.secure import Member
+from fedzo.flower.sync import StateCache, flower_home
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS, make, maker
 

@@ -29,7 +29,7 @@ from flwr.supercore.constant import TaskType
 
 from fedzo.errors import UsageError
 from fedzo.flower.errors import log
-from fedzo.flower.replay import flower_home
+from fedzo.flower.sync import flower_home
 
 _UNANSWERED = "this node could not fetch or answer the message"
 ALIVE = "fedzo-alive"  # a file whose time is that of the last contact with the server
