@@ -378,7 +378,8 @@ def init_node(
     say(f"public key for secure sums: {node.ledger.member().key.hex()}")
     (folder.path / "flwr").mkdir(exist_ok=True)
     say(f"{folder.path / 'kernels'}: {_compile(node)}")
-    return f"fedzo server add {json.dumps(public.read_text().strip())} --devices {devices}"
+    own = node.plain["devices"]  # of the file, which may be older than the options
+    return f"fedzo server add {json.dumps(public.read_text().strip())} --devices {own}"
 
 
 def _authority(server: str, ca: str) -> bytes:
