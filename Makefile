@@ -12,7 +12,7 @@ PROCESSES = -o cache_dir=.pytest_cache/processes
 # Else each process that a test starts would compile the package anew, where this is set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test environments slow results results-paper compare scorecard compare-attack fuzz soak soak-federation processes lint types docs release bench clean
+.PHONY: demo test environments flower-versions slow results results-paper compare scorecard compare-attack fuzz soak soak-federation processes lint types docs release bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedzo run softmax
@@ -25,6 +25,13 @@ test: $(VENV)/.dev
 # The core alone, and with each single extra: an environment each, half an hour.
 environments:
 	$(PYTHON) tools/environments.py
+
+# The tests of the federation, with each minor version of Flower that is supported.
+flower-versions: $(VENV)/.dev
+	for version in 1.41.0 1.42.0; do \
+		$(BIN)/python -m pip install --quiet --upgrade --no-deps --target build/flwr-$$version flwr==$$version && \
+		PYTHONPATH=build/flwr-$$version $(PYTEST) tests/flower || exit 1; \
+	done
 
 # Pages that train, browsers, servers, PyTorch's versions: all that takes many seconds each.
 slow: $(VENV)/.dev
