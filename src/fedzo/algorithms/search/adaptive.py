@@ -230,7 +230,7 @@ class Adaptive(Search):
             if going:
                 if slow and descent is not None:
                     yield from descent.run()
-                elif run.width and modelled:
+                elif gained > 0 and modelled:
                     yield from ModelDescent(context, scale, radius=min(FIRST, run.width / 4)).run()
                 reserved, slow = 0.0, False
             elif gained <= max(
