@@ -1,6 +1,7 @@
 """Searches: their questions to the numbers, resume to the bit, and what they must never do."""
 
 import hashlib
+import json
 import runpy
 from pathlib import Path
 
@@ -624,6 +625,29 @@ def test_a_noisy_run_that_is_stopped_returns_its_best_estimate(stop):
     )
     assert result.x @ result.x < 3.2
     assert result.fun < 16
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_start_without_a_value_has_a_folder_that_resumes(value, tmp_path):
+    """Its first record has null in place of the loss."""
+
+    def fun(x):
+        return value if x[0] < 0.5 else float(((x - 1) ** 2).sum())
+
+    def run(folder, **more):
+        return fedzo.minimize(fun, np.zeros(2), max_queries=200, run_dir=folder, **more)
+
+    def records(folder):
+        lines = (folder / "history.jsonl").read_text().splitlines()
+        return [{**json.loads(line), "seconds": 0} for line in lines]
+
+    whole = run(tmp_path / "whole")
+    assert whole.fun < 1e-6
+    assert (tmp_path / "whole" / "curves.png").exists()
+    run(tmp_path / "part", callback=lambda progress: progress.round == 2)
+    again = run(tmp_path / "part", resume=True)
+    assert again.x.tobytes() == whole.x.tobytes()
+    assert records(tmp_path / "part") == records(tmp_path / "whole")
 
 
 def test_a_start_without_a_value_is_left():

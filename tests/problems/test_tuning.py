@@ -131,6 +131,36 @@ def test_neither_a_start_nor_a_device_that_fails_ends_a_search(method, how):
     assert 100 < tuned.queries <= 120
 
 
+@pytest.mark.filterwarnings("ignore:device 2 never replied")
+@pytest.mark.parametrize("stop", [3, 14, 40])
+def test_failed_trainings_resume_to_the_same_trials(stop, tmp_path):
+    """Device 2 never replies, and the start fails on all devices."""
+    calls = []
+
+    def fragile(params, device, rng):
+        calls.append(device)
+        if len(calls) == stop and not tmp_path.joinpath("again").exists():
+            raise KeyboardInterrupt
+        if device == 2 or params["layers"] == 4:
+            raise ValueError("no score")
+        return abs(np.log10(params["rate"]) + 3) + 0.01 * rng.normal()
+
+    run = {
+        "devices": 4,
+        "max_queries": 80,
+        "on_failure": "leave_out",
+        "method": "cma",
+        "workers": 1,
+    }
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    fedzo.tune(fragile, SPACE, run_dir=part, **run)
+    (tmp_path / "again").touch()
+    fedzo.tune(fragile, SPACE, run_dir=part, resume=True, **run)
+    fedzo.tune(fragile, SPACE, run_dir=whole, **run)
+    for name in ("trials.csv", "trials.jsonl", "best.json"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_trials_are_a_table_on_disk_that_a_resume_continues(tmp_path):
     """Killed in the middle of a round: what was trained is not trained again."""
     calls = []

@@ -105,6 +105,8 @@ def read_history(path: Path) -> Iterator[Record]:
                 record = json.loads(line)
             except (ValueError, RecursionError):
                 record = None
+            if isinstance(record, dict) and record.get("train_loss", 0.0) is None:
+                record["train_loss"] = math.inf  # a search may begin where f has no value
             if not _is_record(record):
                 raise UsageError(f"{path} is damaged in line {number}", code="damaged-history")
             yield record
@@ -138,7 +140,7 @@ def _is_record(record: Any) -> bool:
     dropped = record.get("dropped", [])
     return (
         _is_count(record.get("round"))
-        and is_number(record.get("train_loss"))
+        and (is_number(record.get("train_loss")) or record.get("train_loss") == math.inf)
         and all(_is_value(value) for key, value in record.items() if key != "dropped")
         and isinstance(dropped, list)
         and all(

@@ -381,10 +381,11 @@ class RunFolder:
             self.best.unlink(missing_ok=True)  # written before a resume
 
     def draw_curves(self) -> None:
-        """Draw ``curves.png`` from the history, if it has records."""
+        """Draw ``curves.png`` from the history, if it has a finite loss."""
         from fedzo.plots.figures import draw_curves
 
-        if history := list(read_history(self.history)):
+        history = list(read_history(self.history))
+        if any(np.isfinite(record["train_loss"]) for record in history):
             draw_curves({self.path.name: [history]}, self.curves)
 
 
