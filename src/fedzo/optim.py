@@ -128,7 +128,7 @@ class ZO(torch.optim.Optimizer):  # type: ignore[misc]
         super().add_param_group(param_group)
         tensors = [one for group in self.param_groups for one in group["params"]]
         named = [(f"params[{number}]", tensor) for number, tensor in enumerate(tensors)]
-        check_parameters(named, tensors)
+        check_parameters([one for one in named if one[1].requires_grad], tensors)
         group = self.param_groups[-1]
         for key, most in (("lr", np.inf), ("weight_decay", np.inf), ("momentum", 1.0)):
             right = 0 <= float(group.get(key, 0)) < most

@@ -382,6 +382,10 @@ def test_the_optimizer_rejects_what_it_cannot_step_along():
             ZO(wrong)
     with rejects("module"):
         ZO(nn.LazyLinear(3).parameters())
+    frozen = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
+    optimizer = ZO([*module.parameters(), frozen])  # as the base of quantised adapters has
+    optimizer.step(lambda: loss(module, data(torch.float32)[0]).mean())
+    assert not frozen.any()
 
 
 @pytest.mark.parametrize("algorithm", [FEDZO, fedzo.FedAvg(batch_size=2)])

@@ -333,9 +333,9 @@ class UpdateMean:
 def scales(kind: str, count: int, dim: int, at: Draws, like: Any = _SINGLE) -> NDArray[np.float64]:
     """Return the factor that makes each of b2 = ``count`` rows a direction with E[v v^T] = I/d.
 
-    For the sphere this takes a pass over the numbers, which are drawn and not stored, in the
-    precision and the memory of the array ``like``. The factors are those of
-    ``scales`` of :class:`~fedzo.core.directions.DirectionBuffer`, to the bit.
+    For the sphere this takes a pass over the numbers, which are drawn on the CPU and not stored, in
+    the precision of the array ``like``. The factors are those of ``scales`` of
+    :class:`~fedzo.core.directions.DirectionBuffer`, to the bit.
 
     >>> at = Draws(seed=0, stream=Stream.DIRECTIONS, round=5, device=2)
     >>> scales("rademacher", 3, 16, at)
@@ -352,10 +352,6 @@ def _squared_norm(row: int, dim: int, at: Draws, like: Any) -> float:
     at_once = TILE << 14  # the squares of their tiles take 128 KiB
     for start in range(0, dim, at_once):
         size = min(at_once, dim - start)
-        if not isinstance(like, np.ndarray):
-            squares = like.squares_of_tiles(row, start, start + size, dim, at)
-            total = _sum_in_order(total, squares)
-            continue
         squares = np.empty(tiles(size))
 
         def work(first: int, last: int, start: int = start, out: Array = squares) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedzo.core.directions import BITS
-from fedzo.core.random import TILE, Draws, Stream
+from fedzo.core.random import TILE, Draws
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 
@@ -148,10 +148,6 @@ class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.shape, self.ndim, self.size = tuple(tensor.shape), tensor.ndim, tensor.numel()
         self.itemsize, self.nbytes, self.base = tensor.itemsize, tensor.nbytes, None
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.tensor)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return a copy in main memory."""
         return np.array(self.tensor.cpu().numpy(), dtype)
@@ -188,9 +184,6 @@ class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
         if function in (np.zeros_like, np.empty_like):
             kind = torch.from_numpy(function(np.empty(0, self.dtype), *args[1:], **kwargs)).dtype
             return DeviceArray(torch.zeros_like(args[0].tensor, dtype=kind))
-        if function is np.may_share_memory:
-            own = [one.tensor.data_ptr() for one in args if isinstance(one, DeviceArray)]
-            return len(own) == 2 and own[0] == own[1]
         given = {key: _on_host(value) for key, value in kwargs.items()}
         return function(*map(_on_host, args), **given)
 
@@ -222,10 +215,6 @@ class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return whether all numbers are true."""
         return bool(self.tensor.all())
 
-    def any(self) -> bool:
-        """Return whether any number is true."""
-        return bool(self.tensor.any())
-
     def add(self, step: DirectionSum, start: int, base: Any) -> None:
         """Write ``base`` plus numbers ``start``, ... of a sum into this memory."""
         add_to(step, self.tensor, start, base.tensor)
@@ -233,26 +222,6 @@ class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
     def part_of(self, step: DirectionSum, first: int, last: int) -> Any:
         """Return numbers ``first`` to ``last`` of a sum, drawn on this device, as float64."""
         return DeviceArray(numbers(step, first, last, self.tensor.device))
-
-    def squares_of_tiles(self, row: int, start: int, stop: int, dim: int, at: Draws) -> Any:
-        """Return the sum of the squares of each tile of a row: see :func:`sum_of_squares`."""
-        import torch
-
-        address = list(at.on(Stream.DIRECTIONS).address())
-        parts = torch.arange(start // TILE, -(-stop // TILE), device=self.tensor.device)
-        parts = parts + row * -(-dim // TILE)
-        x = _normals(parts, address).to(self.tensor.dtype)
-        x[stop - start :] = 0
-        square = (x * x).view(-1, 4, 4, 16)
-        total = square[:, :, 0]
-        for i in range(1, 4):
-            total = total + square[:, :, i]
-        a, b, c, d = total.unbind(1)
-        lanes = (a + b) + (c + d)
-        for width in (8, 4):
-            lanes = lanes[:, :width] + lanes[:, width:]
-        one, two, three, four = lanes.unbind(1)
-        return ((one + three) + (two + four)).double().cpu().numpy()
 
 
 def _on_host(value: Any) -> Any:

@@ -6,18 +6,15 @@ The output of the frozen part for given texts is stored in the cache, for later 
 from __future__ import annotations
 
 import hashlib
-import sys
-import time
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedzo.core.files import writing
-from fedzo.core.progress import LiveLine, show
+from fedzo.core.progress import show
 from fedzo.data.fetching import cache_folder
 from fedzo.errors import (
     CannotWrite,
@@ -184,13 +181,12 @@ def as_batch(parts: Sequence[Prepared]) -> Batch:
 
 
 def check_installed() -> None:
-    """Raise unless the libraries for language models are installed; import nothing."""
+    """Raise unless the libraries for language models are installed."""
     try:
-        missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    except ValueError:  # a module without a specification
-        missing = ["transformers"]
-    if missing:
-        raise MissingExtra(f"language models need {missing[0]}", "text")
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(f"language models need {error.name}", "text") from None
 
 
 def load(folder: Path) -> tuple[Any, Module, Any]:
@@ -226,37 +222,30 @@ def prepare(
 ) -> list[Prepared]:
     """Return the result of ``upper.prepare`` for all texts, from the cache if it is stored there.
 
-    The file is memory-mapped. Standard error shows the progress.
+    The file is memory-mapped.
     """
+    import torch
+
     path = cache_folder("prepared") / f"{_name(upper, folder, texts, longest, read)}.pt"
     if not path.exists():
         show(
             f"fedzo: running the frozen part of the model on {len(texts):,} texts, once; "
             f"the result is stored in {path.parent}"
         )
-        found = _compute(upper, texts, longest, read)
+        found: dict[int, Prepared] = {}
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # alike: less padding
+        for first in range(0, len(order), 32):
+            some = order[first : first + 32]
+            parts = upper.prepare([texts[i] for i in some], longest, read)
+            found |= zip(some, parts, strict=True)
+        prepared = [found[i] for i in range(len(texts))]
         try:
-            _write(path, found)
+            _write(path, prepared)
         except (OSError, CannotWrite) as error:  # a full disk does not stop this run
             warnings.warn(f"not stored for the next run: {error}", FedzoWarning, stacklevel=2)
-            return found
-    return _read(path)
-
-
-def _compute(upper: UpperLayers, texts: Sequence[str], longest: int, read: int) -> list[Prepared]:
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # similar lengths: less padding
-    found: dict[int, Prepared] = {}
-    began, characters, done = time.monotonic(), sum(map(len, texts)), 0
-    line = LiveLine(sys.stderr)
-    for first in range(0, len(order), 32):
-        some = order[first : first + 32]
-        found |= zip(some, upper.prepare([texts[i] for i in some], longest, read), strict=True)
-        done += sum(len(texts[i]) for i in some)
-        left = (time.monotonic() - began) * (characters / max(1, done) - 1)
-        if line.live:
-            line.rewrite(f"{len(found):,} of {len(texts):,} texts, {left:.0f} s left")
-    line.close()
-    return [found[i] for i in range(len(texts))]
+            return prepared
+    path.touch()  # the most recently used file
+    return [Prepared(*one) for one in torch.load(path, mmap=True, weights_only=True)]
 
 
 def _name(upper: UpperLayers, folder: Path, texts: Sequence[str], longest: int, read: int) -> str:
@@ -278,10 +267,3 @@ def _write(path: Path, prepared: Sequence[Prepared]) -> None:
         files.pop(0).unlink(missing_ok=True)
     with writing(path) as file:
         torch.save([tuple(one) for one in prepared], file)
-
-
-def _read(path: Path) -> list[Prepared]:
-    import torch
-
-    path.touch()  # the most recently used file
-    return [Prepared(*one) for one in torch.load(path, mmap=True, weights_only=True)]

@@ -9,6 +9,27 @@ from fedzo.errors import InvalidValue, MissingExtra, UsageError, first_line
 from fedzo.models.base import Common, Model
 
 
+def import_torch() -> Any:
+    """Return torch, or raise an error that names the extra."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("PyTorch models need torch", "torch") from None
+    return torch
+
+
+def on_device(module: Any, device: Any) -> Any:
+    """Return a module, moved to a device unless that is None."""
+    if not isinstance(module, import_torch().nn.Module):
+        kind = type(module).__name__
+        raise UsageError(f"{kind} is not a torch.nn.Module", code="not-a-module")
+    try:
+        return module if device is None else module.to(device)
+    except Exception as error:
+        allowed = f"a device of this machine: {first_line(error)}"
+        raise InvalidValue("device", device, allowed) from error
+
+
 class TorchModel(Model):
     """A ``torch.nn.Module`` in evaluation mode, without gradients.
 
@@ -49,21 +70,8 @@ class TorchModel(Model):
         device: str | None = None,
         **common: Unpack[Common],
     ) -> None:
-        try:
-            import torch
-        except ImportError:
-            raise MissingExtra("PyTorch models need torch", "torch") from None
-        if not isinstance(module, torch.nn.Module):
-            kind = type(module).__name__
-            raise UsageError(f"{kind} is not a torch.nn.Module", code="not-a-module")
+        self.module, torch = on_device(module, device), import_torch()
         super().__init__(type(module).__name__, outputs, **common)
-        self.module = module
-        if device is not None:
-            try:
-                module.to(device)
-            except (RuntimeError, AssertionError) as error:
-                allowed = f"a device of this machine: {first_line(error)}"
-                raise InvalidValue("device", device, allowed) from None
         tensors = [*module.parameters(), *module.buffers()]
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         self._dtype = floats[0] if floats else torch.get_default_dtype()

@@ -19,13 +19,11 @@ from fedzo.core.updates import DirectionSum, Offset
 from fedzo.core.updates_torch import tensor_of
 from fedzo.errors import (
     FedzoWarning,
-    InvalidValue,
-    MissingExtra,
     UsageError,
     check_count,
-    first_line,
     require,
 )
+from fedzo.models.torch import import_torch, on_device
 from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
 from fedzo.problems.network_points import ModulePoints, ThreadChoice, why_not_in_place
 
@@ -113,17 +111,10 @@ class TorchProblem(Objective):
         in_place: bool | None = None,
         device: Any = None,
     ) -> None:
-        torch = _torch()
-        if not isinstance(module, torch.nn.Module):
-            found = type(module).__name__
-            raise UsageError(f"module is a {found}, not a torch.nn.Module", code="not-a-module")
-        try:
-            module.to(device)
-        except Exception as error:
-            raise InvalidValue("device", device, f"usable: {first_line(error)}") from error
+        self.module, torch = on_device(module, device), import_torch()
         require(callable(loss), "loss", loss, "a function of the module and a batch")
         check_count("evaluation_batch", evaluation_batch)
-        self.module, self.loss, self._own_metrics = module, loss, metrics
+        self.loss, self._own_metrics = loss, metrics
         self.pieces = pieces_of(module, trainable)
         self.data = samples_of_devices(data)
         self.dim, self.devices = self.pieces[-1].stop, len(self.data)
@@ -178,7 +169,7 @@ class TorchProblem(Objective):
 
     def gradient(self, x: Array, batch: NamedBatch) -> Array:
         """Return the mean gradient over a batch by autograd, in evaluation mode, shape (d,)."""
-        torch, tensors = _torch(), [piece.tensor for piece in self.pieces]
+        torch, tensors = import_torch(), [piece.tensor for piece in self.pieces]
         own, found = [tensor.requires_grad for tensor in tensors], np.zeros_like(x)
         self.module.eval()
         try:
@@ -208,7 +199,7 @@ class TorchProblem(Objective):
         if self._own_metrics is None:
             return {}
         self.place(x)
-        with _torch().inference_mode(), self._points.at(x):
+        with import_torch().inference_mode(), self._points.at(x):
             return call_user(self._own_metrics, self.module)
 
     def snapshot(self, x: Array) -> Array:
@@ -257,17 +248,20 @@ class TorchProblem(Objective):
         def losses() -> NDArray[np.float64]:
             return self._checked(batch).double().cpu().numpy()  # type: ignore[no-any-return]
 
-        with _torch().inference_mode():
+        with import_torch().inference_mode():
             return self._threads.run(len(batch.names), losses)
 
     def _checked(self, batch: NamedBatch) -> Tensor:
         """Return the loss of each sample, a tensor of shape (b,)."""
-        torch, device = _torch(), next(self.module.parameters()).device
+        torch, device = import_torch(), next(self.module.parameters()).device
         others, samples = [device] if device.type != "cpu" else [], len(batch.names)
         with torch.random.fork_rng(others, enabled=self._random, device_type=device.type):
             if self._random:  # all points of an estimate have the same random numbers
                 torch.manual_seed(crc32(np.array(batch.names).tobytes()))
+            before = self._random and torch.get_rng_state()
             losses = self._evaluate(self.loss, self.module, batch.content)
+            if self._random and not others:
+                self._random = not torch.equal(before, torch.get_rng_state())
         found = f"a {type(losses).__name__}"
         if isinstance(losses, torch.Tensor):
             if losses.shape == (samples,) and not losses.is_complex():
@@ -278,38 +272,26 @@ class TorchProblem(Objective):
         raise UsageError(message, code="loss-shape")
 
     def _first_time(self, loss: Loss, module: Module, content: Any) -> Tensor:
-        """Return the loss; raise if a layer runs in training mode; note if it is random."""
+        """Return the loss; raise if it lets a layer run in training mode."""
         from torch.nn.modules.module import register_module_forward_pre_hook
 
-        torch = _torch()
-        wrong = "loss runs the module in training mode, where dropout and batch norm vary"
-        found = []
-
         def check(layer: Module, _: Any) -> None:
-            if layer.training:
-                found.append(layer)
-                raise RuntimeError(wrong)  # before the layer changes anything
+            if layer.training:  # raise before the layer changes anything
+                wrong = "loss runs the module in training mode, where dropout and batch norm vary"
+                raise UsageError(f"{wrong}; remove train() from it", code="training-mode")
 
         before = [(name, b, b._version) for name, b in module.named_buffers()]
-        generator = torch.get_rng_state()
         hook = register_module_forward_pre_hook(check)
         try:
             with warnings.catch_warnings():  # of torch.compile, about the hook
                 warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
-                losses = call_user(loss, module, content)
-        except Exception:
-            if not found:
-                raise
+                losses = call_user(loss, module, content, direct=False)
         finally:
             hook.remove()
             module.eval()
-        if found:
-            raise UsageError(f"{wrong}; remove train() from it", code="training-mode")
         if changed := [name for name, buffer, version in before if buffer._version != version]:
             message = f"the module changes its buffer {changed[0]} while it runs: losses may vary"
             warnings.warn(message, FedzoWarning, stacklevel=2)
-        on_cpu = next(module.parameters()).device.type == "cpu"
-        self._random = not (on_cpu and torch.equal(generator, torch.get_rng_state()))
         self._evaluate = call_user
         return losses
 
@@ -320,11 +302,3 @@ class TorchProblem(Objective):
             batch = self.take(device, some)
             total += float(self._points.values(self._losses, batch, x).sum())
         return total / count
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra("a TorchProblem needs torch", "torch") from None
-    return torch

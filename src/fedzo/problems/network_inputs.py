@@ -49,6 +49,8 @@ class Samples:
             require(len(set(rows)) == 1, "data", f"tensors of {rows} rows", allowed)
             return cls(items, None)
         loader = isinstance(data, torch.utils.data.DataLoader)
+        allowed = "with a batch_size, so that it collates samples; or give its data set"
+        require(not loader or data.batch_sampler is not None, "data", "a loader", allowed)
         items = data.dataset if loader else data
         endless = isinstance(items, torch.utils.data.IterableDataset)
         if endless or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
@@ -86,11 +88,13 @@ def _column(values: Any) -> Tensor:
     """Return what all samples of a device have under one name, as a tensor."""
     import torch
 
+    allowed = "tensors, arrays or lists of numbers with one row per sample"
     try:
-        return torch.as_tensor(values)
+        column = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        allowed = "tensors, arrays or lists of numbers with one row per sample"
         raise InvalidValue("data", f"a {type(values).__name__}", allowed) from error
+    require(column.ndim > 0, "data", values, allowed)
+    return column
 
 
 def samples_of_devices(data: Sequence[Any]) -> list[Samples]:

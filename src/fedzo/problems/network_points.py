@@ -292,37 +292,35 @@ def _copy(x: Array, target: Array) -> None:
 
 
 _FIRST = 6  # passes that are timed in turns before a choice
-_CHECK, _SELDOM = 64, 4096  # passes between two checks of the other choice, at least and at most
+_SELDOM = 4096  # passes between two checks of the other choice, at most
 
 
 @dataclass
 class _Passes:
-    """The passes of one batch size, with one thread (False) and with several (True)."""
+    """The passes of one batch size, by the number of threads."""
 
-    same: bool = False  # whether both choices return the same bits
+    choices: Sequence[int]
+    seconds: dict[int, float] = field(default_factory=dict)
     count: int = 0
-    seconds: dict[bool, float] = field(default_factory=dict)
-    check: int = _CHECK
-    next_check: int = _FIRST + _CHECK
+    next_check: int = 64
 
-    def choose(self) -> bool:
-        """Return whether the next pass uses several threads."""
+    def choose(self) -> int:
+        """Return the number of threads for the next pass."""
         if self.count < _FIRST:
-            return self.count % 2 == 0
+            return self.choices[self.count % len(self.choices)]
         best = min(self.seconds, key=self.seconds.__getitem__)
         if self.count < self.next_check:
             return best
-        clear = self.seconds[not best] > 1.5 * self.seconds[best]
-        self.check = min(2 * self.check, _SELDOM) if clear else _CHECK
-        self.next_check = self.count + self.check
-        return not best
+        self.next_check += min(self.count, _SELDOM)
+        return next((other for other in self.choices if other != best), best)
 
-    def note(self, several: bool, seconds: float) -> None:
-        before = self.seconds.get(several, seconds)
+    def note(self, threads: int, seconds: float) -> None:
+        """Take down the time of a pass."""
+        before = self.seconds.get(threads, seconds)
         if self.count < _FIRST:
-            self.seconds[several] = min(before, seconds)
+            self.seconds[threads] = min(before, seconds)
         else:  # a pass that another program interrupts does not count as many
-            self.seconds[several] = 0.7 * before + 0.3 * min(seconds, 4 * before)
+            self.seconds[threads] = 0.7 * before + 0.3 * min(seconds, 4 * before)
         self.count += 1
 
 
@@ -351,24 +349,24 @@ class ThreadChoice:
         most = torch.get_num_threads()
         if most == 1:
             return values()
-        passes = self._passes.get((size, most))
-        if passes is None:
-            first, again = values(), _with_one_thread(values, most)
-            equal = np.array_equal(first, again, equal_nan=True)
-            self._passes[size, most] = _Passes(same=equal)
+        if (size, most) not in self._passes:
+            first, again = values(), _with_threads(1, values)
+            same = np.array_equal(first, again, equal_nan=True)
+            self._passes[size, most] = _Passes((most, 1) if same else (most,))
             return first
-        several = not passes.same or passes.choose()
-        began = time.perf_counter()
-        found = values() if several else _with_one_thread(values, most)
-        passes.note(several, time.perf_counter() - began)
+        passes = self._passes[size, most]
+        threads, began = passes.choose(), time.perf_counter()
+        found = _with_threads(threads, values)
+        passes.note(threads, time.perf_counter() - began)
         return found
 
 
-def _with_one_thread(values: Callable[[], Values], most: int) -> Values:
+def _with_threads(threads: int, values: Callable[[], Values]) -> Values:
     import torch
 
-    torch.set_num_threads(1)
+    before = torch.get_num_threads()
     try:
+        torch.set_num_threads(threads)
         return values()
     finally:
-        torch.set_num_threads(most)
+        torch.set_num_threads(before)
