@@ -10,6 +10,7 @@ import pytest
 
 import fedzo
 from fedzo.cli import main
+from fedzo.cli.receipt import digest
 from fedzo.errors import Exit
 
 torch = pytest.importorskip("torch")
@@ -102,10 +103,18 @@ def test_what_does_not_fit_is_one_line(tmp_path, capsys):
              ("other", "short", "text", "missing")]  # fmt: skip
     changed = dict(whole, rounds=[whole["rounds"][0], *whole["rounds"][:-1]])
     imports = dict(whole, tables={"algorithm": {"name": "os:abort"}})
-    for number, bad in enumerate((changed, imports, dict(whole, rounds=[[1]] * 8), {}, [])):
+    signs = dict(whole, last=dict(whole["last"], round=-1))
+    bad = [changed, imports, signs, dict(whole, rounds=[[1]] * 8), dict(whole, rounds=[]), {}, []]
+    bad += [{key: value for key, value in whole.items() if key != left} for left in whole]
+    for number, one in enumerate(bad):
         path = tmp_path / f"bad{number}.json"
-        path.write_text(json.dumps(bad))
-        wrong.append([str(path), "--apply", str(start)])
+        path.write_text(json.dumps(one))
+        wrong.append([str(path), "--apply", str(start), "--round", "last"])
+        if "tables" in one:  # what a digest of its own does not tell
+            new = path.with_suffix(".new.json")
+            new.write_text(json.dumps(one | {"digest": digest(one)}))
+            if one.keys() == whole.keys():
+                wrong.append([str(new), "--apply", str(start), "--round", "last"])
     fedzo.minimize(lambda x, i: x @ x, [1.0], devices=2, run_dir=tmp_path / "function")
     wrong += [[str(tmp_path / "function")], [str(tmp_path / "nowhere")]]
     for words in wrong:
@@ -114,6 +123,39 @@ def test_what_does_not_fit_is_one_line(tmp_path, capsys):
         assert main(["receipt", *words, *out]) == Exit.NOTHING_RUN, words
         assert len(capsys.readouterr().err.strip().splitlines()) == 1, words
         assert not (tmp_path / "out.npy").exists()
+
+
+def test_a_receipt_of_which_any_part_was_changed_is_one_line(tmp_path, capsys):
+    """Each number and text by itself; with its digest made anew, the weights tell, or are right."""
+    result = run(tmp_path / "run", "plain call")
+    receipt, start = tmp_path / "run" / "receipt.json", tmp_path / "run" / "start.npy"
+    main(["receipt", str(tmp_path / "run")])
+    whole, out = json.loads(receipt.read_text()), tmp_path / "out.npy"
+
+    def parts(tree, path=()):
+        if isinstance(tree, dict | list):
+            for key in tree if isinstance(tree, dict) else range(min(3, len(tree))):
+                yield from parts(tree[key], (*path, key))
+        else:
+            yield path
+
+    for path in parts(whole):
+        for value in (None, "other", -1, 10**12, 1e308):
+            changed = json.loads(receipt.read_text())
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = value
+            for one in (changed, changed | {"digest": digest(changed)}):
+                receipt.with_name("changed.json").write_text(json.dumps(one))
+                words = ["receipt", str(receipt.with_name("changed.json")), "--apply", str(start)]
+                code = main([*words, "--out", str(out)])
+                told = capsys.readouterr().err.strip().splitlines()
+                assert code in (Exit.NOTHING_RUN, Exit.DONE), (path, value)
+                assert len(told) == (code == Exit.NOTHING_RUN), (path, value)
+                if code == Exit.DONE:
+                    assert (one["digest"] == digest(one) and one is not changed) or one == whole
+                    np.testing.assert_array_equal(np.load(out), result.x)
 
 
 @pytest.mark.slow

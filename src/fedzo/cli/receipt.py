@@ -20,7 +20,7 @@ from typing import Any
 from fedzo.cli.common import add_parser
 from fedzo.errors import FedzoError, UsageError
 
-FORMAT = 2
+FORMAT = 3
 
 
 def add_command(commands: Any) -> None:
@@ -50,7 +50,7 @@ def receipt(arguments: argparse.Namespace) -> int:
         out = arguments.out or arguments.source.with_name("receipt.json")
         if arguments.out is None and arguments.source.is_dir():
             out = arguments.source / "receipt.json"
-        text = json.dumps(found, separators=(",", ":"))
+        text = json.dumps(found | {"digest": digest(found)}, separators=(",", ":"))
         write_atomic(out, text.encode())
         print(
             f"{out}: {len(text):,} bytes, {len(found['rounds'])} rounds, {found['dim']:,} weights"
@@ -58,9 +58,9 @@ def receipt(arguments: argparse.Namespace) -> int:
         return 0
     try:
         x = rebuild(found, _start(arguments.apply), arguments.round)
-    except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
-        if isinstance(error, FedzoError):
-            raise
+    except FedzoError:
+        raise
+    except Exception as error:
         message = f"{arguments.source} is damaged: {type(error).__name__}"
         raise UsageError(message, code="not-a-receipt") from error
     out = arguments.out or Path("weights.npy")
@@ -124,7 +124,19 @@ def _read(source: Path) -> dict[str, Any]:
         raise UsageError(message, code="not-a-receipt") from error
     if not right:
         raise UsageError(f"{source} has another format than {FORMAT}", code="receipt-format")
+    if found.get("digest") != digest(found):
+        raise UsageError(f"{source} has changed since it was written", code="not-a-receipt")
     return dict(found)
+
+
+def digest(receipt: dict[str, Any]) -> str:
+    """Return the hash of everything else in a receipt.
+
+    >>> digest({"format": 3, "digest": "of another"}) == digest({"format": 3})
+    True
+    """
+    others = {key: value for key, value in receipt.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
 def _of_run(path: Path) -> dict[str, Any]:
