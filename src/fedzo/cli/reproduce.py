@@ -72,9 +72,9 @@ def reproduce(arguments: argparse.Namespace) -> int:
         judged = run_figures(figures, scale, arguments.out, seeds, report=progress)
     for name, claims in judged.items():
         for claim in claims:
-            say(f"{name:<11}{claim['verdict']:<15}{claim['text']}")
+            say(f"{name:<11}{claim['verdict']:<21}{claim['text']}")
             for measured in claim["measured"]:
-                say(f"{'':<26}{measured['what']}: {words(measured)}")
+                say(f"{'':<32}{measured['what']}: {words(measured)}")
     say(str(write_report(arguments.out)))
     return 0
 
