@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple
 
 from fedzo.core.files import read_toml, write_atomic
-from fedzo.core.progress import show
+from fedzo.core.progress import LiveLine, show
 from fedzo.errors import CannotWrite, DataUnavailable, check_choice, first_line
 
 _SHIPPED = Path(__file__).parent / "files"
@@ -284,7 +284,7 @@ def _download(url: str, path: Path) -> None:
     """Write the file at an address to a path; on a terminal, tqdm shows the progress if it can."""
     import pooch
 
-    bar = sys.stderr.isatty() and find_spec("tqdm") is not None
+    bar = LiveLine(sys.stderr).live and find_spec("tqdm") is not None
     show(f"fetching {url}")
     fetch = pooch.HTTPDownloader(
         progressbar=bar,
