@@ -5,6 +5,7 @@ in the paper's setting, 5 ms at the quick scale.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from fedzo.config.experiment import Changes, merge_changes
 from fedzo.paper.claims import (
@@ -17,9 +18,9 @@ from fedzo.paper.claims import (
     gap,
     speed,
 )
-from fedzo.paper.figure import Curve, Figure, Panel, Scale, air_curves
+from fedzo.paper.figure import Curve, Figure, Panel, Scale, air_curves, curves_by
 
-RATE = {"learning_rate": 0.001, "smoothing": 0.001}  # the paper's, for FedZO
+RATE: dict[str, Any] = {"learning_rate": 0.001, "smoothing": 0.001}  # the paper's, for FedZO
 ZONE_S_RATE = {"name": "zone_s", "penalty": 500, "smoothing": 0.001}
 SETTING = "A universal perturbation of CIFAR-10's deer"
 SUCCESS, DISTORTION = "attack_success", "distortion_l2_mean"
@@ -46,10 +47,7 @@ def scales(changes: Changes, rounds: int, batch_size: int = 2) -> dict[str, Scal
 
 
 CURVES = (
-    *(
-        Curve(label, {"algorithm": {"local_steps": h, **RATE}}, colour=i)
-        for i, (h, label) in enumerate(FEDZO.items())
-    ),
+    *curves_by("local_steps", FEDZO, **RATE),
     Curve(DZOPA, {"algorithm": {"name": "dzopa", **RATE, "learning_rate": 0.005}}, 4, dashed=True),
     *(
         Curve(label, {"algorithm": {**ZONE_S_RATE, "normalisation": reading}}, colour, dashed=True)
@@ -93,10 +91,7 @@ FIG1B = Figure(
     name="fig1b",
     title="Fig. 1b: attack loss, impact of M",
     about=f"{SETTING}. On the right the same runs by their queries.",
-    curves=tuple(
-        Curve(label, {"algorithm": {"participants": m, **RATE}}, colour=i)
-        for i, (m, label) in enumerate(DEVICES.items())
-    ),
+    curves=curves_by("participants", DEVICES, **RATE),
     panels=BY_COST,
     claims=(
         all_fall("loss falls", "FedZO reduces the attack loss for each M.", DEVICES.values()),

@@ -68,6 +68,20 @@ class Curve:
         )
 
 
+def curves_by(
+    key: str, labels: Mapping[Any, str], dashed: bool = False, **settings: Any
+) -> tuple[Curve, ...]:
+    """Return a curve per value of a key of [algorithm], given its label, with further settings.
+
+    >>> curves_by("local_steps", {5: "H = 5"}, participants=20)[0].changes
+    {'algorithm': {'participants': 20, 'local_steps': 5}}
+    """
+    return tuple(
+        Curve(label, {"algorithm": {**settings, key: value}}, colour=i, dashed=dashed)
+        for i, (value, label) in enumerate(labels.items())
+    )
+
+
 def air_curves(algorithm: Mapping[str, float]) -> tuple[Curve, ...]:
     """Return a curve over the air per SNR, and one without noise but with the same channels."""
     labels = {f"SNR = {snr} dB": snr for snr in (-10, -5, 0)} | {"noise-free": math.inf}

@@ -16,7 +16,7 @@ from fedzo.paper.claims import (
     ours,
     speed,
 )
-from fedzo.paper.figure import Curve, Figure, Panel, Scale, air_curves
+from fedzo.paper.figure import Curve, Figure, Panel, Scale, air_curves, curves_by
 
 SETTING = "Softmax regression on Fashion-MNIST; each device has a few labels only"
 BESIDE = "On the right FedZO alone by its queries: FedAvg asks for gradients."
@@ -53,15 +53,9 @@ FIG3 = Figure(
     name="fig3",
     title="Fig. 3: softmax regression, impact of H",
     about=f"{SETTING}. {BESIDE}",
-    curves=tuple(
-        Curve(
-            labels[h],
-            {"algorithm": {"name": name, "local_steps": h, "participants": 20}},
-            colour=i,
-            dashed=name == "fedavg",
-        )
-        for name, labels in (("fedzo", FEDZO), ("fedavg", FEDAVG))
-        for i, h in enumerate(STEPS)
+    curves=(
+        *curves_by("local_steps", FEDZO, participants=20),
+        *curves_by("local_steps", FEDAVG, dashed=True, name="fedavg", participants=20),
     ),
     panels=(*PANELS, by_queries(FEDZO)),
     claims=(
@@ -114,10 +108,7 @@ FIG4 = Figure(
     title="Fig. 4: softmax regression, impact of M",
     about=f"{SETTING}. {BESIDE}",
     curves=(
-        *(
-            Curve(label, {"algorithm": {"participants": m}}, colour=i)
-            for i, (m, label) in enumerate(DEVICES.items())
-        ),
+        *curves_by("participants", DEVICES),
         Curve(ALL_DEVICES, {"algorithm": {"name": "fedavg", "participants": 50}}, 3, dashed=True),
     ),
     panels=(*PANELS, by_queries(DEVICES)),
@@ -174,31 +165,22 @@ FIG5 = Figure(
 
 # Larger η, where the noise of estimates shows.
 
-_SMALL, _LARGER = 0.001, (0.01, 0.05)
-
-
-def _eta(name: str, rate: float) -> str:
-    return f"{name}, η = {rate}"
+_SMALL, *_LARGER = _ETAS = (0.001, 0.01, 0.05)
+_ZO, _AVG = ({r: f"{name}, η = {r}" for r in _ETAS} for name in ("FedZO", "FedAvg"))
 
 
 def _lag(runs: Runs, rate: float, low: float = 1.0, high: float = math.inf) -> Comparison:
     """Compare FedAvg with FedZO, which must be slower, at a learning rate."""
-    return speed(runs, _eta("FedAvg", rate), _eta("FedZO", rate), low, high)
+    return speed(runs, _AVG[rate], _ZO[rate], low, high)
 
 
 RATES = Figure(
     name="rates",
     title="Larger learning rates: softmax regression, FedZO and FedAvg",
     about=f"{SETTING}. The least η is the paper's.",
-    curves=tuple(
-        Curve(
-            _eta(name, rate),
-            {"algorithm": {"name": name.lower(), "learning_rate": rate}},
-            colour=i,
-            dashed=name == "FedAvg",
-        )
-        for name in ("FedZO", "FedAvg")
-        for i, rate in enumerate((_SMALL, *_LARGER))
+    curves=(
+        *curves_by("learning_rate", _ZO),
+        *curves_by("learning_rate", _AVG, dashed=True, name="fedavg"),
     ),
     panels=(Panel("train_loss"), Panel("test_accuracy")),
     claims=(
