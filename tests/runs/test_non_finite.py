@@ -8,6 +8,7 @@ import pytest
 from running import Spoiled, untimed
 
 from fedzo import FedZO, Status, minimize
+from fedzo.cli import main
 from fedzo.problems import Quadratic
 from fedzo.runs import RunFolder
 
@@ -145,3 +146,32 @@ def test_float32_model_may_overflow_where_the_losses_do_not():
     assert result.status == Status.NON_FINITE
     assert result.message == "the model is not finite in round 1"
     assert np.array_equal(result.last, np.zeros(3, np.float32))
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("method", ["adaptive", "cma", "lbfgs"])
+def test_a_search_from_a_start_without_a_value_can_be_resumed_and_drawn(method, bad, tmp_path):
+    def half(x):
+        return bad if x[0] < 1 else float((x - 2) @ (x - 2))
+
+    def interrupt(progress):
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    def run(folder, **options):
+        return minimize(
+            half, [0.9, 0.0], method=method, max_queries=200, run_dir=tmp_path / folder, **options
+        )
+
+    whole = run("whole")
+    first = run("other", callback=interrupt)
+    resumed = run("other", resume=True)
+    assert first.status is Status.INTERRUPTED
+    assert (resumed.fun, resumed.nfev) == (whole.fun, whole.nfev)
+    assert resumed.history[0]["train_loss"] == np.inf
+    models = [(tmp_path / folder / "model.npy").read_bytes() for folder in ("whole", "other")]
+    assert models[0] == models[1]
+    assert (tmp_path / "other" / "curves.png").exists()
+    assert main(["plot", str(tmp_path / "other"), "--out", str(tmp_path / "x.png")]) == 0
+    assert main(["report", str(tmp_path)]) == 0
