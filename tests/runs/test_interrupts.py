@@ -203,6 +203,19 @@ class Noisy(Asked):
         return float(np.sum((x - device) ** 2) + 0.3 * noise)
 
 
+@pytest.mark.parametrize("budget", [1, 2, 5, 7, 30])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_resume_of_a_run_whose_budget_was_small_changes_nothing(name, budget, tmp_path):
+    """Also if it did not suffice for an evaluation, or for the probes of "auto"."""
+    fun = Asked()
+    first = budget_run(tmp_path, False, name, fun, budget=budget)
+    wanted, count = contents(tmp_path), fun.calls
+    again = budget_run(tmp_path, True, name, fun, budget=budget)
+    assert contents(tmp_path) == wanted
+    assert (fun.calls, again.nfev, again.message) == (count, first.nfev, first.message)
+    assert first.nfev == count <= budget
+
+
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_noisy_run_within_a_budget_is_the_same_wherever_it_was_interrupted(name, tmp_path):
     """Also in its last queries, which are those of its result, and after its end."""

@@ -353,7 +353,8 @@ class RunFolder:
                 f"{at.round}, and {at.digest.records} were written",
                 code="history-mismatch",
             )
-        write_atomic(self.history, "".join(map(as_line, records)).encode())
+        if self.history.exists():
+            write_atomic(self.history, "".join(map(as_line, records)).encode())
         return records
 
     def save(self, checkpoint: Checkpoint) -> None:
