@@ -255,7 +255,7 @@ def _draw(settings: Sequence[Setting], histories: Runs, out: Path) -> None:
     if max(asked) > min(asked):  # the order by rounds may differ from the order by queries
         log_x = min(q for q in asked if q) * 10 <= max(asked)
         axes += series.axes_of_runs(shown, x="queries", y=[key], log_x=log_x)
-    draw(axes, out, title="Final loss by setting")
+    draw(axes, out, title="Loss by setting")
 
 
 def _axes_of_ends(settings: Sequence[Setting], histories: Runs, shown: str) -> list[dict[str, Any]]:
