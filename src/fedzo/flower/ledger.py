@@ -218,7 +218,8 @@ class Ledger:
             with closing(self._connect()) as database:
                 (version,) = database.execute("pragma user_version").fetchone()
                 if version != VERSION:
-                    raise Rejected(ErrorCode.LEDGER, f"{self.path}: not a ledger of this version")
+                    text = f"{self.path}: not a ledger of this version: run fedzo node init anew"
+                    raise Rejected(ErrorCode.LEDGER, text)
                 database.execute("begin immediate")
                 try:
                     yield database
