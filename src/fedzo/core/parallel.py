@@ -1,14 +1,13 @@
 """Call a user's function side by side: by threads, or by separate processes."""
 
 import multiprocessing
-import os
 import pickle
 import queue
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from fedzo.core.machine import cores
@@ -127,47 +126,67 @@ class _Process:
     def __init__(self, sent: bytes) -> None:
         # Spawned, not forked: a fork would copy the locks of running threads.
         spawn = multiprocessing.get_context("spawn")
-        self._sent, self._pool = sent, ProcessPoolExecutor(1, spawn)
-        self._pid: int | None = None
-        self.alive, self._ending = True, threading.Lock()
+        self._pipe, other = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(other, sent), name="fedzo-call")
+        self._process.start()
+        other.close()
+        self.alive = True
+        self._ready = False
 
     def call(self, task: tuple[Any, ...], timeout: float | None) -> Any:
         try:
-            if self._pid is None:  # its start does not count
-                self._pid = self._pool.submit(_prepare, self._sent).result()
-            future = self._pool.submit(_call, *task)
-            done, _ = wait([future], timeout)
-            if not done:
-                self.end()
-                raise TimeoutError(f"the call took longer than {timeout:g} s")
-            return future.result()
-        except BrokenProcessPool as error:
+            if not self._ready:  # its start does not count
+                self._receive(None)
+                self._ready = True
+            self._pipe.send(task)
+            return self._receive(timeout)
+        except (EOFError, BrokenPipeError, ConnectionError) as error:
             self.end()
             advice = "it crashed, or the script has no `if __name__ == '__main__':`"
             raise RuntimeError(f"a worker process ended: {advice}") from error
+        except TimeoutError:
+            self.end()
+            raise
+
+    def _receive(self, timeout: float | None) -> Any:
+        if not self._pipe.poll(timeout):
+            raise TimeoutError(f"the call took longer than {timeout:g} s")
+        done, found = self._pipe.recv()
+        if not done:
+            raise found
+        return found
 
     def end(self) -> None:
-        with self._ending:  # both the caller and the thread that waits for the process may do it
-            self.alive = False
-            for process in multiprocessing.active_children():
-                if process.pid == self._pid:
-                    process.kill()
-            self._pool.shutdown(cancel_futures=True)
+        self.alive = False
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
 
 
-_function: list[Callable[..., Any]] = []  # that a process calls
-
-
-def _prepare(sent: bytes) -> int:
-    """Receive the function in a process; return the number of the process."""
+def _serve(pipe: Any, sent: bytes) -> None:
+    """Answer calls until the other end is closed."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
-    _function[:] = [pickle.loads(sent)]
-    return os.getpid()
-
-
-def _call(*task: Any) -> Any:
-    return _function[0](*task)
+    function: Callable[..., Any] | None = None
+    task: Any = None
+    while True:
+        try:
+            if function is None:
+                function, found = pickle.loads(sent), None
+            else:
+                found = function(*task)
+            answer: tuple[bool, Any] = True, found
+        except Exception as error:
+            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+            answer = False, error
+        try:
+            pipe.send(answer)
+        except Exception as error:
+            pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent back: {error}")))
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
 
 
 def _pickled(function: Callable[..., Any]) -> bytes:

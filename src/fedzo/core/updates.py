@@ -359,8 +359,11 @@ def _squared_norm(row: int, dim: int, at: Draws, like: Any) -> float:
             memory = np.empty(TILE, like.dtype), np.empty(16, like.dtype)
             _tile_squares(part, *memory, start + first, start + last, dim, row, address)
 
-        share_out(work, size, start)
-        total = _sum_in_order(total, squares)
+        if isinstance(like, np.ndarray):
+            share_out(work, size, start)
+        else:
+            squares = like.squares_of_tiles(row, start, start + size, dim, at)
+        total = float(np.cumsum(np.append(total, squares))[-1])  # one after the other
     return total
 
 
@@ -503,10 +506,3 @@ def _tile_squares(
         if stop - number * TILE < TILE:
             tile[stop - number * TILE :] = 0
         out[i] = sum_of_squares(tile, lanes)
-
-
-@njit(nogil=True, cache=True)
-def _sum_in_order(total: Any, numbers: Any) -> Any:
-    for number in numbers:
-        total += number
-    return total
