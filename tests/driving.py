@@ -1,13 +1,8 @@
 """Rounds by hand: what tests of algorithms, uplinks and engines share."""
 
-from dataclasses import dataclass
-
-import numpy as np
-
 from fedzo.algorithms.compose import compose
 from fedzo.core.engine import drive
 from fedzo.core.tasks import LocalSteps
-from fedzo.server import ServerOptimizer
 from fedzo.uplinks import Ideal
 from fedzo.uplinks.base import RunSetting
 
@@ -37,17 +32,3 @@ def steps_of(algorithm, x, round=0, seed=0, **settings):
     return LocalSteps(
         algorithm, x, rate, **{"round": round, "seed": seed, "devices": devices, **settings}
     )
-
-
-@dataclass(frozen=True)
-class Scaled(ServerOptimizer):
-    """Directions with a factor for each number, which is the state: H^{-1/2} of a diagonal H."""
-
-    def init(self, x0):
-        return (np.linspace(0.5, 2.0, x0.size).astype(np.float32),)
-
-    def direction_scale(self, state):
-        return state[0]
-
-    def apply(self, t, state, x, delta):
-        return (x + state[0] * delta).astype(x.dtype), state

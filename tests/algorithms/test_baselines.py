@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedzo
-from driving import Scaled, begin, play
+from driving import begin, play
 from fedzo.core.directions import DirectionBuffer
 from fedzo.core.engine import LocalEngine
 from fedzo.core.random import Draws, Stream
@@ -157,7 +157,6 @@ def test_scaffold_rounds():
         (fedzo.Scaffold(), fedzo.Digital(), "no-updates"),
         (fedzo.Scaffold(), fedzo.Seeds(), "no-coefficients"),
         (fedzo.FedProx(), fedzo.Seeds(), "no-coefficients"),
-        (fedzo.FedAvg(server=Scaled()), fedzo.Ideal(), "corrected-steps"),
     ],
 )
 def test_parts_that_do_not_fit_are_rejected(algorithm, uplink, code):

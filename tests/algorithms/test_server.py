@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedzo
 from conformance import CHECKS, check_docstring
-from driving import Scaled, begin, play, steps_of
+from driving import begin, play, steps_of
 from fedzo.algorithms.fedzo import State
 from fedzo.algorithms.server.halving import FIRST, Halving, cost, stages
 from fedzo.core.engine import LocalEngine
@@ -187,45 +187,6 @@ def test_what_is_not_finite_loses_and_silence_does_not_count():
     halving = Halving.of(5).after(np.array([np.nan, 3.0, 1.0, 2.0, np.inf]))
     assert halving.left.tolist() == [2, 3]
     assert halving.after(np.full(2, np.nan)) is halving
-
-
-def test_devices_of_scaled_directions_take_the_steps_of_the_stretched_problem():
-    """F(x + s y) minimised over y, and x moved by s y: written out with an objective of its own."""
-    x, stretch = np.array([0.5, -1.0, 2.0]), np.array([2.0, 0.25, 1.0])
-    kept = (stretch,)
-    algorithm = fedzo.FedZO(
-        learning_rate=0.1, directions=2, local_steps=3, batch_size=1, server=Scaled()
-    )
-
-    def bowl(x, device):
-        return float(np.sum((x - device) ** 2 * [1.0, 5.0, 0.2]))
-
-    def stretched(y, device):
-        return bowl(x + stretch * y, device)
-
-    with LocalEngine(FunctionObjective(bowl, 3, devices=2), 0, 1) as federation:
-        state, _ = play(algorithm, 4, State(x, kept), federation, fedzo.Ideal())
-    plain = dataclasses.replace(algorithm, server=Mean())
-    with LocalEngine(FunctionObjective(stretched, 3, devices=2), 0, 1) as federation:
-        moved, _ = play(plain, 4, State(np.zeros(3)), federation, fedzo.Ideal())
-    assert state.x == pytest.approx(x + stretch * moved.x, rel=1e-12)
-
-
-def test_scaled_directions_estimate_the_gradient_times_the_inverse_curvature():
-    """With all axes as directions, linear f and H = diag(4, 1, 1/4): exactly -η H^{-1} a."""
-    a, h = np.array([1.0, -2.0, 3.0]), np.array([4.0, 1.0, 0.25])
-    algorithm = fedzo.FedZO(
-        learning_rate=0.1,
-        directions=3,
-        direction_kind="coordinate",
-        local_steps=1,
-        batch_size=1,
-        server=Scaled(),
-    )
-    problem = FunctionObjective(lambda x, device: float(a @ x), 3, devices=2)
-    with LocalEngine(problem, 0, 1) as federation:
-        state, _ = play(algorithm, 0, State(np.zeros(3), (h**-0.5,)), federation, fedzo.Ideal())
-    assert state.x == pytest.approx(-0.1 * a / h, rel=1e-9)
 
 
 def test_normalised_steps_are_fzoo_where_directions_are_orthogonal():

@@ -1,11 +1,11 @@
-"""Wrappers of problems: each declares every capability, and scaled problems keep what they need."""
+"""Wrappers of problems: each declares every capability, and rounds keep what a budget has paid."""
 
 import inspect
 
 import numpy as np
 import pytest
 
-from driving import Scaled, begin, play, steps_of
+from driving import begin, play, steps_of
 from fedzo.algorithms import FedZO
 from fedzo.algorithms.zo_sgd import Pooled
 from fedzo.core import capabilities
@@ -14,7 +14,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.capabilities import BatchesQueries, FusedStep, HasGradient, members
 from fedzo.core.engine import LocalEngine
 from fedzo.core.objective import Objective
-from fedzo.core.wrappers import ObjectiveWrapper, ScaledObjective
+from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import BudgetSpent
 from fedzo.uplinks import Ideal
 
@@ -60,8 +60,6 @@ Everything = type(
 
 
 def wrapped(kind, inner):
-    if kind is ScaledObjective:
-        return ScaledObjective(inner, np.zeros(3), np.ones(3))
     if kind is Private:  # which needs the names of records, and hides them
         inner = Recorded() if type(inner) is Nothing else inner
         return Private(inner, Privacy(epsilon=1.0, noise=1.0, difference_clip=1.0, loss_clip=1.0))
@@ -74,7 +72,7 @@ def every_wrapper(kind=ObjectiveWrapper):
 
 
 def test_the_tests_see_all_wrappers():
-    assert {ScaledObjective, Pooled} <= set(every_wrapper())
+    assert Pooled in set(every_wrapper())
     assert len(PROTOCOLS) >= 19
 
 
@@ -138,11 +136,10 @@ class Budgeted(Nothing):
         return self.batcher.ask((points, batch))
 
 
-@pytest.mark.parametrize("factors", [None, np.array([2.0, 1.0, 0.5])], ids=["plain", "scaled"])
-def test_steps_before_the_end_of_a_budget_are_an_update(factors):
+def test_steps_before_the_end_of_a_budget_are_an_update():
     """Three values per step and a budget of seven: two of three steps are taken."""
     algorithm = FedZO(directions=2, local_steps=3, batch_size=1)
-    work = steps_of(algorithm, np.ones(3), round=0, seed=1, direction_scale=factors)
+    work = steps_of(algorithm, np.ones(3), round=0, seed=1)
     cut, whole = (work.reply(Budgeted(limit), 1) for limit in (7, None))
     assert cut.queries == 6
     assert np.array_equal(cut.coefficients[:2], whole.coefficients[:2])
@@ -150,9 +147,9 @@ def test_steps_before_the_end_of_a_budget_are_an_update(factors):
     assert np.linalg.norm(cut.delta - whole.delta) > 0
 
 
-def test_a_scaled_round_that_a_budget_cuts_short_is_used():
+def test_a_round_that_a_budget_cuts_short_is_used():
     """2 devices x 3 steps x 3 values, and a budget for two steps."""
-    algorithm = FedZO(directions=2, local_steps=3, batch_size=1, server=Scaled())
+    algorithm = FedZO(directions=2, local_steps=3, batch_size=1)
     problem = Budgeted(2 * 2 * 3)
     with LocalEngine(problem, seed=1) as federation:
         state = begin(algorithm, np.ones(3), federation, Ideal())

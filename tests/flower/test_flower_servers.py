@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 import fedzo
-from driving import steps_of
 from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.core.engine import LocalEngine
-from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app, protocol
-from fedzo.flower.errors import Malformed
+from fedzo.flower import FlowerEngine, FlowerSettings, InProcessGrid, make_client_app
 from fedzo.problems import Quadratic
 from fedzo.runs import Job, RunOptions, run_job
 from fedzo.runs.registry import SERVER_OPTIMIZERS, UPLINKS
@@ -48,13 +46,3 @@ def test_auto_adapts_over_flower_as_it_does_here(kind):
     here = run_job(Job(algorithm, uplink, options, {}), LocalEngine(PROBLEM, 5), np.zeros(8))
     assert np.array_equal(remote.last, here.last)
     assert here.algorithm.learning_rate > chosen.learning_rate
-
-
-@pytest.mark.parametrize("stretch", [np.zeros(8), np.full(8, np.inf), np.ones(7), -np.ones(8)])
-def test_directions_are_stretched_by_positive_factors_only(stretch):
-    from fedzo.runs.registry import ALGORITHMS
-
-    work = steps_of(fedzo.FedZO(), np.zeros(8), 0, 0, direction_scale=stretch)
-    with pytest.raises(Malformed) as caught:
-        protocol.read_task(protocol.task(protocol.pack(work), [0], coefficients=True), ALGORITHMS)
-    assert caught.value.key == "direction_scale"

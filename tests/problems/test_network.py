@@ -1,13 +1,12 @@
 """A module is trained by streamed directions as it would be by held ones, and by nothing else."""
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import fedzo
-from driving import Scaled, local, steps_of
+from driving import local, steps_of
 from fedzo.core import estimator as estimator_module
 from fedzo.core.capabilities import NamesRecords
 from fedzo.core.directions import STREAMABLE
@@ -404,17 +403,10 @@ def test_in_place_a_device_leaves_the_module_as_it_was():
 
 
 @pytest.mark.parametrize("kind", STREAMABLE)
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        fedzo.FedZO(learning_rate=0.05, directions=2, local_steps=2, server=Scaled()),
-        fedzo.ZOSGD(learning_rate=0.05, directions=2),
-    ],
-    ids=["scaled", "pooled"],
-)
-def test_wrapped_problems_are_streamed_held_and_in_place_one_run(algorithm, kind):
-    """Scaled scales directions, ZO-SGD pools devices: both wrap the problem."""
-    algorithm, found = replace(algorithm, direction_kind=kind), []
+def test_wrapped_problems_are_streamed_held_and_in_place_one_run(kind):
+    """ZO-SGD pools devices: it wraps the problem."""
+    algorithm = fedzo.ZOSGD(learning_rate=0.05, directions=2, direction_kind=kind)
+    found = []
     for make, options in ((Held, {}), (TorchProblem, {}), (TorchProblem, {"in_place": True})):
         problem = make(network(), loss, samples(), **options)
         found.append(fedzo.minimize(problem, algorithm=algorithm, rounds=4).last.copy())
@@ -422,14 +414,12 @@ def test_wrapped_problems_are_streamed_held_and_in_place_one_run(algorithm, kind
     np.testing.assert_allclose(found[2], found[1], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("factors", [None, np.linspace(0.5, 2.0, 55)], ids=["plain", "scaled"])
-def test_in_place_a_round_builds_no_points_and_leaves_the_start(factors, monkeypatch):
+def test_in_place_a_round_builds_no_points_and_leaves_the_start(monkeypatch):
     problem = TorchProblem(network(), loss, samples(), in_place=True)
     monkeypatch.setattr(TorchProblem, "values", None)  # (k, d) points
     before = problem.initial().copy()
     algorithm = fedzo.FedZO(smoothing=0.5, directions=4, local_steps=2)
-    factors = None if factors is None else np.resize(factors, problem.dim)
-    work = steps_of(algorithm, problem.initial(), round=0, seed=3, direction_scale=factors)
+    work = steps_of(algorithm, problem.initial(), round=0, seed=3)
     assert np.isfinite(work.reply(problem, 1).coefficients).all()
     assert np.array_equal(problem.initial(), before)  # to the bit
 

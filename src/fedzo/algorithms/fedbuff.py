@@ -120,8 +120,6 @@ class FedBuff(FedZO):
         if type(uplink) not in (Ideal, Seeds) or (isinstance(uplink, Seeds) and uplink.secure):
             text = f"FedBuff sums single late updates, which this {type(uplink).__name__} does not"
             raise UsageError(f"uplink.name: {text}; set uplink.name = 'ideal'", code="fedbuff")
-        if self.server.direction_scale(state.server) is not None:
-            raise UsageError("server.name: FedBuff takes no scaled directions", code="fedbuff")
         require(
             (self.buffer or 1) <= slots, "buffer", self.buffer, f"at most participants, {slots}"
         )

@@ -19,7 +19,7 @@ from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
 from fedzo.core.tasks import LocalSteps, Update, weight_of
 from fedzo.core.types import Array
-from fedzo.errors import UsageError, check_counts, check_positive, require
+from fedzo.errors import check_counts, check_positive, require
 from fedzo.uplinks.base import RunSetting
 
 
@@ -137,10 +137,10 @@ class FedZO(ZerothOrder):
 
     def task(self, t: int, state: State, devices: Array, setting: RunSetting) -> LocalSteps:
         """Return what the devices of round t are asked for."""
-        scale, rate = self.server.direction_scale(state.server), float(self.learning_rate)
+        rate = float(self.learning_rate)
         asked: dict[str, Any] = {"seed": setting.seed, "round": t, "devices": devices}
         x = setting.uplink.broadcast(t, state.x, devices, setting)
-        return LocalSteps(self, x, rate, direction_scale=scale, state=state, **asked)
+        return LocalSteps(self, x, rate, state=state, **asked)
 
     def local(
         self,
@@ -182,13 +182,7 @@ def start(algorithm: Any, x0: Array, setting: RunSetting) -> State:
     check_participants(algorithm.participants, setting)
     check_weighting(algorithm.weighting, setting)
     check_uplink(algorithm, setting, "updates")
-    optimizer: ServerOptimizer = algorithm.server
-    state = optimizer.init(x0)
-    if algorithm.coefficients_shape is None and optimizer.direction_scale(state) is not None:
-        words = f"{type(optimizer).__name__} scales directions, and updates of"
-        words += f" {type(algorithm).__name__} are not sums of directions"
-        raise UsageError(f"server.name: {words}; set server.name = 'mean'", code="corrected-steps")
-    return State(x0, state)
+    return State(x0, algorithm.server.init(x0))
 
 
 @dataclass(frozen=True, kw_only=True)

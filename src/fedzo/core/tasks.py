@@ -21,7 +21,6 @@ from fedzo.core.objective import Objective, returned
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
-from fedzo.core.wrappers import ScaledObjective
 from fedzo.errors import NoAnswer
 
 WEIGHTINGS = ("uniform", "size")
@@ -114,9 +113,6 @@ class LocalSteps(Task):
         η in this round.
     rows : mapping of str to array
         Further arrays with one row per device, such as control variates.
-    direction_scale : array, optional
-        Factor of each coordinate of all directions. The moves in a reply are along the directions
-        as drawn.
     state : optional
         The algorithm's state before the round, for engines whose nodes replay the rounds.
     at_work, buffer : int
@@ -128,18 +124,13 @@ class LocalSteps(Task):
     x: Array
     learning_rate: float = 1.0
     rows: Mapping[str, Array] = field(default_factory=dict)
-    direction_scale: Array | None = None
     state: Any = None
     at_work: int = 0
     buffer: int = 0
 
     def reply(self, objective: Objective, device: int) -> Update:
         """Return the device's update."""
-        task = self
-        if self.direction_scale is not None:
-            objective = ScaledObjective(objective, self.x, self.direction_scale)
-            task = replace(self, x=np.zeros_like(self.x), direction_scale=None)
-        update: Update = self.algorithm.local(objective, device, task, self.draws(device))
+        update: Update = self.algorithm.local(objective, device, self, self.draws(device))
         return update
 
     def start(self, device: int) -> Array:

@@ -82,8 +82,6 @@ class DirectionSum:
         z, the sum of updates that came as arrays.
     in_place : bool
         Whether the sum moves the memory of x itself, since that is the problem's own.
-    factors : array, optional
-        A factor of each number of the whole sum, (d,).
 
     Examples
     --------
@@ -109,7 +107,6 @@ class DirectionSum:
     divisor: float = 1.0
     dense: Array | None = None
     in_place: bool = False
-    factors: Array | None = None
 
     @classmethod
     def of(
@@ -214,15 +211,7 @@ class DirectionSum:
 
     def _add(self, out: Array, start: int, base: Array) -> None:
         signs = True if self.kind == "rademacher" else None
-        if self.factors is None:
-            _add(out, base, start, self.dim, self._arguments, signs)
-            return
-        for first in range(0, out.size, _WORTH_A_THREAD):  # a small temporary
-            part = slice(first, first + _WORTH_A_THREAD)
-            total = np.zeros_like(out[part])
-            _add(total, total, start + first, self.dim, self._arguments, signs)
-            total *= self.factors[start + first : start + first + total.size]
-            np.add(base[part], total, out=out[part])
+        _add(out, base, start, self.dim, self._arguments, signs)
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:
@@ -247,8 +236,7 @@ class DirectionSum:
                 buffer.draw(at)
                 buffer.advance(moves, own, start)
             total += weight * own.astype(np.float64)
-        total /= self.divisor
-        return total if self.factors is None else self.factors * total
+        return total / self.divisor
 
 
 Offset = DirectionSum | None  # from a model; None is zero

@@ -263,10 +263,7 @@ def numbers(step: DirectionSum, start: int, stop: int, device: Any) -> Tensor:
                 total += rows[0] if len(n) == 1 else (rows[0] + rows[1]) + (rows[2] + rows[3])
         wide += weight * total.double()
     wide /= torch.tensor(step.divisor, dtype=torch.float64, device=device)  # no reciprocal of it
-    wide = wide[start - first * unit : stop - first * unit]
-    if step.factors is not None:
-        wide = wide * torch.from_numpy(step.factors[start:stop]).to(wide)
-    return wide
+    return wide[start - first * unit : stop - first * unit]
 
 
 def _groups(c: Any) -> Iterator[range]:

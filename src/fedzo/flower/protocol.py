@@ -220,8 +220,6 @@ def pack(task: Task, layout: Layout | None = None) -> Packed:
         kind: type[_TaskFields] = _StepsFields
         plain["algorithm"] = describe_algorithm(task.algorithm)
         arrays = {"x": task.x, **{f"row {name}": rows for name, rows in task.rows.items()}}
-        if task.direction_scale is not None:
-            arrays["direction_scale"] = task.direction_scale
         plain["named"] = layout is not None
         if layout is not None:
             arrays = layout.named(task.x)
@@ -293,12 +291,6 @@ def _local_steps(
     x = _finite("x", schema.numpy_of(arrays, "x"))
     if x.ndim not in (1, 2) or (x.ndim == 2 and len(x) != len(devices)):
         raise Malformed(f"x has the shape {x.shape}, for {len(devices)} devices", "x")
-    scale = schema.numpy_of(arrays, "direction_scale") if "direction_scale" in arrays else None
-    if scale is not None and not (
-        scale.shape == x.shape and x.ndim == 1 and np.all((scale > 0) & np.isfinite(scale))
-    ):
-        text = "directions need one positive factor for each number of x"
-        raise Malformed(text, "direction_scale")
     names = [name for name in arrays if name.startswith("row ")]
     rows = {name.removeprefix("row "): _matrix(name, arrays) for name in names}
     for name, own in rows.items():
@@ -308,7 +300,7 @@ def _local_steps(
     if not 0 < rate < math.inf:
         raise Malformed("the learning rate is not a number > 0", "learning_rate")
     made = _algorithm(fields.algorithm, known)
-    return LocalSteps(made, x, rate, rows, scale, **_address(fields, devices))
+    return LocalSteps(made, x, rate, rows, **_address(fields, devices))
 
 
 def _slopes(plain: dict[str, Any], arrays: dict[str, Any], devices: list[int]) -> Slopes:

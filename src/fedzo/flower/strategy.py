@@ -425,8 +425,7 @@ class _FlowerRun(_Run):
         self.generator = self._algorithm.round(self._next, state, self._setting)
         self.step(None)
         task = self.task
-        plain = isinstance(task, LocalSteps) and task.x.ndim == 1 and not task.rows
-        if not plain or cast(LocalSteps, task).direction_scale is not None:
+        if not isinstance(task, LocalSteps) or task.x.ndim != 1 or task.rows:
             raise _not_by_flower("sends nodes the model and a plain task only")
 
     def evaluate(self, arrays: ArrayRecord) -> None:

@@ -88,14 +88,6 @@ class ServerOptimizer(Parameters):
 
         share_out(work, x.size, start) if held else work(0, x.size)
 
-    def direction_scale(self, state: ServerState) -> Array | None:
-        """Return the factor of each number of this round's directions; None for no scaling.
-
-        Devices then send their moves along the directions as drawn, and :meth:`apply` receives the
-        mean of those.
-        """
-        return None
-
 
 def _part(update: Any, first: int, last: int, x: Any) -> Any:
     """Return some numbers of an update, which may be lazy, where x lies."""
