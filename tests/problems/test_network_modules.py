@@ -199,6 +199,7 @@ MODULES = {
     "lists": in_lists,
     "data parallel": lambda: changed(nn.DataParallel),
     "compiled": lambda: changed(lambda m: torch.compile(m, backend="eager")),
+    "compiled ahead of time": lambda: changed(lambda m: torch.compile(m, backend="aot_eager")),
     "scripted": lambda: changed(torch.jit.script),
     "traced": lambda: changed(lambda m: torch.jit.trace(m, torch.zeros(2, 6))),
     "checkpointed": lambda: Wrapped(

@@ -275,8 +275,11 @@ class TorchProblem(Objective):
         """Return the loss; raise if it lets a layer run in training mode."""
         from torch.nn.modules.module import register_module_forward_pre_hook
 
+        own, graph = set(module.modules()), import_torch().fx.GraphModule
+
         def check(layer: Module, _: Any) -> None:
-            if layer.training:  # raise before the layer changes anything
+            compiled = isinstance(layer, graph) and layer not in own  # torch.compile's own layer
+            if layer.training and not compiled:  # raise before the layer changes anything
                 wrong = "loss runs the module in training mode, where dropout and batch norm vary"
                 raise UsageError(f"{wrong}; remove train() from it", code="training-mode")
 
