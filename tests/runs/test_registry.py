@@ -17,12 +17,13 @@ from fedzo.runs.registry import (
     ALGORITHMS,
     SERVER_OPTIMIZERS,
     UPLINKS,
+    arguments_of,
     check_part,
     describe_parts,
     make_parts,
     maker,
 )
-from raising import rejects
+from raising import fails, rejects
 
 OWN = '''
 from dataclasses import dataclass
@@ -294,3 +295,12 @@ def test_other_objects_are_not_parts(part):
 def test_a_server_step_is_one():
     with rejects("server"):
         fedzo.FedZO(server=3)
+
+
+def test_a_problem_without_arguments_takes_no_key():
+    class Still(fedzo.Objective):
+        dim, devices = 2, 3
+
+    assert arguments_of("problem", Still, {}) == {}
+    with fails("unknown-key"):
+        arguments_of("problem", Still, {"dimension": 3})

@@ -219,10 +219,22 @@ def problem_factory(function: Callable[P, O]) -> Callable[P, O]:
     return make
 
 
+def signature_of(maker: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of what makes a problem; a class without ``__init__`` takes nothing.
+
+    >>> class Still(Objective): ...
+    >>> str(signature_of(Still)), str(signature_of(lambda dim: None))
+    ('()', '(dim)')
+    """
+    if inspect.isclass(maker) and maker.__init__ is Objective.__init__:
+        return inspect.Signature()  # not that of Objective.__new__, which takes anything
+    return inspect.signature(maker)
+
+
 def _arguments(maker: Any, arguments: Any, keywords: Any) -> dict[str, Any]:
     """Return all arguments of a call by name, defaults included."""
     try:
-        bound = inspect.signature(maker).bind(*arguments, **keywords)
+        bound = signature_of(maker).bind(*arguments, **keywords)
     except (TypeError, ValueError):  # the call itself reports what is wrong
         return {}
     bound.apply_defaults()

@@ -34,7 +34,7 @@ from fedzo.algorithms import (
 )
 from fedzo.algorithms.server import Mean, ServerOptimizer
 from fedzo.core.importing import import_object, own_folder
-from fedzo.core.objective import Objective, is_plain, name_of
+from fedzo.core.objective import Objective, is_plain, name_of, signature_of
 from fedzo.errors import (
     InvalidValue,
     UsageError,
@@ -168,7 +168,7 @@ def maker(table: str, name: object, known: Mapping[str, Any] | None = None) -> A
         found = import_object(key, found)
     if table == "problem":
         try:
-            inspect.signature(found)
+            signature_of(found)
         except (TypeError, ValueError) as error:
             allowed = "a function or class that makes an Objective"
             raise InvalidValue(key, name, allowed) from error
@@ -277,7 +277,7 @@ def arguments_of(
     Traceback (most recent call last):
     fedzo.errors.UsageError: line.slop = 2: unknown key (did you mean 'slope'?); ...
     """
-    parameters = inspect.signature(factory).parameters
+    parameters = signature_of(factory).parameters
     by_name = {
         name: p
         for name, p in parameters.items()
@@ -348,7 +348,7 @@ def parameters_of(factory: Callable[..., Any]) -> set[str]:
     >>> sorted(parameters_of(lambda dim, seed=0: None))
     ['dim', 'seed']
     """
-    return set(inspect.signature(factory).parameters)
+    return set(signature_of(factory).parameters)
 
 
 # ----------------------------------------------------------------------------------- to a table
@@ -485,7 +485,7 @@ def _survives(key: str, value: object, factory: Any) -> bool:
     """Return whether an argument is unchanged after it was written to TOML, which has no null."""
     if is_plain(value) and not _holds_none(value):
         return True
-    parameter = inspect.signature(factory).parameters.get(key)
+    parameter = signature_of(factory).parameters.get(key)
     return parameter is not None and parameter.default is value
 
 
