@@ -14,6 +14,7 @@ Forward Passes" (NeurIPS 2023): four passes over the weights, a tensor of normal
 ``mezo, tidied`` draws into one buffer, adds in place, and restores and updates in one pass.
 ``decomfl`` is the scheme of Li et al., "Achieving Dimension-Free Communication in Federated
 Learning via Zeroth-Order Optimization" (ICLR 2025): shared seeds, a tensor at a time, in place.
+``decomfl, one vector`` is the authors' default mode: one vector of all normals, drawn once a step.
 ``fedzo`` is a round of one device, update included, with x in the module. Needs the extra text.
 """
 
@@ -83,7 +84,29 @@ def decomfl(parameters: Tensors, value: Value, seed: int, rate: float = RATE) ->
     add(-rate * (ahead - behind) / (2 * EPSILON))
 
 
-METHODS = {"mezo": mezo, "mezo, tidied": tidied, "decomfl": decomfl}
+def one_vector(parameters: Tensors, value: Value, seed: int, rate: float = RATE) -> None:
+    sizes = [parameter.numel() for parameter in parameters]
+    z = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(seed))
+
+    def add(scale: float) -> None:
+        for parameter, piece in zip(parameters, z.split(sizes), strict=True):
+            parameter.data.add_(piece.view(parameter.shape), alpha=scale)
+
+    add(EPSILON)
+    ahead = value()
+    add(-2 * EPSILON)
+    behind = value()
+    add(EPSILON)
+    z.mul_((ahead - behind) / (2 * EPSILON))
+    add(-rate)
+
+
+METHODS = {
+    "mezo": mezo,
+    "mezo, tidied": tidied,
+    "decomfl": decomfl,
+    "decomfl, one vector": one_vector,
+}
 
 
 def own_step(problem: fedzo.TorchProblem, kind: str, texts: int) -> Callable[[int], object]:

@@ -2,6 +2,8 @@
 
     python benchmarks/modules.py [PAIR ...] [--seeds 3] [--rounds 40] [--rates RATE ...]
                                  [--out FILE]
+    python benchmarks/modules.py [PAIR ...] --directions KIND ... [--seeds 3] [--rounds 40]
+                                 [--out FILE]
 
 The plain call is ``fedzo.minimize(TorchProblem(module, loss, data))``. The others are the same
 algorithm with ``Adam(learning_rate=rate)``, for five rates a factor of three apart, with as many
@@ -10,6 +12,9 @@ evaluated models. Printed is the mean test accuracy over the seeds, and which sh
 rate's gain the plain call reaches. None of these pairs is an example of the repository. The rules
 of :mod:`fedzo.algorithms.server_rate` were chosen on the first ten pairs; three further ones
 were measured once, afterwards.
+
+``--directions`` compares the plain call's directions instead: ±1 or uniform on the sphere, of each
+device or shared by all devices of a round. The pair "guide" is the network of the guide.
 """
 
 from __future__ import annotations
@@ -31,6 +36,11 @@ from fedzo.server import Adam
 from results import Kept
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1)
+DIRECTIONS = {
+    f"{kind}{words}": {"direction_kind": kind, "shared_directions": shared}
+    for kind in ("rademacher", "sphere")
+    for words, shared in (("", False), (", shared", True))
+}
 Samples = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -52,17 +62,23 @@ def tabular(name: str) -> tuple[Samples, Samples]:
 
 
 @lru_cache(maxsize=1)
-def images() -> tuple[Samples, Samples]:
+def whole_images() -> tuple[Samples, Samples]:
     data = fedzo.data.load("fashion-mnist-mini")
 
     def tensors(inputs: np.ndarray, labels: np.ndarray) -> Samples:
         pixels = torch.from_numpy(inputs).float().view(-1, 1, 28, 28) / 255
-        return nn.functional.avg_pool2d(pixels, 2), torch.from_numpy(labels)
+        return pixels, torch.from_numpy(labels)
 
     return (
         tensors(data.train_inputs, data.train_labels),
         tensors(data.test_inputs, data.test_labels),
     )
+
+
+@lru_cache(maxsize=1)
+def images() -> tuple[Samples, Samples]:
+    train, test = ((nn.functional.avg_pool2d(x, 2), y) for x, y in whole_images())
+    return train, test
 
 
 @lru_cache(maxsize=1)
@@ -167,14 +183,14 @@ def pretrained(module: nn.Module, samples: Samples, steps: int) -> nn.Module:
     return module
 
 
-def cnn() -> nn.Module:
+def cnn(kernel: int = 3, features: int = 64) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, stride=2),
+        nn.Conv2d(1, 8, kernel, stride=2),
         nn.ReLU(),
-        nn.Conv2d(8, 16, 3, stride=2),
+        nn.Conv2d(8, 16, kernel, stride=2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(64, 10),
+        nn.Linear(features, 10),
     )
 
 
@@ -249,11 +265,14 @@ FRESH: dict[str, Pair] = {  # no rule was chosen on these
     "mlp, raw digits": (lambda: mlp(64, 40, 10, activation=nn.GELU), raw_digits, 12),
 }
 ALL = PAIRS | FRESH
+GUIDE: dict[str, Pair] = {"guide": (lambda: cnn(5, 256), whole_images, 10)}
 
 
-def run(name: str, rate: float, seed: int, rounds: int) -> tuple[float, float, float]:
+def run(
+    name: str, rate: float, seed: int, rounds: int, directions: str = "rademacher"
+) -> tuple[float, float, float]:
     """Return the accuracy at the start and at the end, and the queries; 0 is the plain call."""
-    make, load, devices = ALL[name]
+    make, load, devices = (ALL | GUIDE)[name]
     (inputs, labels), test = load()
     torch.manual_seed(seed)
     module = make()
@@ -265,7 +284,8 @@ def run(name: str, rate: float, seed: int, rounds: int) -> tuple[float, float, f
     def accuracy() -> float:
         return (module.eval()(test[0]).argmax(1) == test[1]).float().mean().item()
 
-    before, algorithm = accuracy(), default_algorithm(problem)
+    before = accuracy()
+    algorithm = replace(default_algorithm(problem), **DIRECTIONS[directions])
     if rate:
         algorithm = replace(algorithm, server=Adam(learning_rate=rate))
     result = fedzo.minimize(problem, algorithm=algorithm, rounds=rounds, seed=seed)
@@ -278,9 +298,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="RATE")
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, metavar="KIND")
     parser.add_argument("--out", type=Path, help="where results are kept")
     given = parser.parse_args()
     found = Kept(run, given.out)
+    if given.directions:
+        print(f"| pair | queries | {' | '.join(given.directions)} |")
+        print("| --- " * (2 + len(given.directions)) + "|", flush=True)
+        for name in given.pairs:
+            means = [
+                np.mean(
+                    [found(name, 0.0, seed, given.rounds, kind) for seed in range(given.seeds)], 0
+                )
+                for kind in given.directions
+            ]
+            reached = " | ".join(f"{mean[1]:.1%}" for mean in means)
+            print(f"| {name} | {means[0][2]:,.0f} | {reached} |", flush=True)
+        return
     print("| pair | queries | start | plain call | best fixed rate | share of its gain |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for name in given.pairs:

@@ -167,7 +167,9 @@ CASES = {
             "mezo, tidied": (3e-4, 1e-3, 3e-3),
             "decomfl": (3e-4, 1e-3, 3e-3, 1e-2),
             **dict.fromkeys(("mezo, b2 = 10", "decomfl, b2 = 10"), (1e-3, 3e-3, 1e-2)),
-            **dict.fromkeys((name for name in VARIANTS if "adam" in name), (0.003, 0.006, 0.012)),
+            **dict.fromkeys(
+                (name for name in VARIANTS if "adam" in name), (0.0015, 0.003, 0.006, 0.012, 0.024)
+            ),
             "fedzo, mean": (3e-3, 1e-2, 3e-2),
             "fedzo, momentum": (1e-3, 3e-3, 1e-2),
             "fedzo, normalised": (0.1, 0.3, 1.0),

@@ -74,7 +74,7 @@ def test_medians_take_turns():
     assert set(times) == {"a", "b"}
 
 
-@pytest.mark.parametrize("name", ["mezo", "mezo, tidied", "decomfl"])
+@pytest.mark.parametrize("name", ["mezo", "mezo, tidied", "decomfl", "decomfl, one vector"])
 def test_the_steps_of_the_field_descend_a_linear_loss_by_its_gradient(name):
     """Over 600 seeds: within 5 standard errors of -rate a, rate |a| sqrt((d + 1) / n) in all."""
     from mezo import METHODS
