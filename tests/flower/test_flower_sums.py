@@ -17,14 +17,16 @@ from test_flower_engine import without
 
 import fedzo
 from driving import steps_of
+from fedzo.cli import main
 from fedzo.core.engine import LocalEngine
 from fedzo.core.tasks import Evaluate, Losses, Replies
-from fedzo.errors import FedzoWarning, InvalidValue, UsageError
+from fedzo.errors import Exit, FedzoWarning, InvalidValue, UsageError
 from fedzo.flower import FlowerEngine, FlowerSettings, protocol, sums
+from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger
 from fedzo.flower.policy import NodeConfig
 from fedzo.flower.protocol import EVALUATE, SHARES, TRAIN, UNMASK, SumRequest
-from fedzo.flower.secure import NAME, SumServer
+from fedzo.flower.secure import MOST_GROUPED, NAME, SumServer
 from fedzo.problems import Quadratic, softmax
 
 SECURE = fedzo.Seeds(secure=True)
@@ -231,7 +233,7 @@ MANY = Quadratic(dim=8, devices=32, gradient_noise=0.1, dissimilarity=0.3)
 def test_groups_have_a_threshold_that_survives_dropouts(nodes):
     found = sums.grouped(range(nodes))
     assert [node for group in found for node in group] == list(range(nodes))
-    assert all(7 <= len(group) <= sums.MOST_GROUPED for group in found)
+    assert all(7 <= len(group) <= MOST_GROUPED for group in found)
     assert min(map(len, found)) >= max(map(len, found)) - 1
 
 
@@ -297,7 +299,7 @@ class Server:
         (reply,) = self.grid.send_and_receive([Message(content, node, kind)])
         assert not reply.has_error()
         told = refusal(reply.content)
-        return told or protocol.read_sum_reply(reply.content, range(10))[0]
+        return told or protocol.read_sum_reply(reply.content, range(10), most=1000)[0]
 
     def begin(self, number, members=None):
         for node, name in self.names.items():
@@ -509,6 +511,26 @@ def test_rules_that_need_single_updates_are_rejected_with_the_reason():
 def test_secure_tables_that_make_no_sense(table, tmp_path):
     with pytest.raises((UsageError, InvalidValue), match="secure"):
         NodeConfig.read({f"secure.{k}": v for k, v in table.items()})
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(14, 13), (15, 6), (16, 6)])
+def test_min_peers_beyond_the_groups_is_rejected_at_the_start(nodes, most, tmp_path, capsys):
+    grid = Nodes(Quadratic(dim=8, devices=nodes), nodes, secure=True)
+    config = {**grid.contexts[1].node_config, "secure.min-peers": most}
+    assert NodeConfig.read(config).member().min_peers == most
+    assert all(len(group) > most for group in sums.grouped(range(nodes)))
+    config["secure.min-peers"] = most + 1
+    if nodes == 14:
+        return  # with one node more than peers, which every sum rejects by itself
+    with pytest.raises(Rejected, match="must be at most 6") as error:
+        NodeConfig.read(config).member()
+    assert error.value.code == ErrorCode.PEERS
+    secure = f"[secure]\nmin_peers = {most + 1}\npeers = {config['secure.peers']}\n"
+    text = f'apps = ["{"0" * 64}"]\nledger = "{config["ledger"]}"\n{secure}'
+    (tmp_path / "node.toml").write_text(text)
+    assert main(["node", "start", "--dir", str(tmp_path)]) == Exit.NOTHING_RUN
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "min_peers = 7: must be at most 6" in said
 
 
 # ------------------------------------------------------------------------------------------ bytes

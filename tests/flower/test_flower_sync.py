@@ -170,7 +170,7 @@ def test_sums_that_are_not_of_the_run_are_refused():
     def told(sums, spec=spec):
         message = SyncMessage("r", 4, "0" * 16, 4, sums=sums, spec=spec.text)
         known = {"fedzo": fedzo.FedZO}
-        return catch_up(message, None, lambda: start, known, lambda spec, x, directions: None)
+        return catch_up(message, None, lambda: start, known, lambda *_: None, lambda _: None)
 
     for sums in (b"1234", np.full(9, np.nan).tobytes(), np.zeros(12).tobytes()):
         with pytest.raises(Malformed, match="the sums are not"):
@@ -321,6 +321,7 @@ SPEC = json.loads(sync_message()[1].spec)
         ({"round": 10**6 + 1, "log": bytes(4 * 10**6 + 4)}, "malformed"),  # rounds of nobody
         ({"since": 2}, "malformed"),
         ({"since": -1}, "malformed"),
+        ({"sums": bytes(16), "log": b""}, "malformed"),
         ({"run": "../../x"}, "malformed"),
         ({"spec": "[" * 9_999}, "unknown-algorithm"),
         ({"spec": json.dumps({**SPEC, "uplink": {"name": "os:abort"}})}, "unknown-algorithm"),
@@ -333,9 +334,16 @@ SPEC = json.loads(sync_message()[1].spec)
 )
 def test_malformed_sync_message(changes, code):
     problem, told = sync_message(**changes)
-    refusal = protocol.read_refusal(reply_to(problem, protocol.task(told, [0], True)))
+    content, nothing = protocol.task(told, [0], True), {"limits.queries": 1}
+    refusal = protocol.read_refusal(reply_to(problem, content, **nothing))
     assert refusal is not None
-    assert refusal.split()[0] == code
+    assert refusal.split()[0] == code  # and not that no queries are left: it charges none
+
+
+def test_message_from_another_round_charges_nothing():
+    problem, told = sync_message(round=3, since=2)
+    reply = reply_to(problem, protocol.task(told, [0], True), **{"limits.queries": 1})
+    assert read_out_of_sync(reply).round == -1
 
 
 def test_limits_hold_for_a_replayed_run():

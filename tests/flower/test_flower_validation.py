@@ -23,9 +23,9 @@ from misbehaving import (
 
 import fedzo
 from driving import steps_of
-from fedzo.core.tasks import Evaluate, Losses, Slopes
+from fedzo.core.tasks import Evaluate, Losses, Slopes, Update
 from fedzo.flower import FlowerEngine, protocol
-from fedzo.flower.validation import UpdateValidator, clipped_losses
+from fedzo.flower.validation import InvalidUpdate, UpdateValidator, clipped_losses
 from fedzo.problems import Quadratic
 from fedzo.runs import Status
 from fedzo.runs.registry import ALGORITHMS
@@ -68,6 +68,7 @@ def test_bad_update_of_one_device(spoil, reason):
         (plain(weights=[1e9, 1e9]), "weight 1e+09, expected 1"),
         (plain(queries=[-5, -5]), "-5 queries"),
         (plain(queries=[2**62, 2**62]), "4611686018427387904 queries"),
+        (plain(queries=[251, 251]), "251 queries, at most 250 are needed"),
         (plain(weights=[np.nan, np.nan]), "weight nan, expected 1"),
         (plain(failed=[-1], reasons=["no"], devices=[-1, 9]), "malformed"),
         (of_device_3(lambda deltas, _: deltas[:, :, None]), "malformed"),
@@ -374,3 +375,32 @@ def test_slopes_that_are_shared_out_have_no_median(rule):
     # The slopes that all devices measure at the start have another centre than their mean.
     assert robust.fun == pytest.approx(plain.fun, rel=0.05)
     assert robust.fun < 0.5 * robust.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("name", ["fedzo", "zo_sgd", "zone_s", "dzopa", "fedavg"])
+@pytest.mark.parametrize("difference", ["forward", "central"])
+def test_a_claim_of_queries_is_at_most_what_the_task_can_cost(name, difference):
+    """The bound is what an honest device with full batches reports: not one query more."""
+    kind = ALGORITHMS[name]
+    given = {"directions": 3, "batch_size": 4, "local_steps": 2, "difference": difference}
+    algorithm = kind(**{k: v for k, v in given.items() if k in kind.__dataclass_fields__})
+    task = steps_of(algorithm, np.zeros(8), 0, seed=5)
+    sizes = dict.fromkeys(range(6), 1)
+    validator = UpdateValidator(task, 8, fedzo.Ideal(), QUICK, sizes, 6)
+    honest = Update(0, np.zeros(8), 1, validator.most_queries)
+    assert task.reply(PROBLEM, 0).queries == validator.most_queries
+    validator.check(honest)
+    for claim in (-1, validator.most_queries + 1, 10**12):
+        with pytest.raises(InvalidUpdate, match=f"{claim} queries"):
+            validator.check(honest._replace(queries=claim))
+
+
+def test_one_claim_of_queries_does_not_spoil_the_count_of_a_secure_sum():
+    problem = Quadratic(dim=8, devices=10)
+    algorithm = dataclasses.replace(ALGORITHM, participants=None, shared_directions=True)
+    honest, lied = (Nodes(problem, 5, secure=True) for _ in range(2))
+    lied.spoil = plain(queries=10**12)
+    uplink = fedzo.Seeds(secure=True)
+    right, found = (run(grid, uplink, algorithm, rounds=1) for grid in (honest, lied))
+    assert found.queries == right.queries * 8 // 10  # without the two devices of the node
+    assert found.dropped

@@ -1,10 +1,15 @@
 """A node's processes are forked from one that is warm, and each is as good as new."""
 
+import contextlib
 import json
+import multiprocessing
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -51,12 +56,20 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def superexec(tmp_path):
+def temporary():
+    """Return a short folder for sockets, which everybody may enter and write to, as /tmp."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o1777)
+        yield Path(folder)
+
+
+@pytest.fixture
+def superexec(tmp_path, temporary):
     (tmp_path / "superexec.py").write_text(SUPEREXEC)
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "superexec.py")],
         stdin=subprocess.PIPE,
-        env={**os.environ, "FLWR_HOME": str(tmp_path)},
+        env={**os.environ, "FLWR_HOME": str(tmp_path), "TMPDIR": str(temporary)},
         text=True,
     ) as process:
         process.home = tmp_path
@@ -113,3 +126,62 @@ def test_another_one_takes_its_place(superexec):
     second = told(superexec, "second")
     assert second["parent"] != first["parent"]
     assert told(superexec, "third")["parent"] == second["parent"]
+
+
+def listening_below(pid):
+    """Return the Unix sockets on which a process and its children listen; abstract ones have @."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    inodes = set()
+    for one in (pid, *children):
+        for file in Path(f"/proc/{one}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    accepts = "00010000"  # the flag of a socket that listens
+    return {line[7] for line in lines if line[3] == accepts and line[6] in inodes}
+
+
+def connect_as_nobody(paths, told):
+    """Try to connect as another user, and stay silent."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    outcomes, held = [], []
+    for path in paths:
+        held.append(socket.socket(socket.AF_UNIX))
+        try:
+            held[-1].connect(path)
+            outcomes.append("connected")
+        except OSError as error:
+            outcomes.append(type(error).__name__)
+    told.send(outcomes)
+    told.recv()
+
+
+def test_no_other_user_can_connect_to_the_warm_process(superexec, temporary):
+    """Who connects could have code run, or stay silent so that no message is answered."""
+    told(superexec, "first")
+    paths = listening_below(superexec.pid)
+    assert len(paths) == 1
+    (path,) = map(Path, paths)
+    assert path.parent.parent == temporary  # not abstract: those have no permissions
+    for one, mode in ((path, 0o600), (path.parent, 0o700)):
+        assert one.stat().st_uid == os.geteuid()
+        assert stat.S_IMODE(one.stat().st_mode) == mode
+    if os.geteuid():
+        return  # only root can try it as another user
+    probe = temporary / "open"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(probe))
+        probe.chmod(0o777)
+        listener.listen()
+        here, there = multiprocessing.Pipe()
+        other = multiprocessing.get_context("fork").Process(
+            target=connect_as_nobody, args=([str(probe), str(path)], there)
+        )
+        other.start()
+        assert here.recv() == ["connected", "PermissionError"]  # the folder above is open to it
+        second = told(superexec, "second")  # while the other user waits
+        here.send("end")
+        other.join(30)
+    assert second["pid"]

@@ -83,19 +83,25 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
     from flwr.supernode.cli import flower_supernode
 
     from fedzo.errors import UsageError
-    from fedzo.flower.errors import log
+    from fedzo.flower.errors import Rejected, log
     from fedzo.flower.policy import NodeConfig
     from fedzo.flower.watchdog import watch
 
     if ".".join(flwr.__version__.split(".")[:2]) not in FLOWER:
         text = f"fedzo node start supports Flower {' and '.join(FLOWER)}, not {flwr.__version__}"
         raise UsageError(text, code="flower-version")
-    if not NodeConfig.parse(node_config).apps:
+    node = NodeConfig.parse(node_config)
+    if not node.apps:
         raise UsageError(
             "apps: missing; list the SHA-256 of each app that this node may run in the file that "
             "--node-config 'node-file=\"...\"' names",
             code="no-apps",
         )
+    if node.secure is not None:
+        try:
+            node.member()
+        except Rejected as error:  # it could be in no sum
+            raise UsageError(f"secure: {error}", code="node-config") from None
     watch()
     sys.argv = ["flower-supernode", *arguments]
     try:
@@ -209,6 +215,7 @@ def superexec(run: Callable[[list[str]], None] = run_task) -> None:
     ``run`` is called in the new process, with the words of Flower's command.
     """
     import multiprocessing
+    import multiprocessing.util
     from multiprocessing.forkserver import ensure_running
 
     from flwr.supercore.cli import flower_superexec
@@ -218,6 +225,9 @@ def superexec(run: Callable[[list[str]], None] = run_task) -> None:
     kind = "forkserver" if sys.platform == "linux" else "spawn"
     processes: Any = multiprocessing.get_context(kind)
     processes.set_forkserver_preload(list(PRELOADED))
+    # Python 3.11.0 prefers an abstract socket, which every user of the machine can connect to.
+    sockets: Any = multiprocessing.util
+    sockets.abstract_sockets_supported = False
     if kind == "forkserver":
         ensure_running()  # it imports before the first message is there
 

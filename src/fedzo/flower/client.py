@@ -432,14 +432,14 @@ class _Host:
         """Replay the run from the cached state and the message, and cache the new state."""
         node = guard.node
 
-        def check(spec: RunSpec, x: Array, directions: int) -> None:
+        def check(spec: RunSpec, x: Array) -> None:
             node.limits.check_dimension(x, objective)
             node.limits.check_task(LocalSteps(spec.algorithm, x))
-            guard.charge_directions(objective, directions)
 
         def replay() -> SyncedState:
-            cached = node.states.get(message.run)
-            return catch_up(message, cached, objective.initial, self._algorithms(node), check)
+            cached, known = node.states.get(message.run), self._algorithms(node)
+            charge = functools.partial(guard.charge_directions, objective)
+            return catch_up(message, cached, objective.initial, known, check, charge)
 
         synced: SyncedState = guard.limited(objective, replay)
         if synced.moved:

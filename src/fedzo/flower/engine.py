@@ -19,6 +19,7 @@ from fedzo.core.types import Array
 from fedzo.errors import Halted, NonFinite, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
+from fedzo.flower.policy import queries_of
 from fedzo.flower.privacy import Measured
 from fedzo.flower.registry import SILENT, Exchange, Found, Requests
 from fedzo.flower.schema import Layout
@@ -339,7 +340,7 @@ class FlowerEngine(Engine):
             raise UsageError("uplink.secure: only local steps are summed", code="secure-task")
         uplink, exchange = cast(Seeds, self.uplink), self.exchange(task)
         weights = self._registry.sizes if task.algorithm.weighting == "size" else None
-        found = sums.ask(exchange, uplink.bound(task), weights)
+        found = sums.ask(exchange, uplink.bound(task), weights, queries_of(task))
         updates = [self._summed(task, found, uplink)] if found.devices else []
         self._record(task, updates)
         yield from updates

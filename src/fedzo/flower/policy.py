@@ -37,7 +37,7 @@ from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
 from fedzo.flower.privacy import Privacy, Private, Releases
 from fedzo.flower.protocol import settings_digest
-from fedzo.flower.secure import Member
+from fedzo.flower.secure import MOST_GROUPED, Member
 from fedzo.flower.sync import StateCache, flower_home
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS, make, maker
@@ -231,7 +231,7 @@ class Secure(Parameters):
         key is not listed is in no sum with this node, whatever the server says.
     min_peers : int
         The smallest number of them in a sum, at least 1. With one peer, each node can compute the
-        other's numbers from the sum.
+        other's numbers from the sum. With more than 14 nodes it is at most 6.
 
     Examples
     --------
@@ -276,8 +276,10 @@ def request_size(task: Task) -> tuple[int, int, int]:
     return task.algorithm.local_steps, task.algorithm.directions, task.algorithm.batch_size
 
 
-def queries_of(task: Task, objective: Objective) -> int:
+def queries_of(task: Task, objective: Objective | None = None) -> int:
     """Return the largest number of values that a device needs for a task.
+
+    Without an objective, as on the server, repeated calls of a function are not included.
 
     >>> from fedzo import FedZO
     >>> from fedzo.problems import Quadratic
@@ -413,8 +415,13 @@ class NodeConfig:
             raise Rejected(ErrorCode.NOT_SECURE)
         private = self.privacy if self.privacy is not None and self.privacy.honest else None
         context = private and f"{private.noise!r} {private.difference_clip!r} {private.honest!r}"
-        peers = [bytes.fromhex(key) for key in self.secure.peers]
-        return self.ledger.member(peers, self.secure.min_peers, (context or "").encode())
+        peers, least = [bytes.fromhex(key) for key in self.secure.peers], self.secure.min_peers
+        member = self.ledger.member(peers, least, (context or "").encode())
+        if len({member.key, *peers}) > MOST_GROUPED and least >= MOST_GROUPED // 2:
+            groups = f"more than {MOST_GROUPED} nodes sum in groups of {MOST_GROUPED // 2} or more"
+            text = f"min_peers = {least}: must be at most {MOST_GROUPED // 2 - 1}: {groups}"
+            raise Rejected(ErrorCode.PEERS, text)
+        return member
 
     def check_kind(self, task: Task) -> None:
         """Reject a task of a kind that this node does not do."""

@@ -53,7 +53,6 @@ HELLO, INITIAL, TRAIN, EVALUATE, SHARES, UNMASK = MESSAGE_TYPES
 MOST_METRICS, LONGEST_NAME = 64, 64
 
 MOST_HELD = 10**6  # devices of one node
-MOST_QUERIES = 10**12  # of a device in a round: a larger claim would spoil the count
 
 
 # ----------------------------------------------------------------------------- introductions
@@ -623,12 +622,19 @@ def sum_reply(reply: SumReply) -> RecordDict:
     return RecordDict({"answer": schema.write_fields(reply)})
 
 
-def read_sum_reply(content: RecordDict, asked: Sequence[int]) -> tuple[SumReply, dict[int, str]]:
-    """Return a node's reply, and the error of each of its devices that failed."""
+def read_sum_reply(
+    content: RecordDict, asked: Sequence[int], most: int
+) -> tuple[SumReply, dict[int, str]]:
+    """Return a node's reply, and the error of each of its devices that failed.
+
+    ``most`` is the largest number of queries of a device.
+    """
     told = schema.read_fields(SumReply, schema.config(content, "answer"), len(asked))
     failures = _failures(told)
-    if not {*told.devices, *told.failed} <= set(asked) or not 0 <= told.queries <= MOST_QUERIES:
+    if not {*told.devices, *told.failed} <= set(asked):
         raise Malformed("the reply has devices that were not asked", "devices")
+    if not 0 <= told.queries <= most * len(told.devices):
+        raise Malformed(f"it reports {told.queries} queries", "queries")
     return told, failures
 
 

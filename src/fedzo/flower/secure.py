@@ -60,6 +60,7 @@ NAME = 8  # bytes of a member's name: the first ones of its public key
 SEED = 16  # bytes of a secret, of a share and of the tag of a ciphertext
 SEALED = 3 * SEED  # the tag and two shares
 MOST_MEMBERS = 255
+MOST_GROUPED = 14  # nodes in a sum: each then sends and receives less than 2 KB for it
 
 
 def threshold(members: int) -> int:

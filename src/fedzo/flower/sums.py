@@ -15,9 +15,7 @@ from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
 from fedzo.flower.protocol import SumReply, SumRequest
 from fedzo.flower.registry import Exchange, Found, Requests
-from fedzo.flower.secure import NAME, SumServer
-
-MOST_GROUPED = 14  # nodes in a sum: each then sends and receives less than 2 KB for it
+from fedzo.flower.secure import MOST_GROUPED, NAME, SumServer
 
 
 class Summed(NamedTuple):
@@ -85,11 +83,12 @@ class SecureSums:
         exchange: Exchange,
         bound: float,
         weights: Mapping[int, float] | None = None,
+        most: int = 0,
     ) -> Summed:
         """Return the mean over the devices that reply, of the numbers that a request asks for.
 
         ``bound`` is that of the numbers of a device: a mean beyond it is not used. All weights are
-        one by default.
+        one by default. ``most`` is the largest number of queries that a device may report.
         """
         self._last = number = max(time.time_ns(), self._last + 1)
         before, groups = len(self._nodes.dropped), self._groups(exchange.devices)
@@ -114,7 +113,7 @@ class SecureSums:
             group, name = of[node]
             group.server.shares[name] = reply.shares
         ready = [group.enough(group.server.present) for group in groups]
-        for node, reply in self._exchange(exchange.kind, ready, mask).items():
+        for node, reply in self._exchange(exchange.kind, ready, mask, most).items():
             group, name = of[node]
             group.masked[name] = reply
         masking, alive = len(self._nodes.dropped), [group.enough(group.masked) for group in groups]
@@ -146,7 +145,11 @@ class SecureSums:
         return [_Group(SumServer(list(own)), own) for own in named]
 
     def _exchange(
-        self, kind: str, groups: Iterable[dict[int, list[int]]], content: Callable[..., RecordDict]
+        self,
+        kind: str,
+        groups: Iterable[dict[int, list[int]]],
+        content: Callable[..., RecordDict],
+        most: int = 0,
     ) -> dict[int, SumReply]:
         """Return the replies of the nodes to one request."""
         homes = {node: own for group in groups for node, own in group.items()}
@@ -158,7 +161,7 @@ class SecureSums:
             return protocol.with_sum(RecordDict(), SumRequest(0))  # it came later: it rejects this
 
         def read(content: RecordDict, asked: list[int]) -> Found:
-            reply, failures = protocol.read_sum_reply(content, asked)
+            reply, failures = protocol.read_sum_reply(content, asked, most)
             replies[node_of[asked[0]]] = reply
             return {**dict.fromkeys(asked, reply), **failures}
 

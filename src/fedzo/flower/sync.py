@@ -380,13 +380,14 @@ def catch_up(
     cached: CachedState | None,
     start: Callable[[], Array],
     known: Mapping[str, Any],
-    check: Callable[[RunSpec, Array, int], None],
+    check: Callable[[RunSpec, Array], None],
+    charge: Callable[[int], None],
 ) -> SyncedState:
     """Return the state before the round of a message, or raise :class:`OutOfSync`.
 
     ``start()`` returns the node's start, and ``known`` are the algorithms that the node allows.
-    ``check`` is called first, with the spec, the start and the number of directions to draw, and
-    raises to reject them.
+    ``check`` is called first, with the spec and the start, and raises to reject them. ``charge`` is
+    called with the number of directions to draw, once the message is known to be valid.
     """
     x, text = start(), message.spec or ("" if cached is None else cached.spec)
     position = NodePosition(-1 if cached is None else cached.round, checksum(x), differs=False)
@@ -397,23 +398,23 @@ def catch_up(
     position = replace(position, start=checksum(x))
     if drawn_by_sums(spec, x) > 2 * MOST_DRAWN:
         raise Malformed("the run's fixed directions would take too long to draw")
-    directions = (spec.algorithm.fixed_directions or 0) if message.sums else 0
-    check(spec, x, directions + len(message.log) // x.itemsize)
+    check(spec, x)
     like, moved = spec.start(x), True
     here = cached if cached is not None and cached.spec == text else None
     if message.state:
         state = _filled(like, message.state)
     elif message.sums:
         before = like if here is None else _filled(like, here.arrays)
-        state = _from_sums(message, spec, before)
-    elif here is not None and message.since <= here.round <= message.round:
-        rounds = _rounds(message, spec, x)[here.round - message.since :]
-        left = range(here.round, message.round)
-        state, moved = spec.replay(_filled(like, here.arrays), left, rounds), bool(rounds)
-    elif message.since == 0:
-        state = spec.replay(like, range(message.round), _rounds(message, spec, x))
+        state = _from_sums(message, spec, before, charge)
     else:
-        raise OutOfSync(position)
+        rounds, first = _rounds(message, spec, x), 0
+        if here is not None and message.since <= here.round <= message.round:
+            like, first, moved = _filled(like, here.arrays), here.round, here.round < message.round
+        elif message.since:
+            raise OutOfSync(position)
+        charge(len(message.log) // x.itemsize)
+        left = range(first, message.round)
+        state = spec.replay(like, left, rounds[first - message.since :])
     if checksum(spec.algorithm.model(state)) != message.check:
         raise OutOfSync(replace(position, differs=True))
     return SyncedState(spec, text, message.round, state, moved)
@@ -432,7 +433,9 @@ def _rounds(message: SyncMessage, spec: RunSpec, x: Array) -> list[list[Update]]
     return rounds
 
 
-def _from_sums(message: SyncMessage, spec: RunSpec, start: Any) -> Any:
+def _from_sums(
+    message: SyncMessage, spec: RunSpec, start: Any, charge: Callable[[int], None]
+) -> Any:
     """Return the state of a message's sums, which must be along the run's fixed directions."""
     algorithm = spec.composed
     algorithm = algorithm.at(0) if isinstance(algorithm, Scheduled) else algorithm
@@ -442,6 +445,7 @@ def _from_sums(message: SyncMessage, spec: RunSpec, start: Any) -> Any:
     found = np.frombuffer(message.sums, dtype.newbyteorder("<")).astype(dtype)
     if not np.isfinite(found).all():
         raise Malformed("the sums are not finite")
+    charge(spec.algorithm.fixed_directions or 0)
     return algorithm.from_sums(start, found.reshape(start.sums.shape), spec.seed)
 
 

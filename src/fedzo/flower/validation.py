@@ -24,7 +24,7 @@ import numpy as np
 from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Update
 from fedzo.core.types import Array
 from fedzo.errors import FedzoError
-from fedzo.flower.protocol import MOST_QUERIES
+from fedzo.flower.policy import queries_of
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.robust import lower_median
@@ -69,6 +69,7 @@ class UpdateValidator:
         self.weights = self.sizes if weighting == "size" else dict.fromkeys(self.sizes, 1)
         clip = self.settings.clip
         self.shares = clipped_sizes(self.weights, clip) if clip else self.weights
+        self.most_queries = queries_of(self.task)
         self.refused: dict[int, str] = {}
 
     def updates(self, found: Mapping[int, Update]) -> Iterator[Update]:
@@ -93,8 +94,9 @@ class UpdateValidator:
         weight = self.weights[update.device]
         if update.weight != weight:
             raise InvalidUpdate(f"reported weight {update.weight:g}, expected {weight:g}")
-        if not 0 <= update.queries <= MOST_QUERIES:
-            raise InvalidUpdate(f"reported {update.queries} queries")
+        if not 0 <= update.queries <= self.most_queries:
+            most = f"at most {self.most_queries} are needed"
+            raise InvalidUpdate(f"reported {update.queries} queries, {most}")
         if self.question is not None:
             self._check_values(update, self.question)
             return 0.0
