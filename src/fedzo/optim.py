@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedzo.core.estimator import Estimator, scale_slopes
+from fedzo.core.estimator import Estimator
 from fedzo.core.random import Draws, Stream
 from fedzo.core.types import Array
-from fedzo.core.updates import DirectionSum, scales
+from fedzo.core.updates import DirectionSum, Offset, scales
 from fedzo.core.updates_torch import add_to
 from fedzo.errors import MissingExtra, NonFinite, UsageError, first_line, require
 from fedzo.problems.network_inputs import check_parameters
@@ -146,28 +146,26 @@ class ZO(torch.optim.Optimizer):  # type: ignore[misc]
         ends = np.cumsum([0, *(tensor.numel() for tensor, _ in pieces)]).tolist()
         dim, shared = ends[-1], self.param_groups[0]
         require(dim > 0, "params", "none", "parameters, some of which require a gradient")
-        kind, count = shared["direction_kind"], shared["directions"]
-        estimator = self._estimator(dim)
+        kind, estimator = shared["direction_kind"], self._estimator(dim)
         at = Draws(shared["seed"], Stream.DIRECTIONS, shared["step"])
-        lengths, (rows, signs) = scales(kind, count, dim, at), estimator.stencil
+        lengths = scales(kind, shared["directions"], dim, at)
+        offsets = estimator.offsets(at, lengths, dim, np.float32)
         before = [tensor.clone(memory_format=torch.contiguous_format) for tensor, _ in pieces]
         others = {tensor.device for tensor, _ in pieces if tensor.device.type != "cpu"}
         rng = {"devices": others, "device_type": next((one.type for one in others), "cuda")}
 
-        def move(row: int = 0, offset: float = 0.0) -> None:
-            along = np.array([[offset]], np.float32)
-            step = DirectionSum.of(kind, dim, [at], along, row) if offset else None
+        def move(offset: Offset = None) -> None:
             for (tensor, _), base, start in zip(pieces, before, ends, strict=False):
                 new = torch.empty_like(base)
-                add_to(step, new, start, base)
+                add_to(offset, new, start, base)
                 tensor.copy_(new)
 
         try:
             values: list[Any] = []
-            for row, sign in zip(rows.tolist(), signs, strict=True):
-                move(row, float(estimator.smoothing * sign * lengths[row]))
+            for offset in offsets:
+                move(offset)
                 # All calls draw the same numbers; only the last moves torch's generators on.
-                with torch.random.fork_rng(**rng, enabled=len(values) + 1 < len(rows)):
+                with torch.random.fork_rng(**rng, enabled=len(values) + 1 < len(offsets)):
                     values.append(closure())
             slopes = self._slopes(estimator, dim, values, lengths)
             move()
@@ -206,13 +204,12 @@ class ZO(torch.optim.Optimizer):  # type: ignore[misc]
     def _slopes(self, estimator: Estimator, dim: int, values: list[Any], lengths: Array) -> Array:
         """Return the coefficient of each row of directions in the estimate."""
         try:
-            numbers, slopes = np.array([[float(v)] for v in values]), np.empty(estimator.directions)
+            numbers = np.array([[float(value)] for value in values])
         except (TypeError, ValueError, RuntimeError) as error:
             found = first_line(error)
             message = f"the closure must return one number, the loss of a batch: {found}"
             raise UsageError(message, code="loss-shape") from error
-        forward = estimator.difference == "forward"
-        scale_slopes(numbers, forward, lengths, estimator.factor(dim, 1), slopes)
+        slopes = estimator.slopes(numbers, lengths, dim)
         if not np.isfinite(slopes).all():
             raise NonFinite("the loss", self.param_groups[0]["step"] + 1)
         return slopes

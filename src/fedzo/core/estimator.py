@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.capabilities import BatchesQueries, FusedStep, InPlace, Streamed
 from fedzo.core.directions import STREAMABLE, DirectionBuffer, check_directions
@@ -38,7 +38,7 @@ from fedzo.core.objective import Objective, returned, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Update
 from fedzo.core.types import Array
-from fedzo.core.updates import DirectionSum, scales
+from fedzo.core.updates import DirectionSum, Offset, scales
 from fedzo.errors import (
     BudgetSpent,
     NonFinite,
@@ -124,10 +124,26 @@ class Estimator:
         caller to say so.
         """
         values = self._values(objective, x, batch_size, buffer, at)
-        coefficients = np.empty(self.directions)
-        factor, forward = self.factor(x.size, values.shape[1]), self.difference == "forward"
-        scale_slopes(values, forward, buffer.scales, factor, coefficients)
-        return coefficients, values.size
+        return self.slopes(values, buffer.scales, x.size), values.size
+
+    def slopes(self, values: Array, lengths: Array, dim: int) -> NDArray[np.float64]:
+        """Return the coefficients of the rows, from the values at the stencil's points, (k, b).
+
+        A row times its number of ``lengths`` is a direction.
+        """
+        slopes, factor = np.empty(self.directions), self.factor(dim, values.shape[1])
+        scale_slopes(values, self.difference == "forward", lengths, factor, slopes)
+        return slopes
+
+    def offsets(self, at: Draws, lengths: Array, dim: int, dtype: DTypeLike) -> list[Offset]:
+        """Return the stencil's points as offsets from x, along directions drawn at ``at``."""
+        rows, signs = self.stencil
+        # A row times its length is a direction, so a step of μ along that is this along the row:
+        steps = (self.smoothing * signs * lengths[rows]).astype(dtype).reshape(-1, 1, 1)
+        return [
+            DirectionSum.of(self.kind, dim, [at], step, int(row)) if step else None
+            for row, step in zip(rows, steps, strict=True)
+        ]
 
     def step(
         self,
@@ -329,24 +345,17 @@ def _streamed_steps(
 
     A point is x and a sum of directions, which the objective adds while it draws them.
     """
-    kind, count, dim = estimator.kind, estimator.directions, x.size
-    rows, signs = estimator.stencil
+    count, dim = estimator.directions, x.size
     moves = np.empty((steps, count), x.dtype)
     walked, queries = None, 0
     for k in range(steps):
         here = at._replace(step=k)
         place = estimator.address(here)
         batch = objective.batch(at.device, batch_size, here.on(Stream.BATCHES))
-        # A row times its scale is a direction, so a step of μ along that is this along the row:
-        lengths = scales(kind, count, dim, place, x)
-        offsets = (estimator.smoothing * signs * lengths[rows]).astype(x.dtype).reshape(-1, 1, 1)
-        points = [
-            DirectionSum.of(kind, dim, [place], offset, int(n)) if offset else None
-            for n, offset in zip(rows, offsets, strict=True)
-        ]
+        lengths = scales(estimator.kind, count, dim, place, x)
+        points = estimator.offsets(place, lengths, dim, x.dtype)
         values = np.asarray(streamed.values_streamed(x, walked, points, batch), np.float64)
-        slopes, factor = np.empty(count), estimator.factor(dim, values.shape[1])
-        scale_slopes(values, estimator.difference == "forward", lengths, factor, slopes)
+        slopes = estimator.slopes(values, lengths, dim)
         require_finite(slopes, here)
         moves[k] = -learning_rate * slopes
         walked, queries = estimator.update(dim, at, moves[: k + 1]), queries + values.size
