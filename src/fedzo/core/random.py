@@ -310,28 +310,58 @@ def integers_kernel(out: Any, high: Any, address: Any) -> None:
             out[2 * block + i] = int(float(bits) * 2.0**-53 * high)
 
 
+def _float32(*numbers: float) -> tuple[np.float32, ...]:
+    return tuple(map(np.float32, numbers))
+
+
+# The coefficients of polynomials, those of the highest powers first.
+LOGARITHM = _float32(  # -2 ln(1 + m) / m
+    0.207571938831702,
+    -0.3267622725029703,
+    0.34424899317396234,
+    -0.39768480879238766,
+    0.4994311779325922,
+    -0.6667121543817286,
+    1.0000068860436738,
+    -1.9999998357307614,
+)
+SINE = _float32(  # sin(a) / a, in a^2
+    2.605224888429445e-06,
+    -1.9809075326363598e-04,
+    8.333051065035776e-03,
+    -1.6666657992088477e-01,
+    9.999999957332509e-01,
+)
+COSINE = _float32(  # cos(a), in a^2
+    2.3153931286930676e-05,
+    -1.3853704342938627e-03,
+    4.166358470991748e-02,
+    -4.9999905348956103e-01,
+    9.999999534715427e-01,
+)
+
+
+@njit(inline="always")
+def _horner(x: Any, coefficients: Any) -> Any:
+    y = coefficients[0]
+    for i in range(1, len(coefficients)):
+        y = y * x + coefficients[i]
+    return y
+
+
 @njit(inline="always")
 def exponential(word: Any) -> Any:
     """-2 ln(x), relative error below 6e-7, of x = (word + 1/2) / 2^32 to float32's precision.
 
     The factor is 2^-32 less one unit in its last place: x stays below 1, so the result, the
     square of a length, is never 0. x is split as 2^e (1 + m) with 1 + m in [sqrt(1/2),
-    sqrt(2)), and ln(1 + m) is m times a polynomial, the best of degree 7. The coefficients
-    are those of -2 ln(1 + m) / m.
+    sqrt(2)), and ln(1 + m) is m times a polynomial, the best of degree 7.
     """
     x = float32(word) * float32(2.0**-32 * (1 - 2.0**-24)) + float32(2.0**-33)
     bits = float_bits(x)
     e = int32(uint32(bits - uint32(0x3F3504F3))) >> int32(23)  # 0x3f3504f3 is sqrt(1/2)
     m = bits_float(uint32(bits - (uint32(e) << uint32(23)))) - float32(1)
-    p = float32(0.207571938831702)
-    p = p * m + float32(-0.3267622725029703)
-    p = p * m + float32(0.34424899317396234)
-    p = p * m + float32(-0.39768480879238766)
-    p = p * m + float32(0.4994311779325922)
-    p = p * m + float32(-0.6667121543817286)
-    p = p * m + float32(1.0000068860436738)
-    p = p * m + float32(-1.9999998357307614)
-    return float32(e) * float32(-2 * math.log(2)) + m * p
+    return float32(e) * float32(-2 * math.log(2)) + m * _horner(m, LOGARITHM)
 
 
 @njit(inline="always")
@@ -346,16 +376,7 @@ def circle(half: Any) -> Any:
     w = int32(half)
     a = float32(w | int32(1)) * float32(math.pi * 2.0**-16)
     z = a * a
-    sine = float32(2.605224888429445e-06)
-    sine = sine * z + float32(-1.9809075326363598e-04)
-    sine = sine * z + float32(8.333051065035776e-03)
-    sine = sine * z + float32(-1.6666657992088477e-01)
-    sine = sine * z + float32(9.999999957332509e-01)
-    cosine = float32(2.3153931286930676e-05)
-    cosine = cosine * z + float32(-1.3853704342938627e-03)
-    cosine = cosine * z + float32(4.166358470991748e-02)
-    cosine = cosine * z + float32(-4.9999905348956103e-01)
-    cosine = cosine * z + float32(9.999999534715427e-01)
+    sine, cosine = _horner(z, SINE), _horner(z, COSINE)
     return a * sine, bits_float(float_bits(cosine) ^ (uint32(w) << uint32(31)))
 
 

@@ -6,7 +6,7 @@ server optimizer stay there.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedzo.core.directions import BITS
-from fedzo.core.random import TILE, Draws
+from fedzo.core.random import COSINE, LOGARITHM, SINE, TILE, Draws
 from fedzo.core.types import Array
 from fedzo.core.updates import DirectionSum
 
@@ -332,18 +332,7 @@ def _exponential(word: Tensor) -> Tensor:
     bits = x.view(torch.int32)
     e = (bits - 0x3F3504F3) >> 23
     m = (bits - (e << 23)).view(torch.float32) - 1
-    p = _horner(
-        m,
-        0.207571938831702,
-        -0.3267622725029703,
-        0.34424899317396234,
-        -0.39768480879238766,
-        0.4994311779325922,
-        -0.6667121543817286,
-        1.0000068860436738,
-        -1.9999998357307614,
-    )
-    return e.to(torch.float32) * float(np.float32(-2 * math.log(2))) + m * p
+    return e.to(torch.float32) * float(np.float32(-2 * math.log(2))) + m * _horner(m, LOGARITHM)
 
 
 def _circle(w: Tensor) -> tuple[Tensor, Tensor]:
@@ -352,29 +341,12 @@ def _circle(w: Tensor) -> tuple[Tensor, Tensor]:
 
     a = (w | 1).to(torch.float32) * float(np.float32(math.pi * 2.0**-16))
     z = a * a
-    sine = _horner(
-        z,
-        2.605224888429445e-06,
-        -1.9809075326363598e-04,
-        8.333051065035776e-03,
-        -1.6666657992088477e-01,
-        9.999999957332509e-01,
-    )
-    cosine = _horner(
-        z,
-        2.3153931286930676e-05,
-        -1.3853704342938627e-03,
-        4.166358470991748e-02,
-        -4.9999905348956103e-01,
-        9.999999534715427e-01,
-    )
+    sine, cosine = _horner(z, SINE), _horner(z, COSINE)
     return a * sine, torch.where(w & 1 == 1, -cosine, cosine)
 
 
-def _horner(x: Tensor, first: float, *others: float) -> Tensor:
-    import torch
-
-    p = torch.full_like(x, float(np.float32(first)))
-    for coefficient in others:
-        p = p * x + float(np.float32(coefficient))
-    return p
+def _horner(x: Tensor, coefficients: Iterable[np.float32]) -> Tensor:
+    y = x * 0
+    for coefficient in coefficients:
+        y = y * x + float(coefficient)
+    return y
