@@ -18,6 +18,8 @@ from fedzo.core.types import Array
 from fedzo.errors import Halted
 
 Answer = Array | BaseException
+# For np.seterr: the run's loop catches values that are not finite, and names round and device.
+SILENT: Any = {"over": "ignore", "invalid": "ignore"}
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -94,12 +96,8 @@ class QueryBatcher:
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         """One thread per device of a group, kept from round to round."""
-        silent: Any = {
-            "over": "ignore",
-            "invalid": "ignore",
-        }  # the run checks for non-finite values
         return ThreadPoolExecutor(
-            self.most, "fedzo-device", initializer=lambda: np.seterr(**silent)
+            self.most, "fedzo-device", initializer=lambda: np.seterr(**SILENT)
         )
 
 

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from fedzo.core.batching import QueryBatcher
+from fedzo.core.batching import SILENT, QueryBatcher
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import BatchesQueries, HasScale, OwnThreads
 from fedzo.core.importing import call_user, user_error
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, evaluation_cost, meter_of, returned
+from fedzo.core.parallel import Trial
 from fedzo.core.tasks import Evaluate, Evaluation, LocalSteps, Losses, Replies, Slopes, Task, Update
 from fedzo.core.types import Array
 from fedzo.errors import BudgetSpent, NoAnswer, check_count
@@ -35,7 +36,6 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 _WORTH_A_THREAD = 0.8e-3  # seconds of work per device
-_SILENT: Any = {"over": "ignore", "invalid": "ignore"}
 
 
 class DroppedDevice(NamedTuple):
@@ -166,7 +166,9 @@ class LocalEngine(Engine):
         self._batcher = None if batching is None else batching.batcher
         self.dropped: list[DroppedDevice] = []
         self.workers = 1 if self.provides(OwnThreads) else workers or cores()
-        self._timings: list[float] | None = [] if workers is None and self.workers > 1 else None
+        self._trial = Trial(self.workers, _WORTH_A_THREAD)
+        if workers is not None:
+            self._trial.pays = self.workers > 1
         self._threads: ThreadPoolExecutor | None = None
         self._most = math.inf  # queries of a device for its local steps, not known yet
         self._open = ExitStack()
@@ -174,11 +176,10 @@ class LocalEngine(Engine):
     def __enter__(self) -> Self:
         if not self.provides(OwnThreads):
             self._open.enter_context(_ONE_BLAS_THREAD)
-        # The run's loop catches values that are not finite, and names round and device.
-        self._open.enter_context(np.errstate(**_SILENT))
+        self._open.enter_context(np.errstate(**SILENT))
         if self.workers > 1:
             self._threads = ThreadPoolExecutor(
-                self.workers, "fedzo", initializer=lambda: np.seterr(**_SILENT)
+                self.workers, "fedzo", initializer=lambda: np.seterr(**SILENT)
             )
         return self
 
@@ -235,8 +236,7 @@ class LocalEngine(Engine):
         each: float = self._most
         if isinstance(task, Evaluate | Slopes):
             each = task.queries(1) * task.batch_size
-        stream: Any = self._ordered if self._timings is None else self._timed
-        stream = stream if self._covers(len(task.devices) * each) else map
+        stream: Any = self._timed if self._covers(len(task.devices) * each) else map
         most = 0
         for update in stream(lambda device: self._reply(task, device), task.devices):
             if update is not None:
@@ -274,30 +274,22 @@ class LocalEngine(Engine):
         return returned(self.objective, "losses", found, devices.shape)
 
     def _timed(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        """Map two items on this thread and the next on all, and keep the quicker way."""
-        items, alone = iter(items), self._timings or []
-        for item in islice(items, 2 - len(alone)):  # the first may have had to compile something
+        """Map some items on this thread and some on all, and then the quicker way."""
+        items = iter(items)
+        while self._trial.pays is None:
+            beside = self._trial.beside
+            some = list(islice(items, 2 * self.workers if beside else 1))
+            if not some:
+                return
             began = time.perf_counter()
-            result = function(item)
-            alone.append(time.perf_counter() - began)
-            self._timings = alone
-            yield result
-        if len(alone) == 2:
-            worth = min(alone) >= _WORTH_A_THREAD
-            some = list(islice(items, 2 * self.workers)) if worth else []
-            began = time.perf_counter()
-            results = list(self._ordered(function, some))
-            if len(some) > 1:
-                worth, self._timings = time.perf_counter() - began < len(some) * min(alone), None
-            if not worth and self._threads is not None:
-                self._threads.shutdown()
-                self._threads = self._timings = None
+            results = list((self._ordered if beside else map)(function, some))
+            self._trial.note(beside, len(some), time.perf_counter() - began)
             yield from results
         yield from self._ordered(function, items)
 
     def _ordered(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Map over the threads, a few items ahead, in the order of the items."""
-        if self._threads is None:
+        if self._threads is None or self._trial.pays is False:
             yield from map(function, items)
             return
         under_way: deque[Future[B]] = deque()

@@ -16,6 +16,53 @@ from fedzo.errors import UsageError, is_number, require
 _WORTH_A_THREAD = 2e-4  # seconds of a call
 
 
+class Trial:
+    """Whether work is quicker side by side on threads: timed both ways, and decided once.
+
+    Parameters
+    ----------
+    workers : int
+        The number of threads.
+    least : float
+        Items that take fewer seconds than this are not tried on threads.
+
+    Attributes
+    ----------
+    pays : bool or None
+        The decision; None as long as it is open.
+
+    Examples
+    --------
+    >>> trial = Trial(workers=2, least=0.1)
+    >>> for seconds, count in ((0.5, 1), (0.5, 1), (1.2, 4)):
+    ...     trial.note(trial.beside, count, seconds)
+    >>> trial.pays
+    True
+    """
+
+    def __init__(self, workers: int, least: float) -> None:
+        self.pays: bool | None = None if workers > 1 else False
+        self._workers, self._least = workers, least
+        self._alone: list[float] = []  # seconds per item
+        self._both: list[float] = []
+
+    @property
+    def beside(self) -> bool:
+        """Whether the next items should be side by side."""
+        return len(self._alone) > 1 if self.pays is None else self.pays
+
+    def note(self, beside: bool, count: int, seconds: float) -> None:
+        """Note how long some items took, and decide once both ways are known."""
+        if self.pays is not None:
+            return
+        (self._both if beside else self._alone).extend([seconds / count] * count)
+        # The first item may have had to compile something.
+        if len(self._alone) > 1 and min(self._alone) < self._least:
+            self.pays = False
+        elif len(self._both) >= 2 * self._workers:
+            self.pays = sum(self._both) / len(self._both) < 0.9 * min(self._alone)
+
+
 class Calls:
     """Calls of one function.
 
@@ -58,8 +105,7 @@ class Calls:
         self._threads: ThreadPoolExecutor | None = None
         self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
         self._running: set[_Process] = set()
-        self._seconds: tuple[list[float], list[float]] = [], []  # per call: alone, side by side
-        self._pays = None if not processes else True
+        self.trial = Trial(self.workers, _WORTH_A_THREAD)
 
     def __call__(self, *task: Any) -> Any:
         """Call the function, in a process if there are any."""
@@ -67,9 +113,7 @@ class Calls:
 
     def worth(self, count: int) -> bool:
         """Return whether this many calls should be side by side."""
-        if self._pays is not None or count < 2 or self.workers < 2:
-            return bool(self._pays) and (count > 1 or self.processes)
-        return len(self._seconds[0]) > 1
+        return self.processes or (count > 1 and self.trial.beside)
 
     def begin(self, tasks: Sequence[tuple[Any, ...]]) -> list[Future[Any]]:
         """Begin calls, at most ``workers`` at a time, in order."""
@@ -79,17 +123,6 @@ class Calls:
                 self._idle.put(None)
         work = self._in_process if self.processes else self.function
         return [self._threads.submit(work, *task) for task in tasks]
-
-    def measured(self, count: int, beside: bool, seconds: float) -> None:
-        """Note how long some calls took, and decide once both ways are known."""
-        if self._pays is not None:
-            return
-        alone, both = self._seconds
-        (both if beside else alone).extend([seconds / count] * count)
-        if len(alone) > 1 and alone[-1] < _WORTH_A_THREAD:
-            self._pays = False
-        elif len(both) >= 2 * self.workers:
-            self._pays = sum(both) / len(both) < 0.9 * min(alone)
 
     def close(self) -> None:
         """End the processes and threads; a later call starts new ones."""

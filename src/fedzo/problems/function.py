@@ -199,7 +199,7 @@ class FunctionObjective(Objective):
                 return self._in_turn(points, device)
             return self._one_by_one(points, device, beside)
         finally:
-            self.calls.measured(count, beside, time.perf_counter() - began)
+            self.calls.trial.note(beside, count, time.perf_counter() - began)
 
     @property
     def _simple(self) -> bool:
