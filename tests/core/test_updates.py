@@ -14,7 +14,7 @@ from fedzo.core import updates
 from fedzo.core.directions import KINDS, STREAMABLE, DirectionBuffer
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Update
-from fedzo.core.updates import DirectionSum, UpdateMean, as_sum, scales
+from fedzo.core.updates import DirectionSum, UpdateMean, as_sum, join, scales
 from fedzo.problems import Quadratic
 from fedzo.runs.registry import SERVER_OPTIMIZERS
 from raising import rejects
@@ -53,7 +53,7 @@ def test_a_piece_is_the_same_wherever_it_begins(kind, data):
     start = data.draw(st.integers(0, dim))
     stop = data.draw(st.integers(start, dim))
     step = one_step(kind, dim, [0.5, -0.25, 2.0, 0.1, 0.7])
-    total = (step.scaled(3) + step).divided(4)
+    total = join([step.scaled(3), step]).divided(4)
     for own in (step, total):
         whole = np.asarray(own, np.float32)
         piece = np.zeros(stop - start, np.float32)
@@ -115,14 +115,14 @@ def test_scaling_and_adding():
     assert np.array_equal(np.asarray(whole.scaled(3.0)), 3 * np.asarray(whole))
     assert np.array_equal(np.asarray(whole.divided(3.0)), np.asarray(whole) / 3)
     point = DirectionSum.of("gaussian", 1000, [HERE], np.ones((1, 1)), row=1)
-    assert np.array_equal(np.asarray(whole + point), np.asarray(whole) + np.asarray(point))
+    assert np.array_equal(np.asarray(join([whole, point])), np.asarray(whole) + np.asarray(point))
     assert whole.nbytes == 8000
     assert whole.size == 1000
 
 
 def test_sums_of_unlike_kinds_are_not_added():
     with pytest.raises(TypeError):
-        one_step("gaussian", 10, [1.0]) + one_step("rademacher", 10, [1.0])
+        join([one_step("gaussian", 10, [1.0]), one_step("rademacher", 10, [1.0])])
 
 
 def test_the_mean_of_arrays_is_an_array():

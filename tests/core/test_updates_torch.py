@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedzo.core.random import Draws, Stream
-from fedzo.core.updates import DirectionSum
+from fedzo.core.updates import DirectionSum, join
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +27,7 @@ def by_torch(step, start, stop):
 def test_both_generators_agree_to_the_bit(kind, dtype, start, stop):
     step = one_step(kind, 60_000, [0.3, -0.7, 1e-3, 0.1, 0.9, -0.4], dtype)
     other = DirectionSum.of(kind, 60_000, [HERE._replace(device=1)], np.ones((1, 1), dtype), row=3)
-    total = (step.scaled(0.3) + other + as_sum_of(np.linspace(0, 1, 60_000), step)).divided(1.3)
+    total = join([step.scaled(0.3), other, as_sum_of(np.linspace(0, 1, 60_000), step)]).divided(1.3)
     for own in (step, total):
         assert np.array_equal(by_torch(own, start, stop), own.part(start, stop))
 

@@ -6,9 +6,11 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedzo
-from fedzo.core.parallel import Calls
+from fedzo.core.parallel import Calls, Trial
 from raising import fails, rejects
 
 START = np.zeros(6)
@@ -175,3 +177,28 @@ def test_a_timeout_needs_processes():
         run(workers=("processes", 0))
     with fails("not-picklable"):
         run(lambda x: 0.0, workers="processes")
+
+
+@given(
+    workers=st.integers(1, 8),
+    items=st.lists(st.tuples(st.integers(1, 20), st.floats(0.01, 100.0)), max_size=30),
+)
+def test_threads_are_chosen_if_they_were_quicker(workers, items):
+    """No item is timed again after the decision, which needs both ways."""
+    trial, alone, both = Trial(workers, least=0.1), [], []
+    for count, seconds in items:
+        if trial.pays is not None:
+            assert trial.beside == trial.pays
+        elif trial.beside:
+            assert len(alone) >= 2
+            both += [seconds / count] * count
+        else:
+            assert len(alone) < 2
+            alone += [seconds / count] * count
+        trial.note(trial.beside, count, seconds)
+    if workers == 1 or (len(alone) > 1 and min(alone) < 0.1):
+        assert trial.pays is False
+    elif len(both) < 2 * workers:
+        assert trial.pays is None
+    else:
+        assert trial.pays == (sum(both) / len(both) < 0.9 * min(alone))

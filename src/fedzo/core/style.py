@@ -7,12 +7,11 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 3.2}
 
 
-def dress(axes: Any, title: str = "", x: str = "", y: str = "", grid: bool = True) -> None:
+def dress(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
     """Give axes their title, their labels with units, a pale grid and two spines."""
     axes.set(xlabel=x, ylabel=y)
     axes.set_title(title, fontsize=10)
-    if grid:
-        axes.grid(color="0.9")
+    axes.grid(color="0.9")
     axes.set_axisbelow(True)  # grid lines over bands would look like gaps
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -93,7 +93,7 @@ class DirectionSum:
     >>> step.add_to(x)
     >>> x
     array([1.75, 0.75, 0.25, 0.25, 1.75, 1.25])
-    >>> np.asarray(step.scaled(3) + step)
+    >>> np.asarray(join([step.scaled(3), step]))
     array([ 3., -1., -3., -3.,  3.,  1.])
     """
 
@@ -124,10 +124,6 @@ class DirectionSum:
                 (check_signs if kind == "rademacher" else check_normals)(at, count, dim)
         places, rows = tuple(at.on(Stream.DIRECTIONS) for at in draws), (row,) * len(draws)
         return cls(dim, kind, places, rows, coefficients, (len(places),), (1.0,))
-
-    def __add__(self, other: Any) -> DirectionSum:
-        """Return the sum of both, the devices of the other after this one's."""
-        return join([self, other])
 
     def then(self, other: DirectionSum) -> DirectionSum:
         """Return the sum with the other's steps as further steps of the same device."""
