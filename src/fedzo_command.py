@@ -1,31 +1,51 @@
 """The command ``fedzo``.
 
-An interrupt prints one line, also while the package is being imported: this module lies beside the
-package and imports very little.
+A signal that ends it prints one line, also while the package is being imported and while Python
+exits: this module lies beside the package and imports very little.
 """
 
+import atexit
 import os
 import signal
 import sys
 import warnings
+from typing import Any
 
 
 def start() -> int:
     """Import the command line and run it; return its exit code."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # not where it is ignored
-        signal.signal(signal.SIGINT, _end)
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # a signal may be ignored
+    ours = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) in usual]
+    came = []
+
+    def handle(handler: Any) -> None:
+        for number in ours:
+            signal.signal(number, handler)
+
+    def interrupt(number: int, _frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    handle(_end)
+    atexit.register(handle, signal.SIG_IGN)  # Python's last steps restore the default: no message
     warnings.formatwarning = lambda message, *_: f"fedzo: warning: {message}\n"
     from fedzo.cli import main
 
     try:
-        signal.signal(signal.SIGINT, before)
-        return main()
-    except KeyboardInterrupt:  # in the moment before main or after it
-        return _end()
+        try:
+            handle(interrupt)
+            return main()
+        finally:
+            handle(_end)
+    except (
+        BaseException
+    ):  # a compiled library turns the interrupt of its import into an ImportError
+        if came:
+            _end()
+        raise
 
 
-def _end(*_signal: object) -> int:
+def _end(*_signal: object) -> None:
     """End at once: half an import cannot be left in good order."""
     try:
         os.write(2, b"fedzo: error: interrupted\n")

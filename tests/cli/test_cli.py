@@ -496,7 +496,10 @@ from fedzo_command import start
 class Interrupts:
     def find_spec(self, name, *_):
         if name == "%s":
-            signal.raise_signal(signal.SIGINT)
+            try:
+                signal.raise_signal(signal.%s)
+            except KeyboardInterrupt as error:  # as compiled modules do
+                raise ImportError("initialization failed") from error
 
 sys.meta_path.insert(0, Interrupts())
 sys.argv = ["fedzo", "run", "quadratic"]
@@ -504,15 +507,47 @@ sys.exit(start())
 """
 
 
-@pytest.mark.parametrize("module", ["fedzo", "argparse", "fedzo.cli.run", "fedzo.config"])
-def test_interrupt_while_it_imports(module, tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", ["fedzo", "argparse", "fedzo.cli.run", "numpy"])
+def test_interrupt_while_it_imports(module, name, tmp_path):
     """The first three are imported before main is called, the last by the command itself."""
-    code = INTERRUPTED_IMPORT % module
+    code = INTERRUPTED_IMPORT % (module, name)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=False, text=True, cwd=tmp_path
     )
     assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "fedzo: error: interrupted\n")
     assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED_EXIT = """
+import atexit, signal, sys, threading
+from fedzo_command import start
+
+class Last:  # deleted in the last steps of Python
+    def __init__(self):
+        self.kill = signal.raise_signal
+    def __del__(self):
+        self.kill(signal.%(name)s)
+
+if %(last)s:
+    threading.last = Last()
+sys.argv = ["fedzo", "data", "list"]
+code = start()
+if not %(last)s:
+    atexit.register(signal.raise_signal, signal.%(name)s)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("last", [False, True])
+def test_interrupt_while_python_exits(last, name, tmp_path):
+    code = INTERRUPTED_EXIT % {"name": name, "last": last}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, text=True, cwd=tmp_path
+    )
+    ended = (Exit.DONE, "") if last else (Exit.INTERRUPTED, "fedzo: error: interrupted\n")
+    assert (done.returncode, done.stderr) == ended
 
 
 def test_off_the_main_thread(here, capsys):
@@ -570,6 +605,7 @@ def test_names_dropped_devices(here, capsys):
 def test_a_warning_is_one_line(monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restored at the end
     monkeypatch.setattr(sys, "argv", ["fedzo", "--version"])
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)  # leave them
     with pytest.raises(SystemExit):
         fedzo_command.start()
     shown = warnings.formatwarning("the history was repaired", UserWarning, "loop.py", 7)

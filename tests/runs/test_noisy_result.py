@@ -104,7 +104,7 @@ def test_a_noisy_run_that_is_stopped_knows_the_value_of_its_model():
 
     It is the mean of four values, whose deviation has three degrees of freedom at least: it is
     beyond the quantiles of a t-distribution in 5 % of the runs. More than 6 of 33 have a chance of
-    0.2 %.
+    0.1 %.
     """
     beyond = []
     for stop in range(4, 48, 4):

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -227,6 +228,31 @@ def test_a_model_that_raises_leaves_no_device_waiting(name):
     thread.join(20)
     assert not thread.is_alive()
     assert wanted in (found[0], Status.FINISHED)
+
+
+def leaves(x, device):
+    sys.exit("no licence")
+
+
+@pytest.mark.parametrize("options", [{"retries": 1}, {"on_failure": "leave_out"}])
+@pytest.mark.parametrize("workers", [1, 2, "processes"])
+def test_an_exit_in_the_function_is_no_failed_value(workers, options, tmp_path):
+    """Neither requested again nor dropped, and a resume does not take it for a value."""
+    problem = fedzo.FunctionObjective(leaves, dim=2, devices=2, **options)
+    for resume in (False, True):
+        with pytest.raises(UserCodeError, match="SystemExit: no licence"):
+            fedzo.minimize(
+                problem, rounds=3, workers=workers, run_dir=tmp_path / "run", resume=resume
+            )
+
+
+def test_an_exit_in_a_training_is_no_failed_score():
+    def score(params, device, rng):
+        sys.exit("no licence")
+
+    space = {"x": fedzo.Float(0.0, 1.0)}
+    with pytest.raises(UserCodeError, match="SystemExit: no licence"):
+        fedzo.tune(score, space, devices=2, max_queries=20, on_failure="leave_out")
 
 
 @pytest.mark.parametrize("part", ["uplink", "server", "algorithm"])

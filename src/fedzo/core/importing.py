@@ -100,6 +100,18 @@ def user_error(error: BaseException, direct: bool = False) -> BaseException:
     return error if passed and not steers else _user_error(error)
 
 
+def ends_run(error: BaseException) -> bool:
+    """Return whether an error of the user's code ends also a run that continues after failures.
+
+    >>> try:
+    ...     call_user(exit)
+    ... except UserCodeError as error:
+    ...     ends_run(error)
+    True
+    """
+    return isinstance(error.__cause__, SystemExit)
+
+
 def _user_error(error: BaseException) -> UserCodeError:
     what = described(error)
     own = own_traceback(error)

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedzo.core.files import write_atomic
+from fedzo.core.importing import ends_run
 from fedzo.core.types import Array
 from fedzo.errors import CannotWrite, UsageError, described
 
@@ -138,7 +139,7 @@ class ValueLog:
         try:
             values = ask()
         except Exception as error:
-            if keep_failure:
+            if keep_failure and not ends_run(error):
                 self._write(address, check, described(error))
             raise
         if keep_failure or np.isfinite(values).all():

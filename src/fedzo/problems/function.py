@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
-from fedzo.core.importing import call_user
+from fedzo.core.importing import call_user, ends_run
 from fedzo.core.objective import Objective
 from fedzo.core.parallel import Calls
 from fedzo.core.random import Draws
@@ -271,6 +271,8 @@ class FunctionObjective(Objective):
             except RecordedFailure as error:
                 failure, reason = error, str(error)
             except Exception as error:
+                if ends_run(error):
+                    raise
                 failure, reason = error, described(error)
             else:
                 finite = np.isfinite(values)

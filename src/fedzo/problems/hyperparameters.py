@@ -24,7 +24,7 @@ import numpy as np
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.files import append, write_atomic
-from fedzo.core.importing import call_user
+from fedzo.core.importing import call_user, ends_run
 from fedzo.core.objective import Objective, problem_factory
 from fedzo.core.parallel import Calls
 from fedzo.core.random import Draws, Stream
@@ -356,7 +356,7 @@ def _train(function: TrainAndScore, forgive: bool, task: Training) -> Training:
         score = call_user(function, dict(task.params), task.device, rng)
         return task._replace(score=as_number("train_and_score", score))
     except Exception as error:
-        if not forgive:
+        if not forgive or ends_run(error):
             raise
         return task._replace(failure=described(error))
 

@@ -330,7 +330,8 @@ class Interrupts:
     """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt, so that a run saves its state.
 
     It is also a callback. Compiled code or a user's function may swallow the exception; the
-    callback then raises it again after the round. A signal that is ignored stays ignored.
+    callback then raises it again after the round. Any error that leaves the context after a signal
+    becomes a KeyboardInterrupt. A signal that is ignored stays ignored.
 
     Examples
     --------
@@ -359,9 +360,11 @@ class Interrupts:
                 self._before[number] = signal.signal(number, self._come)
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+        if self._came and isinstance(error, Exception):  # such as of an import of compiled code
+            raise KeyboardInterrupt from error
 
     def __call__(self, _progress: Progress) -> None:
         """Raise KeyboardInterrupt if a signal has come."""

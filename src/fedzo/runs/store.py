@@ -26,6 +26,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.engine import pack_updates, recorded
 from fedzo.core.files import Config, append, sync_file, toml_text, unfinished, write_atomic
+from fedzo.core.machine import deferred_signals
 from fedzo.core.tasks import Update
 from fedzo.core.types import Array
 from fedzo.errors import UsageError
@@ -387,7 +388,8 @@ class RunFolder:
 
         history = list(read_history(self.history))
         if any(np.isfinite(record["train_loss"]) for record in history):
-            draw_curves({self.path.name: [history]}, self.curves)
+            with deferred_signals():  # not in the middle of Matplotlib's import
+                draw_curves({self.path.name: [history]}, self.curves)
 
 
 class UpdateLog:
