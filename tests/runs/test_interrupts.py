@@ -644,3 +644,26 @@ def test_a_users_part_file_stays(tmp_path):
     function_run(folder, True, Asked())
     assert (folder / ".model.npy.17.part").exists()
     assert (folder / ".history.jsonl.backup.part").exists()
+
+
+def test_a_damaged_log_of_trainings_costs_the_damaged_trainings_only(tmp_path):
+    calls = []
+
+    def tune(resume):
+        def score(params, device, rng):
+            calls.append(device)
+            return (params["x"] - 0.3) ** 2
+
+        space = {"x": fedzo.Float(0.0, 1.0)}
+        return fedzo.tune(
+            score, space, devices=2, max_queries=40, workers=1, run_dir=tmp_path / "run",
+            resume=resume,
+        )  # fmt: skip
+
+    best, log = tune(False).params, tmp_path / "run" / "trials.jsonl"
+    whole = log.read_bytes()
+    for at in range(0, len(whole), len(whole) // 11):
+        log.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        calls.clear()
+        assert tune(True).params == best
+        assert len(calls) <= 4  # the line, and the next where it was the end of a line

@@ -238,12 +238,12 @@ def leaves(x, device):
 @pytest.mark.parametrize("workers", [1, 2, "processes"])
 def test_an_exit_in_the_function_is_no_failed_value(workers, options, tmp_path):
     """Neither requested again nor dropped, and a resume does not take it for a value."""
-    problem = fedzo.FunctionObjective(leaves, dim=2, devices=2, **options)
     for resume in (False, True):
         with pytest.raises(UserCodeError, match="SystemExit: no licence"):
             fedzo.minimize(
-                problem, rounds=3, workers=workers, run_dir=tmp_path / "run", resume=resume
-            )
+                leaves, [0.0, 1.0], devices=2, rounds=3, workers=workers, **options,
+                run_dir=tmp_path / "run", resume=resume,
+            )  # fmt: skip
 
 
 def test_an_exit_in_a_training_is_no_failed_score():

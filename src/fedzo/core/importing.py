@@ -21,6 +21,7 @@ from fedzo.errors import (
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EIO)  # no space left
+_EXIT = "own-exit"  # the code of an error for SystemExit
 
 
 class Suspension(BaseException):
@@ -109,7 +110,7 @@ def ends_run(error: BaseException) -> bool:
     ...     ends_run(error)
     True
     """
-    return isinstance(error.__cause__, SystemExit)
+    return isinstance(error, UserCodeError) and error.code == _EXIT
 
 
 def _user_error(error: BaseException) -> UserCodeError:
@@ -118,7 +119,8 @@ def _user_error(error: BaseException) -> UserCodeError:
     if own is not None:
         last = traceback.extract_tb(own)[-1]
         what += f" ({last.filename}, line {last.lineno}, in {last.name})"
-    return UserCodeError(f"the user's code raised {what}")
+    code = _EXIT if isinstance(error, SystemExit) else None  # also after a pipe to a process
+    return UserCodeError(f"the user's code raised {what}", code=code)
 
 
 def own_traceback(error: BaseException) -> TracebackType | None:

@@ -209,7 +209,7 @@ def _serve(pipe: Any, sent: bytes) -> None:
             else:
                 found = function(*task)
             answer: tuple[bool, Any] = True, found
-        except BaseException as error:  # SystemExit, too
+        except Exception as error:
             error.add_note(f"In a worker process:\n{traceback.format_exc()}")
             answer = False, error
         try:

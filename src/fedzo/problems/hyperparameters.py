@@ -263,8 +263,8 @@ class Tuning(Objective):
         """Write each training to a file when it ends; with ``resume``, first read it."""
         self._log, self.meter.log.used = path, True
         if resume and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError, TypeError):  # a last line that a kill cut off
+            for line in path.read_bytes().splitlines():
+                with suppress(ValueError, TypeError):  # cut off by a kill, or damaged: train again
                     one = Training(**json.loads(line))
                     self._known[one.key] = one
             self._resumed, self._logged = list(self._known), len(self._known)
