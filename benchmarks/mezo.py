@@ -1,13 +1,14 @@
 """One zeroth-order step on a language model, two forward passes each, by several methods.
 
-    python benchmarks/mezo.py [--model minilm-l6] [--texts 16] [--tokens 64] [--steps 5]
-                              [--cpu]
+    python benchmarks/mezo.py [METHOD ...] [--model minilm-l6] [--texts 16] [--tokens 64]
+                              [--steps 5] [--cpu]
 
 All weights of MiniLM (22.7 million) or SmolLM2 (135 million) are trained by the central difference
 along one direction. Printed are the median time of a step, its ratio to fedzo's with normals, and
-the peak memory beyond that of a forward pass, in models' sizes (Linux only). The methods take
-turns, so that a machine that slows down does so for all of them; ``--cpu`` counts the seconds that
-cores spent on it instead of those that went by, for machines that are busy with other work.
+the peak memory beyond that of a forward pass, in models' sizes (Linux only). METHOD is one of the
+field's, by default all of them. The methods take turns, so that a machine that slows down does so
+for all of them; ``--cpu`` counts the seconds that cores spent on it instead of those that went by,
+for machines that are busy with other work.
 
 ``mezo`` is written from Algorithm 1 of Malladi et al., "Fine-Tuning Language Models with Just
 Forward Passes" (NeurIPS 2023): four passes over the weights, a tensor of normals each.
@@ -124,7 +125,7 @@ def own_step(problem: fedzo.TorchProblem, kind: str, texts: int) -> Callable[[in
     def step(seed: int) -> None:
         x = problem.initial()
         update = fedzo.LocalSteps(algorithm, x, RATE, round=seed).reply(problem, 0)
-        update.delta.moved(x)
+        update.delta.add_to(x)
 
     return step
 
@@ -160,6 +161,7 @@ def peak_of(work: Callable[[], object]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("methods", nargs="*", metavar="METHOD", default=list(METHODS))
     parser.add_argument("--model", choices=("minilm-l6", "smollm2-135m"), default="minilm-l6")
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=64)
@@ -181,7 +183,9 @@ def main() -> None:
     parameters = list(module.parameters())
     steps: dict[str, Callable[[int], object]] = {
         "two forward passes alone": lambda seed: (value(), value()),
-        **{name: lambda seed, m=m: m(parameters, value, seed) for name, m in METHODS.items()},
+        **{
+            name: lambda seed, m=METHODS[name]: m(parameters, value, seed) for name in given.methods
+        },
         **{f"fedzo, {k}": own_step(problem, k, given.texts) for k in ("gaussian", "rademacher")},
     }
     x, own = problem.initial(), [parameter.data for parameter in parameters]

@@ -96,6 +96,25 @@ def test_the_steps_of_the_field_descend_a_linear_loss_by_its_gradient(name):
     assert error < 5 * 0.1 * float(a.norm()) * 7**0.5 / 600**0.5
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "rademacher"])
+def test_our_step_descends_a_linear_loss_by_its_gradient(kind):
+    """As above, in the memory of the module."""
+    from mezo import RATE, own_step
+
+    a = torch.arange(1.0, 7.0)
+    module = torch.nn.Linear(6, 1, bias=False)
+    problem = fedzo.TorchProblem(
+        module, lambda module, batch: module(batch[0])[:, 0], [(a[None],)], in_place=True
+    )
+    step, total = own_step(problem, kind, texts=1), np.zeros(6)
+    for seed in range(600):
+        problem.initial()[:] = 0.0
+        step(seed)
+        total += problem.initial() / 600
+    error = np.linalg.norm(total + RATE * a.numpy())
+    assert error < 5 * RATE * float(a.norm()) * 7**0.5 / 600**0.5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", ["mlp, digits", "layer norm, images"])
 def test_the_plain_call_keeps_up_with_the_best_of_three_rates(pair):
