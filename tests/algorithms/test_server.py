@@ -148,11 +148,45 @@ def test_sampled_perturbations_lead_to_a_pattern(shape):
     assert server.first_step == 3 in rounds  # the winner is evaluated
 
 
+@pytest.mark.parametrize(
+    ("t", "sure", "anew"), [(6, 3.0, True), (6, 0.1, False), (5, 3.0, False), (3, 3.0, False)]
+)
+def test_sampling_begins_anew_only_where_it_is_sure(t, sure, anew):
+    server = dataclasses.replace(SAMPLED, restart=3)
+    state = (np.full(64, sure), np.ones(64), *Halving.of(server.starts))
+    after = server.restarted(t, state)
+    for old, new, cleared in zip(state, after, (anew, anew, False, False), strict=True):
+        np.testing.assert_array_equal(new, np.zeros(64) if cleared else old)
+    assert dataclasses.replace(server, restart=0).restarted(t, state) is state
+
+
+def test_restarts_leave_a_local_optimum():
+    """Two basins, the nearer one worse: of several beginnings more reach the better one."""
+    rng = np.random.default_rng(5)
+    a, b = np.where(rng.random((2, 64)) < 0.5, -1.0, 1.0)
+    problem = FunctionObjective(
+        lambda x, device: -max(np.maximum(x @ a, 0) ** 2, 1.2 * np.maximum(x @ b, 0) ** 2) / 64,
+        64,
+        devices=2,
+    )
+
+    def best(seed, restart):
+        server = dataclasses.replace(SAMPLED, restart=restart)
+        result = fedzo.minimize(
+            problem, algorithm=fedzo.FedZO(server=server), rounds=241, evaluate_every=40, seed=seed
+        )
+        return result.fun
+
+    seeds = range(8)
+    assert sum(best(s, 40) for s in seeds) < sum(best(s, 0) for s in seeds) - 8
+
+
 @pytest.mark.parametrize("stop", [2, 3, 7])
-def test_sampling_that_was_stopped_goes_on(tmp_path, stop):
+@pytest.mark.parametrize("restart", [0, 4])
+def test_sampling_that_was_stopped_goes_on(tmp_path, stop, restart):
     def run(rounds, **where):
         problem = Quadratic(dim=64, devices=4, gradient_noise=0.5)
-        algorithm = fedzo.FedZO(server=SAMPLED)
+        algorithm = fedzo.FedZO(server=dataclasses.replace(SAMPLED, restart=restart))
         return fedzo.minimize(problem, algorithm=algorithm, rounds=rounds, **where)
 
     run(stop, run_dir=tmp_path)

@@ -45,9 +45,11 @@ class Candidates(Variant):
     def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
         """Yield the evaluation of the candidates; without candidates, FedZO's round."""
         server = self.fedzo.server
-        if not isinstance(server, FourierSign) or not (
-            some := server.candidates(t, state.server, state.x, setting.seed)
-        ):
+        if not isinstance(server, FourierSign):
+            return (yield from self.fedzo.round(t, state, setting))
+        state = state._replace(server=server.restarted(t, state.server))
+        some = server.candidates(t, state.server, state.x, setting.seed)
+        if some is None:
             return (yield from self.fedzo.round(t, state, setting))
         count, samples = shared_out(some.samples, setting.devices)
         devices = setting.uplink.participants(t, count, setting)

@@ -213,7 +213,10 @@ class UniversalAttack:
             # Each round is evaluated, so that the best is known when the queries end.
             rounds, every = 20, 1
         else:
-            algorithm, rounds, every = _within(problem, self._given.get("rounds"))
+            server, rounds, every = _within(problem, self._given.get("rounds"))
+            # A new beginning loses what was not evaluated just before.
+            restart = 0 if "evaluate_every" in self._given else every
+            algorithm = FedZO(smoothing=1.0, server=replace(server, restart=restart))
         chosen = {"algorithm": algorithm, "rounds": rounds}
         return {**chosen, "evaluate_every": every, **self._given}
 
@@ -295,8 +298,8 @@ class UniversalAttack:
         return self
 
 
-def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
-    """Return the algorithm of an attack within eps, its rounds, and how often to evaluate."""
+def _within(problem: Attack, wanted: int | None) -> tuple[FourierSign, int, int]:
+    """Return the server optimizer within eps, the rounds, and how often to evaluate."""
     model, each = problem.model, problem.evaluation_cost
     left = math.inf if model.meter.left is None else model.meter.left
     # The start and the winner are evaluated; the last evaluation is one of the reserved queries.
@@ -312,7 +315,7 @@ def _within(problem: Attack, wanted: int | None) -> tuple[FedZO, int, int]:
         rounds = max(math.ceil((left - (evaluations - 1) * each) / in_a_round), 1)
     rounds = server.first_step + rounds if wanted is None else wanted
     every = max(-(-(rounds - server.first_step) // evaluations), server.first_step + 1)
-    return FedZO(smoothing=1.0, server=server), rounds, every
+    return server, rounds, every
 
 
 def _starts(problem: Attack, left: float, rounds: int) -> FourierSign:

@@ -14,6 +14,8 @@ from fedzo.core.types import Array
 from fedzo.core.waves import pattern, plane_wave_count, plane_waves
 from fedzo.errors import check_count, check_counts, check_positive, require
 
+_SURE = 0.7  # the mean of the expected signs' absolute values, before sampling begins anew
+
 
 @dataclass(frozen=True)
 class FourierSign(SignMomentum):
@@ -38,6 +40,9 @@ class FourierSign(SignMomentum):
     matter alike. This needs no differences between scores, and few queries.
     Without ``sampled``, the later rounds make steps of :class:`~fedzo.server.SignMomentum`.
 
+    When most signs are certain, sampling has settled at a local optimum. With ``restart`` it then
+    begins anew from G = V = 0. The caller keeps the best evaluated x.
+
     Parameters
     ----------
     learning_rate, last_learning_rate, beta, rounds
@@ -57,6 +62,9 @@ class FourierSign(SignMomentum):
         The number of perturbations sampled per round; 0 for steps.
     compared : int
         The number of samples on which they are compared.
+    restart : int
+        The number of rounds after which sampling begins anew, if the expected signs are ±0.7 on
+        average; 0 for never.
 
     References
     ----------
@@ -82,13 +90,14 @@ class FourierSign(SignMomentum):
     samples: int = FIRST
     sampled: int = 0
     compared: int = 10
+    restart: int = 0
     elementwise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "amplitude")
         check_counts(self, "samples", "compared")
-        for key in ("divisions", "patterns", "sampled"):
+        for key in ("divisions", "patterns", "sampled", "restart"):
             check_count(key, getattr(self, key), least=0)
 
     @property
@@ -112,6 +121,14 @@ class FourierSign(SignMomentum):
         """Move each number by η_t."""
         moved, momentum = super().apply(t, state[:-2], x, delta)
         return moved, (*momentum, *state[-2:])
+
+    def restarted(self, t: int, state: ServerState) -> ServerState:
+        """Return the state before round t, without the values so far if sampling begins anew."""
+        if not (self.sampled and self.restart and t > self.first_step and t % self.restart == 0):
+            return state
+        if np.abs(self._belief(state)[1]).mean() < _SURE:
+            return state
+        return np.zeros_like(state[0]), np.zeros_like(state[1]), *state[2:]
 
     def candidates(self, t: int, state: ServerState, x: Array, seed: int) -> CandidatePoints | None:
         """Return the points to compare in round t; None if it makes a step."""
