@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedzo
 from fedzo.algorithms import RoundInfo
 from fedzo.core import files
 from fedzo.core.capabilities import Best
@@ -376,3 +377,17 @@ def test_differences_name_key_old_and_new():
     assert differences(old, new) == ["algorithm.kind = 'a', now 'b'", "algorithm.m = 2, now None"]
     assert differences(new, old) == ["algorithm.kind = 'b', now 'a'", "algorithm.m = None, now 2"]
     assert differences({}, {"x": {"y": 1}}) == ["x.y = None, now 1"]
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "checkpoint.npz"])
+def test_a_run_that_cannot_be_resumed_says_what_is_left(name, tmp_path):
+    def run(resume):
+        fedzo.minimize(
+            lambda x: x @ x, np.ones(2), algorithm=fedzo.FedZO(), rounds=2,
+            run_dir=tmp_path / "run", resume=resume,
+        )  # fmt: skip
+
+    run(False)
+    (tmp_path / "run" / name).unlink()
+    with pytest.raises(UsageError, match=r"another folder; numpy\.load reads model\.npy"):
+        run(True)

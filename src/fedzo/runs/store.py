@@ -351,7 +351,7 @@ class RunFolder:
             found = "other" if digest.records == at.digest.records else str(digest.records)
             raise UsageError(
                 f"{self.history} does not fit its checkpoint: it has {found} records up to round "
-                f"{at.round}, and {at.digest.records} were written",
+                f"{at.round}, and {at.digest.records} were written; {self._way_out()}",
                 code="history-mismatch",
             )
         if self.history.exists():
@@ -371,8 +371,15 @@ class RunFolder:
             return Checkpoint.read(self.checkpoint)
         if self.history.exists() and self.history.stat().st_size:
             message = f"{self.path} has a history, but no checkpoint to resume from"
+            message += f"; {self._way_out()}"
             raise UsageError(message, code="no-checkpoint")
         return None  # killed before its first checkpoint, and before its first record
+
+    def _way_out(self) -> str:
+        """Return what the user can do if the run cannot be resumed."""
+        models = [path.name for path in (self.model, self.best) if path.exists()]
+        load = f"; numpy.load reads {' and '.join(models)}" if models else ""
+        return f"run it again in another folder{load}"
 
     def save_models(self, last: Array, best: Array) -> None:
         """Write the model after the last round, and the best model if it differs."""
