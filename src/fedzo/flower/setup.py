@@ -42,6 +42,7 @@ from fedzo.errors import FedzoError, Halted, UsageError, first_line, require, sh
 from fedzo.flower.allowlist import command, environment
 from fedzo.flower.errors import quiet_log, short_line
 from fedzo.flower.policy import NodeConfig, parse_devices
+from fedzo.flower.protocol import directions_checksum
 from fedzo.flower.watchdog import ALIVE
 
 TEMPLATES = files("fedzo.flower") / "files"
@@ -234,6 +235,8 @@ def init_server(
     write_atomic(public / "app.fab", archive)
     write_atomic(public / "ca.pem", (folder.path / "ca.pem").read_bytes())
     say(f"{public}: certificate authority and app, which nodes fetch")
+    directions_checksum()  # compiles what the server app runs when the first node joins
+    say(f"{folder.path / 'kernels'}: compiled code")
     config = read_toml(Path(own["app"]) / "pyproject.toml")["tool"]["flwr"]["app"]["config"]
     wanted = dict(config.get("problem", {}))
     named = wanted.pop("name", config.get("config") or problem)
