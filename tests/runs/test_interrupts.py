@@ -667,3 +667,17 @@ def test_a_damaged_log_of_trainings_costs_the_damaged_trainings_only(tmp_path):
         calls.clear()
         assert tune(True).params == best
         assert len(calls) <= 4  # the line, and the next where it was the end of a line
+
+
+def test_an_interrupt_while_a_folder_is_locked_leaves_no_lock(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    flock = fcntl.flock
+
+    def interrupted(*args):
+        flock(*args)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fcntl, "flock", interrupted)
+        function_run(tmp_path, False, Asked())
+    function_run(tmp_path, begun(tmp_path), Asked())

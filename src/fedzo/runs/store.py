@@ -307,12 +307,14 @@ class RunFolder:
 
         The lock is on the folder itself: it needs no file, and a kill releases it.
         """
+        lock = None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = _lock(self.path)
-        except (OSError, ValueError) as error:  # ValueError: a null byte
-            raise _not_writable(self.path, error) from error
-        try:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                with deferred_signals():  # an interrupt leaves no lock
+                    lock = _lock(self.path)
+            except (OSError, ValueError) as error:  # ValueError: a null byte
+                raise _not_writable(self.path, error) from error
             yield
         finally:
             if lock is not None:
