@@ -677,7 +677,8 @@ def test_an_interrupt_while_a_folder_is_locked_leaves_no_lock(tmp_path, monkeypa
         flock(*args)
         signal.raise_signal(signal.SIGINT)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", interrupted)
-        function_run(tmp_path, False, Asked())
+        with pytest.raises(KeyboardInterrupt):
+            function_run(tmp_path, False, Asked())
     function_run(tmp_path, begun(tmp_path), Asked())
