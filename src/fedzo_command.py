@@ -37,10 +37,8 @@ def start() -> int:
             return main()
         finally:
             handle(_end)
-    except (
-        BaseException
-    ):  # a compiled library turns the interrupt of its import into an ImportError
-        if came:
+    except BaseException:
+        if came:  # a compiled library turns an interrupt of its import into an ImportError
             _end()
         raise
 

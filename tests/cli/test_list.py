@@ -62,6 +62,8 @@ def test_a_run_that_is_running_was_killed_or_is_damaged(here, capsys):
     assert listed(capsys)["quadratic"][1:4] == ["?", "?", "?"]
     run.history.unlink()
     assert listed(capsys)["quadratic"][1:4] == ["0/2", "-", "0"]
+    run.config.unlink()
+    assert listed(capsys)["quadratic"][1:4] == ["?", "?", "?"]
 
 
 def test_the_newest_comes_first(here, capsys):

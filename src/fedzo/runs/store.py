@@ -252,8 +252,8 @@ class RunFolder:
     @property
     def changed(self) -> float:
         """When the run last wrote a record, in seconds since 1970."""
-        path = self.history if self.history.exists() else self.config
-        return path.stat().st_mtime
+        files = (self.history, self.config, self.checkpoint)
+        return next(path.stat().st_mtime for path in files if path.exists())
 
     @property
     def own(self) -> tuple[Path, ...]:
