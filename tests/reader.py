@@ -58,8 +58,9 @@ def blocks(text):
 
 def installed(what):
     """Tell whether a package, or all packages of one of our extras, are there."""
-    extra = re.fullmatch(r"fedzo\[(\w+)\]", what)
-    needed = PROJECT["optional-dependencies"][extra[1]] if extra else [what]
+    extras = re.fullmatch(r"fedzo\[([\w,]+)\]", what)
+    each = extras[1].split(",") if extras else []
+    needed = [line for one in each for line in PROJECT["optional-dependencies"][one]] or [what]
     try:
         for line in needed:
             importlib.metadata.version(Requirement(line).name)

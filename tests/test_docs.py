@@ -54,7 +54,7 @@ def test_commands_exist(page):
 @EVERY_PAGE
 def test_titles_are_understood(page):
     """A title that a reader would not understand would pass a block over in silence."""
-    needs = r"needs (fedzo\[\w+\]|[\w-]+)"
+    needs = r"needs (fedzo\[[\w,]+\]|[\w-]+)"
     for block in blocks(page.read_text()):
         assert block.language in ("python", "toml", "sh", "text", "nginx"), block.language
         assert re.fullmatch(rf"|[\w.]+\.(py|toml)|prints|{needs}", block.title), block.title

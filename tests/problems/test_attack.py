@@ -140,7 +140,8 @@ def test_a_budget_ends_a_run_with_the_best_perturbation_saved(budget, tmp_path):
     """Each query is of use: what is not enough for an evaluation, 14 queries, is not spent."""
     attack = problem(max_queries=budget)
     result = fedzo.minimize(attack, rounds=20, run_dir=tmp_path, **OPTIONS)
-    spent = {1: 0, 13: 10, 14: 14, 15: 14}.get(budget, budget)  # 10: the devices' own
+    # 10: the devices' own. Of 500 the last two are fewer than the four answers at x of a step.
+    spent = {1: 0, 13: 10, 14: 14, 15: 14, 500: 498}.get(budget, budget)
     assert attack.model.queries == spent
     # a run without a whole round has nothing to show
     assert result.status is (Status.STOPPED if result.nit else Status.STALLED)

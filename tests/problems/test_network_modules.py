@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.optim import ZO
 from raising import fails, rejects
 
 torch = pytest.importorskip("torch")
+from fedzo.optim import ZO  # noqa: E402 - needs torch
+
 nn, F = torch.nn, torch.nn.functional
 FEDZO = fedzo.FedZO(learning_rate=0.05, directions=2, batch_size=4, local_steps=2)
 
