@@ -343,10 +343,7 @@ def _squared_norm(row: int, dim: int, at: Draws, like: Any) -> float:
             memory = np.empty(TILE, like.dtype), np.empty(16, like.dtype)
             _tile_squares(part, *memory, start + first, start + last, dim, row, address)
 
-        if isinstance(like, np.ndarray):
-            share_out(work, size, start)
-        else:
-            squares = like.squares_of_tiles(row, start, start + size, dim, at)
+        share_out(work, size, start)
         total = float(np.cumsum(np.append(total, squares))[-1])  # one after the other
     return total
 
