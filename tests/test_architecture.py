@@ -29,7 +29,7 @@ HEAVY = {
     "polars", "mlflow", "tensorboard", "ray",
 }  # fmt: skip
 MOST_MODULES = 180
-MOST_LINES = 23_600  # 21_500 is the goal: new capabilities are still to be paid for
+MOST_LINES = 23_700  # 21_500 is the goal: new capabilities are still to be paid for
 MOST_MODULES_OF_FEDZO = 30
 MOST_FRAMES = 5  # of fedzo between a caller of minimize and a round
 MOST_FRAMES_OF_THE_COMMAND = 8

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import float32, njit, uint32, uint64
+from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.random import (
@@ -142,25 +142,28 @@ def check_signs(draws: Draws, count: int, dim: int) -> None:
 
 
 @njit(inline="always")
-def make_signs(out: Any, block: Any, unsigned_address: Any) -> None:
-    """Fill ``out`` with ±1, a bit of a Philox block for each; blocks of all rows are in order."""
+def sign_words(block: Any, unsigned_address: Any) -> Any:
+    """Return four words of 32 signs each, the blocks of all rows counted in order."""
     k0, k1, c1, c2, c3 = unsigned_address
-    for first in range(0, out.size, BITS):
-        number = uint64(block + first // BITS)
-        words = philox(number, with_high(c1, number >> uint64(32)), c2, c3, k0, k1)
-        for i in range(4):
-            some, word = out[first + 32 * i : first + 32 * i + 32], uint32(words[i])
-            for j in range(some.size):
-                some[j] = float32(-1) if word & (uint32(1) << uint32(j)) else float32(1)
+    number = uint64(block)
+    return philox(number, with_high(c1, number >> uint64(32)), c2, c3, k0, k1)
 
 
 @njit(nogil=True, cache=True)
 def _fill_signs(rows: Any, address: Any) -> None:
-    """Fill with ±1; each row starts at a block."""
+    """Fill with ±1, a bit of a Philox block for each entry; each row starts at a block."""
     count, dim = rows.shape
+    blocks = -(-dim // BITS)
     here, flat = unsigned(address), rows.reshape(-1)
     for n in range(count):
-        make_signs(flat[n * dim : (n + 1) * dim], n * -(-dim // BITS), here)
+        for block in range(blocks):
+            words = sign_words(n * blocks + block, here)
+            for i in range(4):
+                first = block * BITS + i * 32
+                out = flat[n * dim + first : n * dim + min(first + 32, dim)]
+                word = uint32(words[i])
+                for j in range(out.size):
+                    out[j] = 1 - 2 * int((word >> uint32(j)) & uint32(1))
 
 
 @njit(nogil=True, cache=True)

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, uint32, uint64
 from numpy.typing import DTypeLike, NDArray
 
 from fedzo.core.directions import (
@@ -31,7 +31,7 @@ from fedzo.core.directions import (
     DirectionBuffer,
     check_directions,
     check_signs,
-    make_signs,
+    sign_words,
 )
 from fedzo.core.machine import cores
 from fedzo.core.random import (
@@ -206,8 +206,8 @@ class DirectionSum:
         return sums / self.divisor
 
     def _add(self, out: Array, start: int, base: Array) -> None:
-        signs = True if self.kind == "rademacher" else None
-        _add(out, base, start, self.dim, self._arguments, signs)
+        kernel = _add_signs if self.kind == "rademacher" else _add_normals
+        kernel(out, base, start, self.dim, self._arguments)
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:
@@ -377,41 +377,66 @@ def _threads() -> ThreadPoolExecutor | None:
     return ThreadPoolExecutor(count, "fedzo-updates") if count > 1 else None
 
 
-# The kernel writes base + numbers start, ... of a sum into out, which may be base. A row with the
+# The kernels write base + numbers start, ... of a sum into out, which may be base. A row with the
 # coefficient 0 is not drawn: it adds nothing.
 
 _NONE, _SEVERAL = -1, -2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add(out: Any, base: Any, start: Any, dim: Any, terms: Any, signs: Any) -> None:
-    """Add a sum of normals if ``signs`` is None, else of signs: numba compiles each by itself."""
+def _add_normals(out: Any, base: Any, start: Any, dim: Any, terms: Any) -> None:
     use_wide_vectors()
     addresses, rows, coefficients, ends, weights, divisor, dense = terms
-    size = TILE if signs is None else SIGNS
-    parts = tiles(dim) if signs is None else -(-dim // BITS)  # of a row
-    each = 1 if signs is None else SIGNS // BITS  # parts in a tile
-    drawn, words = np.zeros(4 * size, np.float32), np.empty(WORDS, np.uint64)
-    total, wide = np.empty(size, coefficients.dtype), np.empty(size, np.float64)
+    drawn, words = np.zeros(4 * TILE, np.float32), np.empty(WORDS, np.uint64)
+    total, wide = np.empty(TILE, coefficients.dtype), np.empty(TILE, np.float64)
     plain = _is_plain(out, total, weights, divisor, dense)
-    for tile in range(start // size, -(-(start + out.size) // size)):
+    for tile in range(start // TILE, tiles(start + out.size)):
         if not plain:
-            _begin(wide, dense, tile * size)
+            _begin(wide, dense, tile * TILE)
         step = 0
         for i in range(ends.size):
-            for j in range(size):
+            for j in range(TILE):
                 total[j] = 0
             while step < ends[i]:
-                here, first = unsigned(addresses[step]), rows[step] * parts + tile * each
-                _add_step(total, drawn, words, here, first, parts, coefficients[step], signs)
+                here, first = _address(addresses, step), rows[step] * tiles(dim) + tile
+                _add_step_of_normals(total, drawn, words, here, first, dim, coefficients, step)
                 step += 1
             if not plain:
                 wide += weights[i] * total
         if plain:
-            _end(out, base, start, tile * size, total)
+            _end(out, base, start, tile * TILE, total)
         else:
             wide /= divisor
-            _end(out, base, start, tile * size, wide)
+            _end(out, base, start, tile * TILE, wide)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add_signs(out: Any, base: Any, start: Any, dim: Any, terms: Any) -> None:
+    use_wide_vectors()
+    addresses, rows, coefficients, ends, weights, divisor, dense = terms
+    drawn, wide = np.zeros(4 * SIGNS // 64, np.uint64), np.empty(SIGNS, np.float64)
+    total, spare = np.empty(SIGNS, coefficients.dtype), np.empty(SIGNS, coefficients.dtype)
+    plain, blocks = _is_plain(out, total, weights, divisor, dense), -(-dim // BITS)
+    for group in range(start // SIGNS, -(-(start + out.size) // SIGNS)):
+        if not plain:
+            _begin(wide, dense, group * SIGNS)
+        step = 0
+        for i in range(ends.size):
+            for j in range(SIGNS):
+                total[j] = 0
+            while step < ends[i]:
+                here, first = _address(addresses, step), rows[step] * blocks + group * SIGNS // BITS
+                total, spare = _add_step_of_signs(
+                    total, spare, drawn, here, first, blocks, coefficients, step
+                )
+                step += 1
+            if not plain:
+                wide += weights[i] * total
+        if plain:
+            _end(out, base, start, group * SIGNS, total)
+        else:
+            wide /= divisor
+            _end(out, base, start, group * SIGNS, wide)
 
 
 @njit(inline="always")
@@ -419,6 +444,12 @@ def _is_plain(out: Any, total: Any, weights: Any, divisor: Any, dense: Any) -> A
     """Whether the sum of one device is all: then float64 would change no bit of base + total."""
     one = weights.size == 1 and weights[0] == 1 and divisor == 1 and dense.size == 0
     return one and out.itemsize == total.itemsize
+
+
+@njit(inline="always")
+def _address(a: Any, step: Any) -> Any:
+    """Return the words of an address as Philox takes them."""
+    return a[step, 0], a[step, 1], a[step, 2], a[step, 3], a[step, 4]
 
 
 @njit(inline="always")
@@ -447,31 +478,89 @@ def _end(out: Any, base: Any, start: Any, first: Any, total: Any) -> None:
 
 
 @njit(inline="always")
-def _add_step(
-    total: Any, drawn: Any, words: Any, here: Any, first: Any, parts: Any, c: Any, signs: Any
+def _add_step_of_normals(
+    total: Any, drawn: Any, words: Any, here: Any, first: Any, dim: Any, c: Any, step: Any
 ) -> None:
     """Add the rows of a step to a tile: four at a time, and the rest one by one."""
-    n, count, size = 0, c.size, TILE if signs is None else SIGNS
+    n, count = 0, c.shape[1]
     while n < count:
         width, lone = 4 if n < count - count % 4 else 1, _NONE
         for k in range(width):
-            if c[n + k] != 0:
+            if c[step, n + k] != 0:
                 lone = k if lone == _NONE else _SEVERAL
-                row, part = drawn[k * size : (k + 1) * size], first + (n + k) * parts
-                if signs is None:
-                    make_tile(row, part, words, here)
-                else:
-                    make_signs(row, part, here)
+                tile = first + (n + k) * tiles(dim)
+                make_tile(drawn[k * TILE : (k + 1) * TILE], tile, words, here)
         if lone >= 0:
-            c0, row = c[n + lone], drawn[lone * size : (lone + 1) * size]
-            for j in range(size):
+            c0, row = c[step, n + lone], drawn[lone * TILE : (lone + 1) * TILE]
+            for j in range(TILE):
                 total[j] += c0 * row[j]
         elif lone == _SEVERAL:
-            c0, c1, c2, c3 = c[n], c[n + 1], c[n + 2], c[n + 3]
-            for j in range(size):
-                low = c0 * drawn[j] + c1 * drawn[size + j]
-                total[j] += low + (c2 * drawn[2 * size + j] + c3 * drawn[3 * size + j])
+            c0, c1, c2, c3 = c[step, n], c[step, n + 1], c[step, n + 2], c[step, n + 3]
+            for j in range(TILE):
+                low = c0 * drawn[j] + c1 * drawn[TILE + j]
+                total[j] += low + (c2 * drawn[2 * TILE + j] + c3 * drawn[3 * TILE + j])
         n += width
+
+
+@njit(inline="always")
+def _add_step_of_signs(
+    total: Any, spare: Any, drawn: Any, here: Any, first: Any, blocks: Any, c: Any, step: Any
+) -> Any:
+    """Add the rows of a step to a group of numbers, as ±c by their bits.
+
+    They are added from one memory into another: LLVM vectorises that loop, but not one that adds
+    in place. Returns the memory of the sum, and the other.
+    """
+    n, count, size = 0, c.shape[1], SIGNS // 64
+    bits = drawn.view(np.uint32)
+    while n < count:
+        width, lone = 4 if n < count - count % 4 else 1, _NONE
+        for k in range(width):
+            if c[step, n + k] != 0:
+                lone = k if lone == _NONE else _SEVERAL
+                _fill_words(drawn[k * size : (k + 1) * size], first + (n + k) * blocks, here)
+        if lone >= 0:
+            _add_row_of_signs(spare, total, bits[2 * lone * size :], c[step, n + lone])
+            total, spare = spare, total
+        elif lone == _SEVERAL:
+            _add_four_of_signs(spare, total, bits, c, step, n)
+            total, spare = spare, total
+        n += width
+    return total, spare
+
+
+@njit(inline="always")
+def _add_row_of_signs(out: Any, before: Any, bits: Any, plus: Any) -> None:
+    minus = -plus
+    for k in range(SIGNS // 32):
+        word = bits[k]
+        for j in range(32):
+            sign = minus if word & (uint32(1) << uint32(j)) else plus
+            out[32 * k + j] = before[32 * k + j] + sign
+
+
+@njit(inline="always")
+def _add_four_of_signs(out: Any, before: Any, bits: Any, c: Any, step: Any, n: Any) -> None:
+    size = SIGNS // 32
+    c0, c1, c2, c3 = c[step, n], c[step, n + 1], c[step, n + 2], c[step, n + 3]
+    for k in range(size):
+        v0, v1, v2, v3 = bits[k], bits[size + k], bits[2 * size + k], bits[3 * size + k]
+        for j in range(32):
+            bit = uint32(1) << uint32(j)
+            s0 = -c0 if v0 & bit else c0
+            s1 = -c1 if v1 & bit else c1
+            s2 = -c2 if v2 & bit else c2
+            s3 = -c3 if v3 & bit else c3
+            out[32 * k + j] = before[32 * k + j] + ((s0 + s1) + (s2 + s3))
+
+
+@njit(inline="always")
+def _fill_words(words: Any, block: Any, here: Any) -> None:
+    """Fill with the bits of the signs of a group."""
+    for j in range(SIGNS // BITS):
+        a, b, c, d = sign_words(block + j, here)
+        words[2 * j] = (a & uint64(0xFFFFFFFF)) | (b << uint64(32))
+        words[2 * j + 1] = (c & uint64(0xFFFFFFFF)) | (d << uint64(32))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -299,7 +299,7 @@ def _high(product: Any) -> Any:
 
 
 def _signs(blocks: Tensor, address: list[int]) -> Tensor:
-    """Return the ±1 of these blocks: see :func:`fedzo.core.directions.make_signs`."""
+    """Return the ±1 of these blocks: see :func:`fedzo.core.directions.sign_words`."""
     import torch
 
     words = _philox(blocks & _LOW, address[2] + (blocks >> 32 << 20), address)
