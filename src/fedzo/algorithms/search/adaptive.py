@@ -246,7 +246,7 @@ class Adaptive(Search):
     ) -> Asking[str]:
         """Race CMA-ES and two descents from the start: the winner has the rest, then the others.
 
-        What is found is compared with the start by repeats, at last and before the next method
+        The result is compared with the start by repeats, at last and before the next method
         goes on from there.
         """
         x0, repeats, curved = context.x, repeats_for(context, budget), None
