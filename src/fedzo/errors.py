@@ -319,10 +319,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     >>> nearest("learning_rat", ["learning_rate", "smoothing"])
     " (did you mean 'learning_rate'?)"
-    >>> nearest("zzz", ["learning_rate"])
-    ''
+    >>> nearest("RUN", ["run"]), nearest("zzz", ["learning_rate"])
+    (" (did you mean 'run'?)", '')
     """
-    close = get_close_matches(word, list(known), n=1)
+    names = list(known)
+    close = get_close_matches(word, names, n=1) or get_close_matches(word.lower(), names, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

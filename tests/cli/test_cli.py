@@ -316,6 +316,35 @@ def test_folders_under_runs_are_counted(here, capsys):
         assert RunFolder(here / "runs" / folder).has_run()
 
 
+def test_only_a_run_that_starts_says_where_it_goes(here, capsys):
+    assert main(["run", "quadratic", "--rounds", "0", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    wrong = (["--set", "algorithm.participants=51"], ["--seeds", "0"], ["--set", "problem.dim=0"])
+    for words in wrong:
+        assert main(["run", "quadratic", *words]) == 2
+        assert re.fullmatch(r"fedzo: error: .*\n", capsys.readouterr().err)
+    assert main(["run", "quadratic", "--rounds", "0", "--quiet", "--seeds", "2"]) == 0
+    notice = "runs/quadratic exists: this run goes to runs/quadratic-2 (fedzo list shows all)\n"
+    assert capsys.readouterr().err == notice
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        "run quadratic --seeds 2 --rounds 1",
+        "sweep quadratic --grid run.seed=1,2 --set run.rounds=1",
+        "reproduce table1 --seeds 1",
+    ],
+)
+def test_several_runs_never_go_into_the_folder_of_one(several, here, capsys):
+    """Their pictures and tables would be written over those of the run."""
+    assert main(["run", "quadratic", "--rounds", "1", "--quiet", "--out", "one"]) == 0
+    before = {path: path.read_bytes() for path in (here / "one").iterdir()}
+    assert main([*several.split(), "--out", "one"]) == 2
+    assert "one holds a run" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (here / "one").iterdir()} == before
+
+
 def test_resume_by_the_folders_own_config(here):
     settings = ["--set", "run.rounds=5", "--quiet"]
     assert main(["run", "quadratic", *settings, "--out", "run"]) == 0

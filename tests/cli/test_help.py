@@ -72,6 +72,8 @@ def test_help_names_the_shipped_configurations(name, monkeypatch):
         ("run.budget", "'max_queries'"),
         ("run.local_steps", "algorithm.local_steps"),
         ("problem.num_clients", "'devices'"),
+        ("algorithm.rho", "'penalty' is a key of algorithm.name = 'zone_s'"),
+        ("uplink.kind", "'name'"),
         ("problem.learning_rate", "algorithm.learning_rate"),
     ],
 )
@@ -81,6 +83,26 @@ def test_hints(key, hint, capsys):
     assert error.startswith(f"fedzo: error: {key} = 3: unknown key")
     assert (hint in error) == (key != "server.momentum")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("run quadratic --set ALGORITHM.lr=3", "(did you mean 'algorithm'?)"),
+        ("run quadratic --set lr=3", "(did you mean algorithm.learning_rate?)"),
+        ("run quadratic --set algorithm.name=adam", "(it is one for server.name)"),
+        ("run quadratic --set server.name=fedzo", "(it is one for algorithm.name)"),
+        ("run quadratic --outt x", "(did you mean '--out'?) (fedzo run --help)"),
+        ("sweep quadratic --grid run.seed=1,2 --seed 3 more", "(fedzo sweep --help)"),
+    ],
+)
+def test_hints_about_tables_names_and_options(arguments, hint, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments.split()) == 2
+    error = capsys.readouterr().err
+    assert hint in error
+    assert error.count("\n") == 1
+    assert not any(tmp_path.iterdir())
 
 
 def test_an_error_on_a_terminal_breaks_between_words(tmp_path):

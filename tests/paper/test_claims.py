@@ -12,9 +12,9 @@ from fedzo.paper.claims import (
     ahead,
     average,
     falls,
+    faster_each,
     final_level,
     gap,
-    growing_speed,
     judge,
     reached,
     speed,
@@ -179,9 +179,10 @@ def test_speed_of_what_never_falls():
     assert np.isnan(speed(runs, "up", "up").values).all()
 
 
-def test_growing_speed_takes_neighbours():
+def test_faster_each_takes_neighbours():
     runs = {str(r): [falling(r / 1000, range(101))] for r in (10, 20, 80)}
-    ratios = [c.values[0] for c in growing_speed(runs, ["10", "20", "80"])]
+    claim = faster_each("faster", "Faster.", runs.keys())
+    ratios = [c.values[0] for c in claim.measure(runs)]
     assert ratios == pytest.approx([1 / 2, 1 / 4], rel=0.02)
 
 

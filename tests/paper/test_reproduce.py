@@ -223,9 +223,9 @@ def test_time_is_told_at_the_start(tmp_path, capfd, monkeypatch):
     assert main(command) == 0
     told = capfd.readouterr().err.splitlines()[0]
     # Ten runs of 10 s and a little.
-    assert told == "about 1 min 40 s on one core without other load"
+    assert told == "about 1 min 40 s without other load (cores: 1)"
     assert main(command) == 0
-    assert capfd.readouterr().err.splitlines()[0].startswith("about 0 s on one core")
+    assert capfd.readouterr().err.splitlines()[0].startswith("about 0 s without")
 
 
 def test_quick_scale_takes_less_than_25_minutes_on_two_cores(tmp_path, monkeypatch):

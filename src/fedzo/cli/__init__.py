@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from shutil import get_terminal_size
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedzo._version import __version__
 from fedzo.cli.common import fill
@@ -88,6 +88,14 @@ def _flush() -> None:
 
 class Parser(argparse.ArgumentParser):
     """Reports errors in one line, as all commands do. Parsers of subcommands inherit this."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and raise UsageError for what is left: a subcommand's help lists what it takes."""
+        found, extras = super().parse_known_args(args, namespace)
+        if extras:
+            known = nearest(extras[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {shlex.join(extras)}{known}")
+        return found, extras
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, which ends with the exit code of bad input."""

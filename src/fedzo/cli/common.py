@@ -134,10 +134,10 @@ def draw_to(out: Path, draw: Callable[[], None]) -> None:
     print(out)
 
 
-def add_action(actions: Any, run: Any, folder: str) -> argparse.ArgumentParser:
+def add_action(actions: Any, run: Any, folder: Path) -> argparse.ArgumentParser:
     """Add an action on a folder to the parser of a command; its help is its docstring."""
     action = add_parser(actions, run.__name__, run.__doc__)
-    action.add_argument("--dir", type=Path, help=f"the folder, {folder} by default")
+    action.add_argument("--dir", type=Path, default=folder, help=f"the folder ({folder})")
     action.set_defaults(command=run)
     return action
 

@@ -22,18 +22,14 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = add_parser(commands, "node", __doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    action = add_action(actions, init, str(FOLDER))
+    action = add_action(actions, init, FOLDER)
     for option, metavar, help_text in (
         ("--server", "HOST:PORT", "the address of the server"),
         ("--ca", "SHA256", "the digest of the server's certificate authority, or its file"),
         ("--app", "SHA256", "the digest of the app that the node runs, or its archive"),
         ("--problem", "NAME", "the problem that a run may name"),
         ("--devices", "LIST", "the devices of this node, such as 0-24"),
-        (
-            "--node-config",
-            "CONFIG",
-            "of flower-supernode, such as 'node-file=\"node.toml\"'",
-        ),
+        ("--node-config", "CONFIG", "of flower-supernode: 'node-file=\"node.toml\"'"),
     ):
         action.add_argument(option, metavar=metavar, help=help_text)
     for option, help_text in (
@@ -42,8 +38,8 @@ def add_command(commands: Any) -> None:
     ):
         pair: dict[str, Any] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
         action.add_argument(option, help=help_text, **pair)
-    add_action(actions, start, str(FOLDER))
-    add_action(actions, status, str(FOLDER))
+    add_action(actions, start, FOLDER)
+    add_action(actions, status, FOLDER)
 
 
 def init(arguments: argparse.Namespace) -> int:
@@ -60,7 +56,7 @@ def init(arguments: argparse.Namespace) -> int:
             --problem softmax --devices 0-24
         fedzo node init --node-config 'node-file="node.toml"'
     """
-    folder = arguments.dir or FOLDER
+    folder = arguments.dir
     prepare(None if arguments.node_config else folder)
     from fedzo.flower.policy import NodeConfig
     from fedzo.flower.setup import init_node
@@ -105,12 +101,11 @@ def start(arguments: argparse.Namespace) -> int:
 
         fedzo node start
     """
-    folder = arguments.dir or FOLDER
-    prepare(folder)
+    prepare(arguments.dir)
     from fedzo.flower.allowlist import start_node
     from fedzo.flower.setup import start_arguments
 
-    given = start_arguments(folder)
+    given = start_arguments(arguments.dir)
     start_node(given["--node-config"], [f"{option}={value}" for option, value in given.items()])
     return Exit.DONE
 
@@ -124,10 +119,9 @@ def status(arguments: argparse.Namespace) -> int:
 
         fedzo node status
     """
-    folder = arguments.dir or FOLDER
-    prepare(folder)
+    prepare(arguments.dir)
     from fedzo.flower.setup import node_status
 
-    good, lines = node_status(folder)
+    good, lines = node_status(arguments.dir)
     print(*lines, sep="\n")
     return Exit.DONE if good else Exit.NO_SUCCESS

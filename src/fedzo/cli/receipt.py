@@ -45,23 +45,21 @@ def receipt(arguments: argparse.Namespace) -> int:
 
     from fedzo.core.files import write_atomic, writing
 
-    found = _read(arguments.source)
+    source: Path = arguments.source
+    found = _read(source)
     if arguments.apply is None:
-        out = arguments.out or arguments.source.with_name("receipt.json")
-        if arguments.out is None and arguments.source.is_dir():
-            out = arguments.source / "receipt.json"
+        out = arguments.out or (source if source.is_dir() else source.parent) / "receipt.json"
         text = json.dumps(found | {"digest": digest(found)}, separators=(",", ":"))
         write_atomic(out, text.encode())
-        print(
-            f"{out}: {len(text):,} bytes, {len(found['rounds'])} rounds, {found['dim']:,} weights"
-        )
+        sizes = f"{len(found['rounds'])} rounds, {found['dim']:,} weights"
+        print(f"{out}: {len(text):,} bytes, {sizes}")
         return 0
     try:
         x = rebuild(found, _start(arguments.apply), arguments.round)
     except FedzoError:
         raise
     except Exception as error:
-        message = f"{arguments.source} is damaged: {type(error).__name__}"
+        message = f"{source} is damaged: {type(error).__name__}"
         raise UsageError(message, code="not-a-receipt") from error
     out = arguments.out or Path("weights.npy")
     with writing(out) as file:
@@ -89,10 +87,8 @@ def rebuild(receipt: dict[str, Any], start: Any, which: str = "best") -> Any:
     algorithm, uplink, _ = made
     if (adapts := receipt["adapts"]) is not None:
         algorithm = AdaptiveRate(fedzo=algorithm, adapts=adapts)
-    rounds, shape = (
-        receipt["rounds"][: receipt[which]["round"]],
-        algorithm.coefficients_shape or (0, 0),
-    )
+    rounds = receipt["rounds"][: receipt[which]["round"]]
+    shape = algorithm.coefficients_shape or (0, 0)
     log = [entry for one in rounds for entry in unpack_updates(one, shape, start.dtype)]
     replay = Replay(algorithm, uplink, receipt["seed"], receipt["devices"])
     state = replay.replay(replay.start(start.copy()), range(len(rounds)), log)

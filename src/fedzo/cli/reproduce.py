@@ -100,6 +100,4 @@ def _print_time(figures: list[Figure], arguments: argparse.Namespace) -> None:
 
     seconds = seconds_left(figures, arguments.scale, arguments.out, arguments.seeds)
     if seconds >= MINUTE:
-        count = cores()
-        on = f"{count} cores" if count > 1 else "one core"
-        show(f"about {duration(seconds)} on {on} without other load")
+        show(f"about {duration(seconds)} without other load (cores: {cores()})")

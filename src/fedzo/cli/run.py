@@ -27,7 +27,7 @@ from fedzo.errors import Exit, MissingExtra, UsageError
 if TYPE_CHECKING:
     from fedzo.config.experiment import Experiment
     from fedzo.runs.minimize import Backend
-    from fedzo.runs.result import Callback, Result
+    from fedzo.runs.result import Callback, Progress, Result
 
 
 SHORT = {"--rounds": "N", "--seed": "S", "--max-queries": "Q"}  # short forms of --set run.KEY
@@ -66,8 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, key)) is not None:
             arguments.set.append(f"run.{key}={value}")
     experiment = load(arguments)
-    out = _out(arguments, experiment.name)
     check_seeds(arguments.seeds)
+    out, notices = _out(arguments, experiment.name)
+
+    def announce(_progress: Progress) -> None:  # once all settings have been checked
+        while notices:
+            show(notices.pop())
+
     several, first = arguments.seeds is not None, experiment.options.seed
     runs, begun = {out: experiment}, {out} if arguments.resume else set()
     if several:
@@ -78,9 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with Interrupts() as interrupts:
             for folder, one in runs.items():
-                watchers: list[Callback] = [] if arguments.quiet else [ProgressLine()]
+                watchers: list[Callback] = [announce, interrupts]
+                watchers[1:1] = [] if arguments.quiet else [ProgressLine()]
                 engine = _engine(arguments.engine, one)
-                result = one.run(folder, folder in begun, [*watchers, interrupts], engine)
+                result = one.run(folder, folder in begun, watchers, engine)
                 say(_summary(result, folder))
                 if result.status == Status.INTERRUPTED:
                     raise KeyboardInterrupt
@@ -112,16 +118,15 @@ def _engine(name: str, experiment: Experiment) -> Backend | None:
     return simulation(experiment)
 
 
-def _out(arguments: argparse.Namespace, name: str) -> Path:
-    """Return the folder for a run: as given, or the first free one under runs/."""
+def _out(arguments: argparse.Namespace, name: str) -> tuple[Path, list[str]]:
+    """Return the folder for a run, as given or the first free one under runs/, and notices."""
     if arguments.out is not None:
-        return Path(arguments.out)
+        return Path(arguments.out), []
     if arguments.resume:
         path = Path(arguments.config)
+        path = path.parent if path.name == "config.toml" else path
         if (path / "config.toml").is_file():
-            return path
-        if path.name == "config.toml" and path.is_file():
-            return path.parent
+            return path, []
         words = "--resume needs --out DIR, the folder of the run to resume"
         raise UsageError(words, code="resume-without-folder")
     first = folder = Path("runs") / name
@@ -129,9 +134,8 @@ def _out(arguments: argparse.Namespace, name: str) -> Path:
         if not folder.exists():
             break
         folder = Path("runs") / f"{name}-{number}"
-    if folder != first:
-        show(f"{first} exists: this run goes to {folder} (fedzo list shows all)")
-    return folder
+    notice = f"{first} exists: this run goes to {folder} (fedzo list shows all)"
+    return folder, [notice] if folder != first else []
 
 
 def _begun(runs: Iterable[Path], out: Path, resume: bool) -> set[Path]:
@@ -145,7 +149,7 @@ def _begun(runs: Iterable[Path], out: Path, resume: bool) -> set[Path]:
     if resume and not begun:
         raise UsageError(f"{out} does not contain a run to resume", code="no-run")
     if not begun:
-        RunFolder(out).check_free()
+        RunFolder(out).check_free(several=True)
     return set(begun)
 
 

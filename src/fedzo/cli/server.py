@@ -21,7 +21,7 @@ def add_command(commands: Any) -> None:
     """Add the command to the parser."""
     parser = add_parser(commands, "server", __doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    action = add_action(actions, init, str(FOLDER))
+    action = add_action(actions, init, FOLDER)
     text = "the name that nodes connect to"
     action.add_argument("--name", required=True, metavar="HOST", help=text)
     for option, default, help_text in (
@@ -36,11 +36,11 @@ def add_command(commands: Any) -> None:
     action.add_argument("--problem", default="softmax", metavar="NAME", help="of a new app")
     text = "the folder of an app; written from a template if it does not exist"
     action.add_argument("--app", type=Path, help=text)
-    add_action(actions, start, str(FOLDER))
-    action = add_action(actions, add, str(FOLDER))
+    add_action(actions, start, FOLDER)
+    action = add_action(actions, add, FOLDER)
     action.add_argument("key", metavar="KEY", help="the public key, as fedzo node init prints it")
     action.add_argument("--devices", required=True, metavar="LIST", help="such as 0-24")
-    action = add_action(actions, run, str(FOLDER))
+    action = add_action(actions, run, FOLDER)
     action.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE")
     action.add_argument("--out", type=Path, help="a folder for the run's files")
     action.add_argument("--resume", action="store_true", help="continue the run in --out")
@@ -56,7 +56,7 @@ def init(arguments: argparse.Namespace) -> int:
 
         fedzo server init --name federation.example.org --devices 50
     """
-    folder = arguments.dir or FOLDER
+    folder = arguments.dir
     prepare(folder)
     from fedzo.flower.setup import init_server
 
@@ -77,11 +77,10 @@ def start(arguments: argparse.Namespace) -> int:
 
         fedzo server start
     """
-    folder = arguments.dir or FOLDER
-    prepare(folder)
+    prepare(arguments.dir)
     from fedzo.flower.setup import start_server
 
-    start_server(folder)
+    start_server(arguments.dir)
     return Exit.DONE
 
 
@@ -94,11 +93,10 @@ def add(arguments: argparse.Namespace) -> int:
 
         fedzo server add 'ecdsa-sha2-nistp384 AAAA...' --devices 0-24
     """
-    folder = arguments.dir or FOLDER
-    prepare(folder)
+    prepare(arguments.dir)
     from fedzo.flower.setup import add_node
 
-    print(add_node(folder, arguments.key, arguments.devices))
+    print(add_node(arguments.dir, arguments.key, arguments.devices))
     return Exit.DONE
 
 
@@ -111,9 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         fedzo server run --set run.rounds=100 --set uplink.name=seeds --out first
     """
-    folder = arguments.dir or FOLDER
-    prepare(folder)
+    prepare(arguments.dir)
     from fedzo.flower.setup import run_app
 
-    code = run_app(folder, arguments.set, arguments.out, arguments.resume)
+    code = run_app(arguments.dir, arguments.set, arguments.out, arguments.resume)
     return Exit.DONE if code == 0 else Exit.HALTED

@@ -43,6 +43,7 @@ from fedzo.runs.registry import (
     maker,
     names_of,
     parameters_of,
+    suggest,
 )
 from fedzo.runs.result import Callbacks, Result, as_watchers
 from fedzo.uplinks import Uplink
@@ -208,7 +209,8 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, dict[str, Any]]:
         table, dot, key = name.strip().partition(".")
         if not (equals and dot and table and key):
             raise UsageError(
-                f"--set {override}: must be table.key=value, like run.rounds=300",
+                f"--set {override}: must be table.key=value, like run.rounds=300"
+                f"{'' if dot else suggest('', table, ())}",
                 code="bad-override",
             )
         line = typed(f"value = {text}", f"--set {name}")

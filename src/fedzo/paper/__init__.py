@@ -20,8 +20,7 @@ MODULES = {
     "softmax_figures": ("fig3", "fig4", "fig5", "rates", "queries"),
     "table1": ("table1",),
 }
-_PAPER = ("fig1a", "fig1b", "fig1c", "fig2", "victim", "fig3", "fig4", "fig5", "table1")
-FIGURES = (*_PAPER, "rates", "queries")
+FIGURES = tuple(name for names in MODULES.values() for name in names)
 ALL = tuple(name for name in FIGURES if name != "victim")  # its network is not shipped
 
 

@@ -100,7 +100,8 @@ FIG1B = Figure(
     scales=FIFTY_DEVICES,
 )
 
-*NOISY, FREE = AIR = air_curves(RATE)
+AIR = air_curves(RATE)
+*NOISY, FREE = (curve.label for curve in AIR)
 FIG1C = Figure(
     name="fig1c",
     title="Fig. 1c: attack loss over the air, impact of SNR",
@@ -108,18 +109,12 @@ FIG1C = Figure(
     curves=AIR,
     panels=(Panel("train_loss"),),
     claims=(
-        all_fall(
-            "converges",
-            "FedZO over the air converges at each SNR: the loss falls.",
-            [curve.label for curve in NOISY],
-        ),
-        faster_each(
-            "faster in SNR", "A greater SNR makes it faster.", [curve.label for curve in NOISY]
-        ),
+        all_fall("converges", "FedZO over the air converges at each SNR: the loss falls.", NOISY),
+        faster_each("faster in SNR", "A greater SNR makes it faster.", NOISY),
         Claim(
             "comparable",
             "At 0 dB it is comparable to the noise-free case.",
-            lambda runs: [gap(runs, NOISY[-1].label, FREE.label, COMPARABLE_LOSS)],
+            lambda runs: [gap(runs, NOISY[-1], FREE, COMPARABLE_LOSS)],
         ),
     ),
     scales=FIFTY_DEVICES,

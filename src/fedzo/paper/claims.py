@@ -264,11 +264,6 @@ def speed(runs: Runs, fast: str, slow: str, low: float = 1.0, high: float = math
     return Comparison(what, np.array(shares), least, 1 / low, neutral=1.0, matters=SMALLEST)
 
 
-def growing_speed(runs: Runs, labels: Iterable[str]) -> list[Comparison]:
-    """Compare each curve with the one before it, which must be slower."""
-    return [speed(runs, fast, slow) for slow, fast in pairwise(labels)]
-
-
 def gap(runs: Runs, one: str, other: str, within: float) -> Comparison:
     """Compare the last losses of two curves, which must differ by no more than a share."""
     shares = last(runs, one) / last(runs, other) - 1
@@ -295,4 +290,5 @@ def all_fall(name: str, text: str, labels: Iterable[str], least: float = 0.0) ->
 
 def faster_each(name: str, text: str, labels: Iterable[str], reason: str = "") -> Claim:
     """Return the claim that each curve is faster than the one before it."""
-    return Claim(name, text, lambda runs: growing_speed(runs, labels), reason=reason)
+    pairs = list(pairwise(labels))
+    return Claim(name, text, lambda runs: [speed(runs, b, a) for a, b in pairs], reason=reason)

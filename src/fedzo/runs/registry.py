@@ -133,6 +133,8 @@ _OTHER_WORDS = {
     "seed": "random_state random_seed",
     "data": "dataset data_set",
     "partition": "split",
+    "concentration": "alpha",
+    "penalty": "rho",
     "snr_db": "snr",
 }
 NOT_IMPORTABLE = "is defined where no other program can import it"
@@ -162,7 +164,7 @@ def maker(table: str, name: object, known: Mapping[str, Any] | None = None) -> A
         raise UsageError(f"{key} is missing: it must be {allowed}", code="missing-key")
     imports = known is None and isinstance(name, str) and ":" in name
     if not (imports or (isinstance(name, str) and name in names)):
-        raise InvalidValue(key, name, allowed + nearest(str(name), names))
+        raise InvalidValue(key, name, allowed + _other_table(table, name, names))
     found = names.get(str(name), name)
     if isinstance(found, str):
         found = import_object(key, found)
@@ -289,7 +291,7 @@ def arguments_of(
         if key not in by_name and not takes_any:
             whose = "" if table in ("run", "flower") else f" for {factory.__name__}"
             raise UsageError(
-                f"{table}.{key} = {shown(value)}: unknown key{_hint(table, key, by_name)}; "
+                f"{table}.{key} = {shown(value)}: unknown key{suggest(table, key, by_name)}; "
                 f"[{table}] takes {', '.join(by_name) or 'nothing else'}{whose}",
                 code="unknown-key",
             )
@@ -307,16 +309,18 @@ def arguments_of(
     return {name: arguments[name] for name in dict.fromkeys((*by_name, *arguments))}
 
 
-def _hint(table: str, key: str, known: Collection[str]) -> str:
+def suggest(table: str, key: str, known: Collection[str]) -> str:
     """Return what an unknown key may have meant: another word, another table, another part.
 
-    >>> _hint("algorithm", "lr", ["learning_rate"])
+    >>> suggest("algorithm", "lr", ["learning_rate"])
     " (did you mean 'learning_rate'?)"
-    >>> _hint("uplink", "snr_db", ["radio"])
+    >>> suggest("uplink", "snr_db", ["radio"])
     ": it is a key of uplink.name = 'aircomp', 'aircomp_seeds', 'digital'"
-    >>> _hint("run", "learning_rate", ["rounds"])
+    >>> suggest("run", "learning_rate", ["rounds"])
     ' (did you mean algorithm.learning_rate?)'
     """
+    if key in ("kind", "type") and table in COMPONENTS:
+        return " (did you mean 'name'?)"
     meant = [ours for ours, words in _OTHER_WORDS.items() if key.lower() in words.split()]
     if here := [word for word in meant if word in known]:
         return f" (did you mean {here[0]!r}?)"
@@ -326,10 +330,17 @@ def _hint(table: str, key: str, known: Collection[str]) -> str:
     for word in words:
         owners = [n for n, kind in parts.get(table, {}).items() if word in parameters_of(kind)]
         if owners:
-            return f": it is a key of {table}.name = {', '.join(map(repr, owners))}"
+            mine = "it" if word == key else repr(word)
+            return f": {mine} is a key of {table}.name = {', '.join(map(repr, owners))}"
     makers = {"problem": maker("problem", "softmax"), "algorithm": FedZO, "run": RunOptions}
     elsewhere = [(t, w) for w in words for t, one in makers.items() if w in parameters_of(one)]
     return f" (did you mean {'.'.join(elsewhere[0])}?)" if elsewhere else ""
+
+
+def _other_table(table: str, name: object, names: Collection[str]) -> str:
+    """Return which name may have been meant, or which table it belongs to."""
+    owners = [t for t in PARTS if t != table and str(name) in COMPONENTS[t].known]
+    return f" (it is one for {owners[0]}.name)" if owners else nearest(str(name), names)
 
 
 def _is_table(key: str, value: object, hint: Any) -> bool:

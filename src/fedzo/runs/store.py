@@ -269,11 +269,14 @@ class RunFolder:
                 code="holds-run",
             )
 
-    def check_free(self) -> None:
+    def check_free(self, several: bool = False) -> None:
         """Raise unless the folder is empty or new, or marked as the folder of a run.
 
-        Files that a run did not write are never changed or deleted.
+        Files that a run did not write are never changed or deleted. A folder of ``several`` runs
+        cannot be that of a single one.
         """
+        if several and self.has_run():
+            raise UsageError(f"{self.path} holds a run: choose another folder", code="holds-run")
         if os.path.exists(self.mark):
             return
         try:
@@ -295,8 +298,8 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             below = (self.path.glob("*/" * depth + self.mark.name) for depth in (1, 2, 3))
-            if next(itertools.chain.from_iterable(below), None) is None:
-                self.check_free()
+            if self.has_run() or next(itertools.chain.from_iterable(below), None) is None:
+                self.check_free(several=True)
             self.mark.touch()
         except OSError as error:
             raise _not_writable(self.path, error) from error
