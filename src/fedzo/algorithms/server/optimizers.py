@@ -265,8 +265,9 @@ class Yogi(Adam):
     Notes
     -----
     This departs from FedYogi of Reddi et al. as :class:`Adam` does from FedAdam: corrected m and v,
-    v = 0 at the start, and a tiny ε. Dividing v by :math:`1 - \beta_2^{t+1}` is exact while v rises
-    from zero. Once v falls, it is a convention, and soon close to 1.
+    v = 0 at the start, and a tiny ε. Dividing v by :math:`1 - \beta_2^{t+1}` is exact in the first
+    round, and in the limit. Between them v of equal updates rises linearly, so v̂ is too large: by a
+    factor of up to 1.58 with β_2 = 0.99, around round 100, which shortens steps by a fifth.
 
     References
     ----------
@@ -293,7 +294,8 @@ class Adagrad(Adam):
     -----
     This departs from FedAdagrad of Reddi et al. as follows. m is corrected for its bias, and β_1 is
     0.9 by default; their experiments with FedAdagrad have β_1 = 0. v starts at zero, not at
-    :math:`\tau^2`, so the first step has the length η_s in each number.
+    :math:`\tau^2`, so the first step has the length η_s in each number. ε is tiny, as in
+    :class:`Adam`.
 
     References
     ----------
