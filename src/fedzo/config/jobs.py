@@ -5,24 +5,21 @@ Finished runs are not run again, and interrupted ones resume from their checkpoi
 
 import json
 import math
-import multiprocessing
-import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from fedzo.config.experiment import Experiment, Tables
 from fedzo.core.files import read_json, write_atomic
 from fedzo.core.importing import failure_of, user_error
+from fedzo.core.parallel import Calls, ProcessEnded
 from fedzo.errors import Exit, Failure, FedzoError, Halted, UsageError, one_line
+from fedzo.runs.callbacks import Interrupts
 from fedzo.runs.history import read_history
-from fedzo.runs.result import Progress, Result, Status
+from fedzo.runs.result import Result, Status
 from fedzo.runs.store import RunFolder
 
 OUTCOME = "outcome.json"  # written into the folder of a run when the run has ended
@@ -33,6 +30,7 @@ _SECONDS = {"attack": 3e-4, "softmax": 7e-7, "quadratic": 1e-6}
 _SECONDS_OF_MODEL = {"cifar10-carlini": 1.4e-3}  # instead of the shipped model
 _SECONDS_OTHERWISE = 1e-6
 _OVERHEAD = 2.0  # seconds for the start of a run, its evaluations and its picture
+_LOOK = 0.5  # seconds between two looks at the progress of the runs
 
 
 class RunsFailed(FedzoError):  # noqa: N818 - reads as the sentence it prints
@@ -107,6 +105,15 @@ class Run:
         return records
 
     @property
+    def share(self) -> float:
+        """The share of the rounds up to the last record of a run that is going."""
+        try:
+            last = RunFolder(self.folder).history.read_text(encoding="utf-8").splitlines()[-1]
+            return float(json.loads(last)["round"] / max(1, self.experiment.options.rounds))
+        except (OSError, ValueError, LookupError):  # no record yet, or half a line
+            return 0.0
+
+    @property
     def status(self) -> str:
         """How the run ended, in a word."""
         return Status(read_json(self.folder / OUTCOME)["status"]).name.lower()
@@ -136,125 +143,55 @@ def do(runs: Iterable[Run], workers: int, report: Report = lambda *_: None) -> d
     """Do all runs that are not finished, in worker processes; return those that failed.
 
     The longest runs start first, so that no core waits long at the end. The worker processes end
-    with this function, also after an interrupt. Without memory or disk space no further run is
-    tried.
+    with this function, also after an interrupt; an unfinished run leaves a checkpoint. Without
+    memory or disk space no further run is tried.
     """
     waiting = sorted(missing(runs), key=lambda run: -run.work)
-    count, finished, work = len(waiting), 0, sum(run.work for run in waiting) or 1.0
-    done: dict[Path, float] = {}  # work done, by folder
+    work = sum(run.work for run in waiting) or 1.0
     failed: dict[Path, Failure] = {}
-    doing: dict[Connection, Run] = {}
-    context = multiprocessing.get_context("spawn")  # forked threads would not survive
-    processes = []
-
-    def give_next_run(connection: Connection) -> None:
-        doing.pop(connection, None)
-        if waiting:
-            run = doing[connection] = waiting.pop(0)
-            connection.send((run.experiment.tables, run.experiment.name, run.folder))
-        else:
-            connection.close()
-
-    try:
-        for _ in range(min(workers, count)):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
-            theirs.close()  # so that the end of the process is the end of the pipe
-            processes.append(process)
-            give_next_run(ours)
-        while doing:
-            for connection in wait(list(doing)):
-                assert isinstance(connection, Connection)
-                run = doing[connection]
-                share, ended = _receive(connection, run, failed)
-                if any(failure.code == Exit.NO_SPACE for failure in failed.values()):
-                    raise RunsFailed(failed)
-                done[run.folder] = run.work * share
-                if ended:
-                    finished += 1
-                    give_next_run(connection)
-                report(sum(done.values()) / work, finished, count)
-    except BaseException:
-        for process in processes:
-            process.terminate()
-        raise
-    finally:
-        for process in processes:
-            process.join(10)  # time to write a checkpoint
-            process.kill()
+    with closing(Calls(_do_run, workers, processes=True)) as calls:
+        tasks = [(run.experiment.tables, run.experiment.name, run.folder) for run in waiting]
+        doing = dict(zip(calls.begin(tasks), waiting, strict=True))
+        going = set(doing)
+        while going:
+            done, going = wait(going, _LOOK, FIRST_COMPLETED)
+            for future in done:
+                folder = doing[future].folder
+                try:
+                    failure = future.result()
+                except ProcessEnded:
+                    failure = Failure(Exit.INTERRUPTED, "")
+                if failure is not None and failure.code == Exit.INTERRUPTED:
+                    words = f"the process of {folder} was killed; the same command resumes"
+                    raise Halted(words, code="worker-killed")
+                if failure is not None:
+                    failed[folder] = failure
+            if any(failure.code == Exit.NO_SPACE for failure in failed.values()):
+                raise RunsFailed(failed)
+            shares = (
+                1.0 if f.done() else run.share if f.running() else 0.0 for f, run in doing.items()
+            )
+            parts = [run.work * share for run, share in zip(waiting, shares, strict=True)]
+            report(sum(parts) / work, len(doing) - len(going), len(doing))
     return failed
 
 
-def _receive(connection: Connection, run: Run, failed: dict[Path, Failure]) -> tuple[float, bool]:
-    """Read a worker's message: the share of its run that is done, and whether the run has ended."""
+def _do_run(tables: Tables, name: str, folder: Path) -> Failure | None:
+    """Do or resume one run and write its outcome, or return why it failed; in a worker process."""
     try:
-        kind, content = connection.recv()
-    except EOFError:
-        words = f"the process of {run.folder} was killed; the same command resumes"
-        raise Halted(words, code="worker-killed") from None
-    if kind == "failed":
-        failed[run.folder] = content
-    return (float(content), kind == "done") if kind != "failed" else (1.0, True)
-
-
-# The worker's side.
-
-
-def _serve(connection: Connection) -> None:
-    """Do the runs that arrive through the pipe, until it is closed.
-
-    The worker ignores Ctrl-C: the parent process terminates it. If the parent is killed, the
-    worker terminates itself. In both cases the run leaves a checkpoint to resume from.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _interrupt)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
-        while True:
-            tables, name, folder = connection.recv()
-            try:
-                _do_run(tables, name, folder, connection)
-            except BaseException as raised:
-                error = user_error(raised)
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                failure = failure_of(error)
-                if failure is None:
-                    raise
-                connection.send(("failed", failure._replace(message=one_line(failure.message))))
-            else:
-                connection.send(("done", 1.0))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending
-
-
-def _do_run(tables: Tables, name: str, folder: Path, connection: Connection) -> None:
-    """Do or resume one run, and write its outcome."""
-    last_report = 0.0
-
-    def report(progress: Progress) -> None:
-        nonlocal last_report
-        if time.monotonic() - last_report > 0.2:
-            last_report = time.monotonic()
-            connection.send(("at", progress.round / max(1, progress.rounds)))
-
-    experiment = Experiment.resolve(tables, name)
-    result = experiment.run(folder, RunFolder(folder).has_run(), report)
-    if result.status == Status.INTERRUPTED:
-        raise KeyboardInterrupt
-    if result.status == Status.HALTED or not result.history:
-        raise Halted(result.message)
-    last = result.history[-1]["round"]
-    outcome = {"status": int(result.status), "round": last, "message": result.message}
-    write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
-
-
-def _interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGTERM)
+        with Interrupts() as interrupts:
+            experiment = Experiment.resolve(tables, name)
+            result = experiment.run(folder, RunFolder(folder).has_run(), interrupts)
+        if result.status == Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        if result.status == Status.HALTED or not result.history:
+            raise Halted(result.message)
+        last = result.history[-1]["round"]
+        outcome = {"status": int(result.status), "round": last, "message": result.message}
+        write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
+    except BaseException as raised:
+        failure = failure_of(user_error(raised))
+        if failure is None:
+            raise
+        return failure._replace(message=one_line(failure.message))
+    return None

@@ -1,6 +1,7 @@
 """Call a user's function side by side: by threads, or by separate processes."""
 
 import multiprocessing
+import os
 import pickle
 import queue
 import signal
@@ -8,12 +9,14 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from fedzo.core.machine import cores
 from fedzo.errors import UsageError, is_number, require
 
 _WORTH_A_THREAD = 2e-4  # seconds of a call
+_GRACE = 10.0  # seconds that a process has to end by itself, such as to write a checkpoint
 
 
 class Trial:
@@ -126,11 +129,15 @@ class Calls:
 
     def close(self) -> None:
         """End the processes and threads; a later call starts new ones."""
+        if self._threads is None:
+            return
+        self._threads.shutdown(wait=False, cancel_futures=True)  # no further call begins
+        for process in list(self._running):
+            process.terminate()
         for process in list(self._running):
             process.end()
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-            self._threads, self._idle = None, queue.SimpleQueue()
+        self._threads.shutdown()
+        self._threads, self._idle = None, queue.SimpleQueue()
 
     def _in_process(self, *task: Any) -> Any:
         process = self._idle.get()
@@ -151,6 +158,10 @@ class Calls:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+class ProcessEnded(RuntimeError):  # noqa: N818 - reads as the sentence it prints
+    """A worker process has ended during a call."""
 
 
 class _Process:
@@ -176,7 +187,7 @@ class _Process:
         except (EOFError, BrokenPipeError, ConnectionError) as error:
             self.end()
             advice = "it crashed, or the script has no `if __name__ == '__main__':`"
-            raise RuntimeError(f"a worker process ended: {advice}") from error
+            raise ProcessEnded(f"a worker process ended: {advice}") from error
         except TimeoutError:
             self.end()
             raise
@@ -189,8 +200,14 @@ class _Process:
             raise found
         return found
 
-    def end(self) -> None:
+    def terminate(self) -> None:
+        """Ask the process to end."""
         self.alive = False
+        self._process.terminate()
+
+    def end(self) -> None:
+        self.terminate()
+        self._process.join(_GRACE)
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -198,28 +215,35 @@ class _Process:
 
 def _serve(pipe: Any, sent: bytes) -> None:
     """Answer calls until the other end is closed."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     function: Callable[..., Any] | None = None
     task: Any = None
-    while True:
-        try:
-            if function is None:
-                function, found = pickle.loads(sent), None
-            else:
-                found = function(*task)
-            answer: tuple[bool, Any] = True, found
-        except Exception as error:
-            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-            answer = False, error
-        try:
-            pipe.send(answer)
-        except Exception as error:
-            pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent back: {error}")))
-        try:
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            try:
+                if function is None:
+                    function, found = pickle.loads(sent), None
+                else:
+                    found = function(*task)
+                answer: tuple[bool, Any] = True, found
+            except Exception as error:
+                error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+                answer = False, error
+            try:
+                pipe.send(answer)
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent back: {error}")))
             task = pipe.recv()
-        except EOFError:
-            return
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _pickled(function: Callable[..., Any]) -> bytes:
