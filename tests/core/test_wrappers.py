@@ -13,8 +13,7 @@ from fedzo.core.batching import QueryBatcher
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import BatchesQueries, FusedStep, HasGradient, members
 from fedzo.core.engine import LocalEngine
-from fedzo.core.objective import Objective
-from fedzo.core.wrappers import ObjectiveWrapper
+from fedzo.core.objective import Objective, ObjectiveWrapper
 from fedzo.errors import BudgetSpent
 from fedzo.uplinks import Ideal
 

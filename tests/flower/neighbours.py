@@ -145,7 +145,7 @@ def without_noise(monkeypatch):
     monkeypatch.setattr(privacy, "discrete_normals", lambda scale, count: np.zeros(count, object))
 
 
-class Without(fedzo.core.wrappers.ObjectiveWrapper):
+class Without(fedzo.core.objective.ObjectiveWrapper):
     """A problem one of whose records counts as zero: it raises."""
 
     passes = (fedzo.core.capabilities.ValuesAlong,)

@@ -68,12 +68,6 @@ S = TypeVar("S")
 Round = Generator[Task, Replies, tuple[S, RoundInfo]]
 
 
-class ModelState(NamedTuple):
-    """The state of an algorithm that carries nothing but the global model."""
-
-    x: Array  # x^t
-
-
 class Algorithm(Parameters):
     """Base class of algorithms: a frozen dataclass whose fields are its hyper-parameters.
 

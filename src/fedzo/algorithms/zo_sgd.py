@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fedzo.algorithms.base import ModelState, Round, RoundInfo, ZerothOrder, check_uplink
+from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_uplink
+from fedzo.algorithms.fedzo import State
 from fedzo.core import capabilities as can
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, ObjectiveWrapper
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update
 from fedzo.core.types import Array
-from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import check_positive
 from fedzo.uplinks.base import RunSetting
 
@@ -56,13 +56,13 @@ class ZOSGD(ZerothOrder):
         super().__post_init__()
         check_positive(self, "learning_rate")
 
-    def init(self, x0: Array, setting: RunSetting) -> ModelState:
+    def init(self, x0: Array, setting: RunSetting) -> State:
         """Return the state before round 0."""
         check_uplink(self, setting, "nothing")
         self.check(setting)
-        return ModelState(x0)
+        return State(x0)
 
-    def round(self, t: int, state: ModelState, setting: RunSetting) -> Round[ModelState]:
+    def round(self, t: int, state: State, setting: RunSetting) -> Round[State]:
         """Yield the local steps of round t; return the state after it."""
         updates = yield LocalSteps(
             self, state.x, self.learning_rate, seed=setting.seed, round=t, devices=(0,)
@@ -70,7 +70,7 @@ class ZOSGD(ZerothOrder):
         x = state.x
         for update in updates:  # none, if nobody could be heard
             x = (x + update.delta).astype(x.dtype)
-        return ModelState(x), RoundInfo(participants=updates.count, queries=updates.queries)
+        return State(x), RoundInfo(participants=updates.count, queries=updates.queries)
 
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return -η times the estimate over all devices' data, as if one place held them all."""

@@ -6,7 +6,7 @@ None nor False.
 
 All protocols are in this file, below every room, because every wrapper of a problem declares for
 each of them whether it passes, transforms or hides it: see
-:class:`fedzo.core.wrappers.ObjectiveWrapper`.
+:class:`fedzo.core.objective.ObjectiveWrapper`.
 """
 
 import inspect

@@ -59,12 +59,11 @@ import numpy as np
 
 from fedzo.core import capabilities as can
 from fedzo.core.fixed_point import SLACK, grid_step
-from fedzo.core.objective import Objective, values_along
+from fedzo.core.objective import Objective, ObjectiveWrapper, values_along
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps
 from fedzo.core.types import Array
 from fedzo.core.updates import Offset
-from fedzo.core.wrappers import ObjectiveWrapper
 from fedzo.errors import (
     BudgetSpent,
     MissingExtra,

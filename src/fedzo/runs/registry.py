@@ -15,23 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzo.algorithms import (
-    CMA,
-    DZOPA,
-    LBFGS,
-    TPE,
-    ZOSGD,
-    Adaptive,
-    Algorithm,
-    FedAvg,
-    FedBuff,
-    FedProx,
-    FedZO,
-    Scaffold,
-    ZoneS,
-    schedules,
-    server,
-)
+from fedzo import algorithms, uplinks
+from fedzo.algorithms import Algorithm, FedZO, schedules, server
 from fedzo.algorithms.server import Mean, ServerOptimizer
 from fedzo.core.importing import import_object, own_folder
 from fedzo.core.objective import Objective, is_plain, name_of, signature_of
@@ -49,7 +34,7 @@ from fedzo.errors import (
 )
 from fedzo.problems import PROBLEMS, FunctionObjective
 from fedzo.runs.options import RunOptions
-from fedzo.uplinks import AirComp, AirCompSeeds, Digital, Ideal, Robust, RobustSeeds, Seeds, Uplink
+from fedzo.uplinks import Uplink
 from fedzo.uplinks.channels import CHANNELS, POLICIES, RADIOS, Channel, PowerControl, Radio
 
 Array = NDArray[Any]
@@ -68,18 +53,18 @@ class Component(NamedTuple):
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    "fedzo": FedZO,
-    "zo_sgd": ZOSGD,
-    "dzopa": DZOPA,
-    "zone_s": ZoneS,
-    "fedbuff": FedBuff,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "scaffold": Scaffold,
-    "adaptive": Adaptive,
-    "lbfgs": LBFGS,
-    "cma": CMA,
-    "tpe": TPE,
+    "fedzo": algorithms.FedZO,
+    "zo_sgd": algorithms.ZOSGD,
+    "dzopa": algorithms.DZOPA,
+    "zone_s": algorithms.ZoneS,
+    "fedbuff": algorithms.FedBuff,
+    "fedavg": algorithms.FedAvg,
+    "fedprox": algorithms.FedProx,
+    "scaffold": algorithms.Scaffold,
+    "adaptive": algorithms.Adaptive,
+    "lbfgs": algorithms.LBFGS,
+    "cma": algorithms.CMA,
+    "tpe": algorithms.TPE,
 }
 SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "mean": server.Mean,
@@ -92,13 +77,13 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "fourier_sign": server.FourierSign,
 }
 UPLINKS: dict[str, type[Uplink]] = {
-    "ideal": Ideal,
-    "aircomp": AirComp,
-    "aircomp_seeds": AirCompSeeds,
-    "digital": Digital,
-    "seeds": Seeds,
-    "robust": Robust,
-    "robust_seeds": RobustSeeds,
+    "ideal": uplinks.Ideal,
+    "aircomp": uplinks.AirComp,
+    "aircomp_seeds": uplinks.AirCompSeeds,
+    "digital": uplinks.Digital,
+    "seeds": uplinks.Seeds,
+    "robust": uplinks.Robust,
+    "robust_seeds": uplinks.RobustSeeds,
 }
 SCHEDULES: dict[str, type[schedules.Schedule]] = {
     "constant": schedules.Constant,

@@ -38,7 +38,7 @@ def corollary(setting: Setting) -> Steps:
     return Steps(math.sqrt(m / way), d**-0.5 * (m * way) ** -0.25)
 
 
-def best_steps(constants: Constants, setting: Setting, printed: bool = False) -> Steps:
+def best_steps(constants: Constants, setting: Setting) -> Steps:
     r"""Return the η that makes the bound least, within the limit, and the corollary's μ.
 
     As a function of η the bound is :math:`a/\eta + b\eta + c`, least at :math:`\sqrt{a/b}`. In μ it
@@ -53,10 +53,10 @@ def best_steps(constants: Constants, setting: Setting, printed: bool = False) ->
     >>> round(steps.learning_rate, 5), round(limit(constants, setting).value, 5)
     (0.00126, 0.00661)
     """
-    at_one = bound(constants, setting, 1.0, 0.0, printed).terms
+    at_one = bound(constants, setting, 1.0, 0.0).terms
     falling, growing = at_one[0].value, sum(term.value for term in at_one[1:])
     free = math.sqrt(ratio(falling, growing)) if falling > 0 else 0.0
-    most = limit(constants, setting, printed).value
+    most = limit(constants, setting).value
     return Steps(min(free, most) or most, corollary(setting).smoothing)
 
 
@@ -95,9 +95,7 @@ class LocalStepsRange(NamedTuple):
         return self.least <= self.most
 
 
-def largest_local_steps(
-    constants: Constants, setting: Setting, printed: bool = False
-) -> LocalStepsRange:
+def largest_local_steps(constants: Constants, setting: Setting) -> LocalStepsRange:
     r"""Return the exact range of H in which the corollary's η satisfies the theorem's condition.
 
     Every term of the condition is a power of H, and so is η. So the variance term is met from some
@@ -115,7 +113,7 @@ def largest_local_steps(
 
     def broken(h: int) -> set[str]:
         tried = replace(setting, local_steps=h)
-        names = {t.name for t in limit(constants, tried, printed).broken(corollary(tried)[0])}
+        names = {t.name for t in limit(constants, tried).broken(corollary(tried)[0])}
         return names | ({"corollary 3"} if tried.noise_excess > 1 else set())
 
     searched = range(1, 1 << 40)
