@@ -130,7 +130,10 @@ class AskTell:
 
         A device with a missing value is dropped from the round.
         """
-        found = _numbers(values)
+        try:
+            found = [float(value) for value in values]
+        except (TypeError, ValueError) as error:
+            raise InvalidValue("values", values, "numbers, nan for a missing value") from error
         allowed = f"{len(self._wanted)}, one for each query of the batch"
         require(len(found) == len(self._wanted), "values", f"{len(found)} numbers", allowed)
         if found:
@@ -297,11 +300,3 @@ class _AskingEngine(LocalEngine):
             except Suspension as waiting:
                 self.wanted += waiting.args[0]
         return answers
-
-
-def _numbers(values: Sequence[float]) -> list[float]:
-    """Return the values as floats; refuse what is not a sequence of numbers."""
-    try:
-        return [float(value) for value in values]
-    except (TypeError, ValueError) as error:
-        raise InvalidValue("values", values, "numbers, nan for a missing value") from error

@@ -98,7 +98,9 @@ class Experiment:
         if isinstance(run, dict):  # custom parts may lie beside the configuration
             import_path(Path(str(run.get("modules") or path.parent)))
         _apply(changes or {}, tables)
-        if isinstance(run, dict) and _names_modules(tables):
+        parts = [keys for keys in tables.values() if isinstance(keys, dict)]
+        custom = any(":" in name for keys in parts for name in names_of(keys))
+        if isinstance(run, dict) and custom:  # parts as ``module:name``
             run.setdefault("modules", str(path.parent.resolve()))
         name = path.stem if path.name != "config.toml" else path.resolve().parent.name
         return cls.resolve(tables, name)
@@ -268,12 +270,6 @@ def _apply(changes: Changes, tables: dict[str, Any]) -> None:
                 place[name] = {"name": below} if isinstance(below, str) else dict(below or {})
                 place = place[name]
             place[last] = value
-
-
-def _names_modules(tables: Mapping[str, Any]) -> bool:
-    """Return whether a configuration names custom parts, as ``module:name``."""
-    parts = [keys for keys in tables.values() if isinstance(keys, dict)]
-    return any(":" in name for keys in parts for name in names_of(keys))
 
 
 def _objective(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Objective:

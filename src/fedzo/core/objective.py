@@ -222,20 +222,16 @@ def check_objective(candidate: object, source: str) -> Objective:
     >>> check_objective(3, "problem.name = 'mine:make' made")
     Traceback (most recent call last):
     fedzo.errors.UsageError: problem.name = 'mine:make' made an object of type int, which is not an
-    Objective: it must be a subclass of fedzo.Objective with dim, devices, batch, values and losses
+    Objective: it must be an object of a subclass of fedzo.Objective with dim, devices, batch,
+    values and losses
     """
     kind = type(candidate)
     needed = "a subclass of fedzo.Objective with dim, devices, batch, values and losses"
-    if isinstance(candidate, type):
-        raise UsageError(
-            f"{source} the class {candidate.__name__}, not an object of it", code="not-an-objective"
-        )
     if not isinstance(candidate, Objective):
-        raise UsageError(
-            f"{source} an object of type {kind.__name__}, which is not an Objective: "
-            f"it must be {needed}",
-            code="not-an-objective",
-        )
+        of_class = f"the class {candidate.__name__}" if isinstance(candidate, type) else None
+        found = of_class or f"an object of type {kind.__name__}"
+        words = f"{source} {found}, which is not an Objective: it must be an object of {needed}"
+        raise UsageError(words, code="not-an-objective")
     lacks = [name for name in ("dim", "devices") if not hasattr(candidate, name)]
     needed_methods = ("batch", "values", "losses")
     lacks += [m for m in needed_methods if getattr(kind, m) is getattr(Objective, m)]

@@ -19,18 +19,11 @@ from fedzo.algorithms.adaptive_rate import AdaptiveRate
 from fedzo.algorithms.base import Round
 from fedzo.algorithms.candidates import Candidates
 from fedzo.algorithms.compose import compose, current
+from fedzo.core import capabilities as can
 from fedzo.core.budget import Meter, spent
-from fedzo.core.capabilities import (
-    Best,
-    HasBestMetric,
-    HasUserView,
-    InPlace,
-    LoadsBest,
-    Remembers,
-    WritesFiles,
-)
+from fedzo.core.capabilities import Best
 from fedzo.core.engine import Engine, drive
-from fedzo.core.files import Config, as_toml, write_atomic, writing
+from fedzo.core.files import Config, as_toml, write_atomic
 from fedzo.core.importing import call_user
 from fedzo.core.machine import deferred_signals
 from fedzo.core.objective import Objective
@@ -51,7 +44,16 @@ from fedzo.runs.result import (
     fresh_evaluations,
     listed,
 )
-from fedzo.runs.store import SUMS, Checkpoint, RunFolder, RunState, UpdateLog, flatten, unflatten
+from fedzo.runs.store import (
+    SUMS,
+    Checkpoint,
+    RunFolder,
+    RunState,
+    UpdateLog,
+    flatten,
+    save_array,
+    unflatten,
+)
 from fedzo.uplinks import Uplink
 from fedzo.uplinks.base import RunSetting
 from fedzo.uplinks.seeds import secure_mean_loss
@@ -109,10 +111,6 @@ class Job:
                     stack.callback(engine.meter.log.close)
             yield
 
-    def has_checkpoint(self) -> bool:
-        """Return whether the run to resume has a checkpoint."""
-        return bool(self.resume and self.folder and os.path.exists(self.folder.checkpoint))
-
 
 class Loop:
     """A run in progress: :meth:`go` continues from the current state to the end.
@@ -135,13 +133,14 @@ class Loop:
     ) -> None:
         self.job, self.engine, self.options, self.x0 = job, engine, job.options, x0
         self.folder, self.tables, self.start = job.folder, as_toml(job.tables), digest_of(x0)
-        self.exact = problem is None or problem.exact or problem.capability(InPlace) is not None
+        self.exact = problem is None or problem.exact or problem.capability(can.InPlace) is not None
         problem = problem or Objective()
-        self.user_view, self.in_place = problem.capability(HasUserView), problem.capability(InPlace)
-        self.remembers = problem.capability(Remembers)
-        self.writes_files = problem.capability(WritesFiles)
-        self.loads_best = problem.capability(LoadsBest) is not None
-        chosen = problem.capability(HasBestMetric)
+        self.user_view = problem.capability(can.HasUserView)
+        self.in_place = problem.capability(can.InPlace)
+        self.remembers = problem.capability(can.Remembers)
+        self.writes_files = problem.capability(can.WritesFiles)
+        self.loads_best = problem.capability(can.LoadsBest) is not None
+        chosen = problem.capability(can.HasBestMetric)
         self.best_metric = (chosen and chosen.best_metric) or ""
         self.setting = RunSetting(engine, job.uplink, job.algorithm.coefficients_shape)
         self._held = ExitStack()  # signals, while a model changes in place
@@ -227,8 +226,7 @@ class Loop:
     def _begin_receipt(self, folder: RunFolder) -> None:
         """Write the start; describe the run, apart from its tables, in the log of its updates."""
         if not folder.start.exists():
-            with writing(folder.start) as file:
-                np.save(file, self.x0)
+            save_array(folder.start, self.x0)
         if self.job.algorithm.coefficients_shape is None:
             return
         run: Record = {"devices": self.setting.devices}
@@ -391,11 +389,6 @@ class Loop:
             return Status.INTERRUPTED, f"interrupted after round {self.at.round}"
         status = Status.STOPPED if is_spent else Status.HALTED
         return status, f"{error} after round {self.at.round}"
-
-    @property
-    def _waits_for_better(self) -> bool:
-        """Whether the model moves only when the algorithm finds a better one."""
-        return self.algorithm.tracks_best or not self.algorithm.moves_each_round
 
     def _take_dropped(self, t: int) -> list[Record]:
         """Return the devices that were dropped in round t since the last call."""
@@ -651,7 +644,8 @@ class Loop:
                 return Status.STALLED, message + words
         if self.algorithm.tracks_best:  # a higher loss is noise
             losses, best = losses[-1:], best if moved else best._replace(round=0)
-        found = self._diagnoses(losses, best, moved or self._waits_for_better)
+        waits = self.algorithm.tracks_best or not self.algorithm.moves_each_round  # for a better x
+        found = self._diagnoses(losses, best, moved or waits)
         end, words = next(found, (None, ""))
         ended = self.at.last.done not in ("", "the budget is spent")  # on its own
         if self.algorithm.tracks_best and not moved and ended and end is Status.STALLED:
@@ -719,7 +713,7 @@ def choose_numbers(
     from fedzo.runs.auto import Chosen, automatic, choose, stand_in
 
     chosen = Chosen(stand_in(algorithm), 0)
-    if not job.has_checkpoint():
+    if not (job.resume and folder is not None and os.path.exists(folder.checkpoint)):
         if folder is not None:
             folder.begin(as_toml(job.tables), meter, new=not job.resume)
             job = replace(job, resume=True)

@@ -176,7 +176,10 @@ def minimize(
         watchers=as_watchers(callback),
     )
     if x0 is None and resume:
-        _restore_start(job, objective, start)
+        # A module that has been trained since: without its start the checkpoint does not fit.
+        with suppress(OSError, ValueError, EOFError, TypeError):
+            if job.folder is not None and objective.capability(LoadsBest) is not None:
+                np.copyto(start, np.load(job.folder.start), casting="no")
     result = perform(job, objective, start)
     if limits is not None:
         result.maxcv = limits.violation(result.x)
@@ -184,13 +187,6 @@ def minimize(
             result.success = False
             result.message += f", but a constraint is violated by {result.maxcv:.3g}"
     return result
-
-
-def _restore_start(job: Job, objective: Objective, start: Array) -> None:
-    """Set the start of the run that is resumed, if its module has been trained since."""
-    if job.folder is not None and objective.capability(LoadsBest) is not None:
-        with suppress(OSError, ValueError, EOFError, TypeError):  # then the checkpoint does not fit
-            np.copyto(start, np.load(job.folder.start), casting="no")
 
 
 def _constrained(

@@ -187,7 +187,7 @@ def make_parts(
     own = algorithms is None
     uplink, uplink_keys = make("uplink", makers["uplink"], keys["uplink"], own)
     kind, given = makers["algorithm"], {"server": optimizer}
-    if not has_server(kind):
+    if all(field.name != "server" for field in fields(kind)):
         if not isinstance(optimizer, Mean):
             allowed = f"'mean': the algorithm {names['algorithm']} has no server optimizer"
             raise InvalidValue("server.name", names["server"], allowed)
@@ -198,11 +198,6 @@ def make_parts(
         resolved["server"] = {"name": names["server"], **server_keys}
     resolved["uplink"] = {"name": names["uplink"], **uplink_keys}
     return algorithm, uplink, resolved
-
-
-def has_server(kind: Any) -> bool:
-    """Return whether an algorithm has a server optimizer."""
-    return any(field.name == "server" for field in fields(kind))
 
 
 def check_part(table: str, part: object) -> None:

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
@@ -25,7 +25,7 @@ from fedzo.algorithms.base import Round, RoundInfo
 from fedzo.core.budget import Meter
 from fedzo.core.capabilities import Best
 from fedzo.core.engine import pack_updates, recorded
-from fedzo.core.files import Config, append, sync_file, toml_text, unfinished, write_atomic
+from fedzo.core.files import Config, append, sync_file, toml_text, unfinished, write_atomic, writing
 from fedzo.core.machine import deferred_signals
 from fedzo.core.tasks import Update
 from fedzo.core.types import Array
@@ -78,19 +78,16 @@ def flatten(state: Any) -> tuple[Array, ...]:
     return tuple(array for part in state for array in flatten(part))
 
 
-def unflatten(like: Any, arrays: Sequence[Array]) -> Any:
+def unflatten(like: Any, arrays: Iterable[Array]) -> Any:
     """Return the arrays as a state with the structure of ``like``.
 
     >>> unflatten((0, (0, 0)), [1, 2, 3])
     (1, (2, 3))
     """
-    return _filled(like, iter(arrays))
-
-
-def _filled(like: Any, arrays: Iterator[Array]) -> Any:
+    rest = iter(arrays)
     if not isinstance(like, tuple):
-        return next(arrays)
-    parts = [_filled(part, arrays) for part in like]
+        return next(rest)
+    parts = [unflatten(part, rest) for part in like]
     return tuple(parts) if type(like) is tuple else type(like)(*parts)  # else a named tuple
 
 
@@ -388,9 +385,9 @@ class RunFolder:
 
     def save_models(self, last: Array, best: Array) -> None:
         """Write the model after the last round, and the best model if it differs."""
-        _save_array(self.model, last)
+        save_array(self.model, last)
         if not np.array_equal(last, best):
-            _save_array(self.best, best)
+            save_array(self.best, best)
         else:
             self.best.unlink(missing_ok=True)  # written before a resume
 
@@ -443,10 +440,10 @@ def _not_writable(path: Path, error: Exception) -> UsageError:
     return UsageError(f"cannot write to {path}: {reason}", code="cannot-write")
 
 
-def _save_array(path: Path, array: Array) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    write_atomic(path, buffer.getvalue())
+def save_array(path: Path, array: Array) -> None:
+    """Write an array to a file of NumPy's format in one step."""
+    with writing(path) as file:
+        np.save(file, array)
 
 
 def _lock(folder: Path) -> int | None:
