@@ -32,7 +32,6 @@ channel's noise. The samples stay independent, so σ_g² is still divided by M.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -266,16 +265,17 @@ def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limi
     growth, _, unlike = moments(constants, setting, printed)
     smooth, c_h, n, m = constants.L, constants.c_h, setting.devices, setting.meeting
     h = setting.local_steps
-    steps = Term("local steps", "1 / (3 √c̃g H L)", 1 / (3 * math.sqrt(growth) * h * smooth))
+    g = "ĉg" if setting.shared else "c̃g"
+    steps = Term("local steps", f"1 / (3 √{g} H L)", 1 / (3 * math.sqrt(growth) * h * smooth))
     if setting.theorem == 1:
         terms = [
-            Term("variance", "N / (72 c̃g c̃h L)", n / (72 * growth * unlike * smooth)),
+            Term("variance", f"N / (72 {g} c̃h L)", n / (72 * growth * unlike * smooth)),
             Term("drift", "2 / (N H² L)", 2 / (n * h**2 * smooth)),
             steps,
         ]
     elif setting.snr is None:
         terms = [
-            Term("variance", "M / (192 c̃g c̃h L)", m / (192 * growth * unlike * smooth)),
+            Term("variance", f"M / (192 {g} c̃h L)", m / (192 * growth * unlike * smooth)),
             Term("unlike devices", "M / (72 ch H L)", ratio(m, 72 * c_h * h * smooth)),
             Term("drift", "2 / (M H² L)", 2 / (m * h**2 * smooth)),
             steps,
@@ -288,7 +288,7 @@ def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limi
         noise = m**2 * snr / (36 * own * unlike * n * h * smooth)
         sampled = 1 / (2 * math.sqrt(3 * n * h**3) * smooth)
         terms = [
-            Term("variance", "M̃ / (288 c̃g c̃h L)", m / (288 * growth * unlike * smooth)),
+            Term("variance", f"M̃ / (288 {g} c̃h L)", m / (288 * growth * unlike * smooth)),
             Term("unlike devices", "M̃ / (108 ch H L)", ratio(m, 108 * c_h * h * smooth)),
             Term("drift", "3 / (2 N H² L)", 3 / (2 * n * h**2 * smooth)),
             steps,
@@ -296,7 +296,7 @@ def limit(constants: Constants, setting: Setting, printed: bool = False) -> Limi
             Term("drift in noise", "√(M̃ γ) / (L √(2 c̃g N H³))", drift),
             Term("noise", "M̃² γ / (36 c̃g c̃h N H L)", noise),
         ]
-    return Limit(_named(terms, setting))
+    return Limit(tuple(terms))
 
 
 def bound(
@@ -329,50 +329,33 @@ def bound(
     start = Term("start", "4 (f⁰ - f*) / (H T η)", ratio(4 * constants.gap, way))
     each = learning_rate * smooth / m
     sampling = 36 * each * h * constants.sigma_h**2
+    # The formulas of shared directions have σ̂², and κ or Ĉ + 1/M̃, where the others have σ̃², 1 or Ĉ.
+    ours = setting.shared
+    s, once = ("σ̂²", "(1 + 1/{}) ") if ours else ("σ̃²", "")
+    noisy_s, c = ("(σ̂² + (Ĉ-1) σ̃²)", "(Ĉ + 1/M̃)") if ours else ("Ĉ σ̃²", "Ĉ")
     if setting.theorem == 1:
         terms = [
-            Term("variance", "24 η L σ̃² / N", 24 * each * variance),
-            Term("smoothing, d", "d L² μ² / 12", (1 + more) * across / 12),
+            Term("variance", f"24 η L {s} / N", 24 * each * variance),
+            Term("smoothing, d", once.format("N") + "d L² μ² / 12", (1 + more) * across / 12),
             Term("smoothing", "5 L² μ²", 5 * around),
         ]
     elif setting.snr is None:
         terms = [
-            Term("variance", "32 η L σ̃² / M", 32 * each * variance),
+            Term("variance", f"32 η L {s} / M", 32 * each * variance),
             Term("sampling", "36 η H L σh² / M", sampling),
-            Term("smoothing, d", "d L² μ² / 24", (1 + more) * across / 24),
+            Term("smoothing, d", once.format("M") + "d L² μ² / 24", (1 + more) * across / 24),
             Term("smoothing", "13 L² μ²", 13 * around),
         ]
     else:
         noise, noisy = setting.noise_excess, 1 + setting.noise_excess + more  # Ĉ - 1, Ĉ
         own = moments(constants, replace(setting, shared=False), printed).variance
         terms = [
-            Term("variance", "32 η L Ĉ σ̃² / M̃", 32 * each * (variance + noise * own)),
+            Term("variance", f"32 η L {noisy_s} / M̃", 32 * each * (variance + noise * own)),
             Term("sampling", "36 η H L σh² / M̃", sampling),
-            Term("smoothing, d", "Ĉ d L² μ² / 36", noisy * across / 36),
-            Term("smoothing", "(12 + Ĉ/9) L² μ²", (12 + noisy / 9) * around),
+            Term("smoothing, d", f"{c} d L² μ² / 36", noisy * across / 36),
+            Term("smoothing", f"(12 + {c}/9) L² μ²", (12 + noisy / 9) * around),
         ]
-    return Bound((start, *_named(terms, setting)))
-
-
-_SHARED = {
-    "32 η L Ĉ σ̃² / M̃": "32 η L (σ̂² + (Ĉ-1) σ̃²) / M̃",
-    "Ĉ d L² μ² / 36": "(Ĉ + 1/M̃) d L² μ² / 36",
-    "(12 + Ĉ/9) L² μ²": "(12 + (Ĉ + 1/M̃)/9) L² μ²",
-    "d L² μ² / 12": "(1 + 1/N) d L² μ² / 12",
-    "d L² μ² / 24": "(1 + 1/M) d L² μ² / 24",
-}
-
-
-def _named(terms: Iterable[Term], setting: Setting) -> tuple[Term, ...]:
-    """Return terms with the formulas of shared directions, if they are shared."""
-    if not setting.shared:
-        return tuple(terms)
-    known = {
-        t: _SHARED.get(t.formula, t.formula.replace("c̃g", "ĉg").replace("σ̃", "σ̂"))
-        for t in terms
-        if not t.name.endswith("noise")
-    }
-    return tuple(t._replace(formula=known.get(t, t.formula)) for t in terms)
+    return Bound((start, *terms))
 
 
 def ratio(a: float, b: float) -> float:
