@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +26,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 import fedzo
-from fedzo.config.experiment import Experiment
-from fedzo.core.files import as_toml
-from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app, simulation
+from fedzo.flower import FedzoStrategy, InProcessGrid, make_client_app
+from fedzo.flower.errors import quiet_log
 from fedzo.problems import Quadratic, softmax
 from fedzo.runs.options import FlowerSettings
 
@@ -68,10 +66,7 @@ def simulated(nodes: int, name: str) -> None:
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
 
-    tables = as_toml(
-        Experiment.load("quadratic", {"problem": {"devices": nodes, "dim": DIM}}).tables
-    )
-    problem = partial(simulation._problem, json.dumps(tables))
+    problem = {"quadratic": {"devices": nodes, "dim": DIM}}
     client = fedavg_client() if name == "FedAvg" else make_client_app(problem, guarded=False)
     marks: list[tuple[float, float]] = []
     app = ServerApp()
@@ -90,12 +85,15 @@ def simulated(nodes: int, name: str) -> None:
         start = ArrayRecord({"x": Array(np.ones(DIM))})
         every.start(grid, start, num_rounds=ROUNDS, evaluate_fn=note)
 
-    with simulation._quiet():
+    with quiet_log():
         _run_simulation(
             server_app=app,
             client_app=client,
             num_supernodes=nodes,
-            backend_config=simulation._RAY,
+            backend_config={
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                "init_args": {"log_to_driver": False},
+            },
             exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
         )
     wall, cpu = np.diff(np.array(marks), axis=0)[1:].T
