@@ -1,12 +1,16 @@
 """What Flower costs: a round's messages, bytes on the wire, rebuilding from seeds, processes.
 
-python benchmarks/flower.py [messages] [bytes] [rebuild] [processes]
+python benchmarks/flower.py [messages] [bytes] [rebuild] [processes] [join]
 """
 
+import contextlib
 import hashlib
 import logging
 import os
+import shlex
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +25,7 @@ from fedzo.core.machine import cores
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import LocalSteps, Update
 from fedzo.flower import FlowerEngine, InProcessGrid, make_client_app
+from fedzo.flower.setup import free_port
 from fedzo.problems import Quadratic, softmax
 from fedzo.runs import Job, RunOptions, run_job
 from fedzo.uplinks import UpdateMean, Uplink
@@ -132,6 +137,58 @@ def processes(few: int = 4, many: int = 16) -> None:
         print(f"  {name:24s} {(spent[2] - spent[1]) / (many - few):8.2f} s", flush=True)
 
 
+def join(nodes: int = 3) -> None:
+    """Time nodes from `fedzo node start` until the log of a waiting run says that they joined."""
+    print("from `fedzo node start` to a node that has joined a run, softmax regression, 50 devices")
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
+        folder, fedzo_command = Path(name), [sys.executable, "-m", "fedzo_command"]
+
+        def told(words: list[str]) -> list[str]:
+            words = [*fedzo_command, *words]
+            done = subprocess.run(words, cwd=folder, text=True, capture_output=True, check=True)
+            return done.stdout.splitlines()
+
+        def start(*words: str) -> subprocess.Popen[str]:
+            made = subprocess.Popen(
+                [*fedzo_command, *words],
+                cwd=folder,
+                text=True,
+                stdout=subprocess.PIPE if words[0] == "server" else subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+            )
+            running.callback(made.wait)
+            running.callback(made.terminate)
+            return made
+
+        ports = ["--port", str(free_port()), "--superlink", str(free_port())]
+        init = ["server", "init", "--name", "localhost", "--listen", "127.0.0.1", *ports]
+        (printed,) = (shlex.split(one)[1:] for one in told(init) if "fedzo node init" in one)
+        start("server", "start")
+        while not (folder / "fedzo-server" / "log" / "nginx.pid").exists():
+            time.sleep(0.2)
+        for i in range(nodes):
+            if i:  # each compiles the same
+                shutil.copytree(folder / "node-0" / "kernels", folder / f"node-{i}" / "kernels")
+            own = f"{50 * i // nodes}-{50 * (i + 1) // nodes - 1}"
+            lines = told([*printed[:-1], own, "--dir", f"node-{i}"])
+            told(shlex.split(next(one for one in lines if "fedzo server add" in one))[1:])
+        waits = "flower.quorum=1.0"
+        run = start("server", "run", "--set", "run.rounds=1", "--set", waits, "--out", "first")
+        assert run.stdout is not None
+        waiting = (line for line in run.stdout if "of 50 devices" in line or "no device" in line)
+        next(waiting)
+        walls, cpus = [], []
+        for i in range(nodes):
+            began, load = time.perf_counter(), os.getloadavg()[0]
+            node = start("node", "start", "--dir", f"node-{i}")
+            next(line for line in run.stdout if "has joined" in line)
+            walls.append(time.perf_counter() - began)
+            cpus.append(cpu_seconds(node.pid))
+            spent = f"{walls[-1]:5.1f} s, {cpus[-1]:5.1f} s of CPU time"
+            print(f"  {spent}, load {load:.1f}", flush=True)
+        print(f"  {statistics.median(walls):5.1f} s, {statistics.median(cpus):5.1f} s: median\n")
+
+
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process, those below it, and those of theirs that have ended."""
     ticks = 0
@@ -141,7 +198,13 @@ def cpu_seconds(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-PARTS = {"messages": messages, "bytes": count_bytes, "rebuild": rebuild, "processes": processes}
+PARTS = {
+    "messages": messages,
+    "bytes": count_bytes,
+    "rebuild": rebuild,
+    "processes": processes,
+    "join": join,
+}
 
 
 def main() -> None:

@@ -55,6 +55,7 @@ def environment(folder: Path) -> dict[str, str]:
         "NUMBA_CACHE_DIR": str(folder / "kernels"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; a node has one message at a time
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }
 
@@ -218,9 +219,6 @@ def superexec(run: Callable[[list[str]], None] = run_task) -> None:
     import multiprocessing.util
     from multiprocessing.forkserver import ensure_running
 
-    from flwr.supercore.cli import flower_superexec
-    from flwr.supercore.superexec.executor import subprocess_executor
-
     # Elsewhere a fork of a process with libraries is not safe.
     kind = "forkserver" if sys.platform == "linux" else "spawn"
     processes: Any = multiprocessing.get_context(kind)
@@ -229,7 +227,9 @@ def superexec(run: Callable[[list[str]], None] = run_task) -> None:
     sockets: Any = multiprocessing.util
     sockets.abstract_sockets_supported = False
     if kind == "forkserver":
-        ensure_running()  # it imports before the first message is there
+        ensure_running()  # it imports while this process does, before the first message is there
+    from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.superexec.executor import subprocess_executor
 
     def start(words: list[str], **_: Any) -> None:
         processes.Process(target=run, args=(words,)).start()
