@@ -308,7 +308,7 @@ def command_of(pid: int) -> str:
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
     """Make a node's key pair; return both files."""
-    public = setup.make_node_key(Folder(folder, _quiet), name)
+    public = setup.make_node_key(Folder(folder / name, _quiet))
     return public.with_suffix(""), public
 
 

@@ -113,7 +113,7 @@ class Nodes:
         """Start a node."""
         folder = self.federation.folder
         config = f'node-file="{folder}/node-{i}.toml"'
-        self.federation.start_node(f"node-{i}", config, folder / f"node-{i}-key")
+        self.federation.start_node(f"node-{i}", config, folder / f"node-{i}-key" / "node-key")
         self.down.pop(i, None)
 
     def tend(self, kill: bool = True) -> None:

@@ -60,7 +60,6 @@ def run(
         resume=resume,
         watchers=as_watchers(callback),
     )
-    engine.restore(job)
     return run_job(job, engine, engine.initial())
 
 

@@ -55,7 +55,6 @@ def run(algorithm=REAL, uplink=None, grid=None, rounds=12, settings=WHOLE, **job
     options = RunOptions(seed=7, rounds=rounds, evaluate_every=4)
     tables = describe_job(algorithm, uplink, options, {"python_only": "a test"})
     made = Job(algorithm, uplink, options, tables, **job)
-    engine.restore(made)
     x0 = engine.initial()
     engine.enable_replay(made, x0)
     return run_job(made, engine, x0), grid

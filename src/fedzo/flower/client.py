@@ -76,7 +76,6 @@ REPORTED = (HasGradient, HasSizes, Streamed)  # the capabilities that a server a
 def make_client_app(
     problem: Factory | Problems | None = None,
     algorithms: Sequence[type[Algorithm]] = (),
-    own: Sequence[str] = (),
     guarded: bool = True,
 ) -> ClientApp:
     """Return the ClientApp of nodes that hold a problem.
@@ -91,8 +90,6 @@ def make_client_app(
         of the devices on this node only.
     algorithms : sequence of classes
         Custom algorithms that this node allows, besides fedzo's.
-    own : sequence of str
-        The settings of the problem that may differ between nodes.
     guarded : bool
         Whether the node has limits and sends error codes only. False is for a simulation, where
         node and server are one process.
@@ -115,7 +112,7 @@ def make_client_app(
     allowed = "a function that takes Flower's context and returns an objective, or a mapping"
     require(callable(problem) or isinstance(problem, Mapping), "problem", problem, allowed)
     known = {**ALGORITHMS, **{name_of(kind): kind for kind in algorithms}}
-    return _App(_Host(problem, known, tuple(own), guarded))
+    return _App(_Host(problem, known, guarded))
 
 
 def torch_client(
@@ -233,7 +230,6 @@ class _Host:
 
     source: Factory | Problems
     algorithms: Mapping[str, Any]
-    own: tuple[str, ...]
     guarded: bool
 
     def hello(self, message: Message, context: Context) -> RecordDict:
@@ -243,9 +239,8 @@ class _Host:
             node.ledger.spent(str(context.run_id))
         objective = self._problem(node, context)
         held = policy.held_devices(node.plain, objective.devices)
-        own = {*self.own, *node.own}
-        policy.check_settings(objective, protocol.read_greeting(message.content), own)
-        settings = protocol.agreed_settings(objective, own)
+        policy.check_settings(objective, protocol.read_greeting(message.content), node.own)
+        settings = protocol.agreed_settings(objective, node.own)
         if node.privacy is not None:
             objective = Private(objective, node.privacy)
         if self.guarded:
@@ -281,7 +276,7 @@ class _Host:
         guard = RequestGuard(node, str(context.run_id), self.guarded)
         node.limits.check_devices(devices)
         if isinstance(task, Task):
-            self._check_kind(node, task)
+            node.check_kind(task)
             node.limits.check_task(task)
             if summed is not None and not isinstance(task, LocalSteps):
                 raise Rejected(ErrorCode.SECURE, "secure sums are of coefficients and losses")
@@ -289,7 +284,7 @@ class _Host:
         if isinstance(task, SyncMessage):
             synced = self._catch_up(task, guard, objective)
             task = synced.spec.task(task.round, synced.state)
-            self._check_kind(node, task)
+            node.check_kind(task)
         node.limits.check_dimension(policy.points_of(task), objective)
         steps, _, batch = policy.request_size(task)
         if not isinstance(objective, FunctionObjective):  # which has no batches
@@ -448,14 +443,8 @@ class _Host:
 
     def _algorithms(self, node: NodeConfig) -> Mapping[str, Any]:
         """Return the algorithms that a node allows: those it lists, and those of the app's code."""
-        if not self.guarded:
-            return self.algorithms
         own = {k: v for k, v in self.algorithms.items() if k in node.algorithms}
         return own | {k: v for k, v in self.algorithms.items() if k not in ALGORITHMS}
-
-    def _check_kind(self, node: NodeConfig, task: Task) -> None:
-        if self.guarded:
-            node.check_kind(task)
 
     def error(self, error: BaseException) -> str:
         """Return the text to send for an error: a code; in a simulation, the exception's text."""
@@ -472,7 +461,7 @@ class _Host:
                     name = f"fedzo-ledger-{os.getuid()}-{context.run_id}.sqlite"
                     node = replace(node, ledger=Ledger(str(Path(gettempdir()) / name)))
                 node.ledger.create()
-            return node if self.guarded else replace(node, limits=policy.UNLIMITED)
+            return node if self.guarded else replace(node, **policy.UNLIMITED)
 
     def _problem(self, node: NodeConfig, context: Context) -> Objective:
         with self._beginning():

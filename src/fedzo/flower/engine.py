@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -21,12 +20,12 @@ from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
 from fedzo.flower.policy import queries_of
 from fedzo.flower.privacy import Measured
-from fedzo.flower.registry import SILENT, Exchange, Found, Requests
+from fedzo.flower.registry import Exchange, Found, Requests
 from fedzo.flower.schema import Layout
 from fedzo.flower.sums import SecureSums, Summed
 from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, RunSpec, drawn_by_sums
 from fedzo.flower.validation import InvalidUpdate, UpdateValidator, clipped_losses
-from fedzo.runs.history import RESERVED, read_history
+from fedzo.runs.history import RESERVED
 from fedzo.runs.loop import Job
 from fedzo.runs.options import FlowerSettings
 from fedzo.runs.registry import describe_parts
@@ -117,27 +116,14 @@ class FlowerEngine(Engine):
         assert self._registry.problem is not None
         return self._registry.problem.cost or sum(self._registry.sizes.values())
 
-    def restore(self, job: Job) -> None:
-        """Continue with the round of a resumed job, and with the silences of its nodes."""
-        folder = job.folder
-        before = folder.load() if folder is not None and job.resume else None
-        if folder is None or before is None:
-            return
-        self.nodes.round, dropped = before.at.round, list(before.at.dropped)
-        for record in islice(read_history(folder.history), before.at.digest.records):
-            dropped += record.get("dropped", ())
-        for one in dropped:
-            if str(one.get("reason")).startswith(SILENT):
-                self.nodes.restored.setdefault(one["device"], set()).add(one["round"])
-
     def enable_replay(self, job: Job, x0: Array) -> None:
         """Let nodes replay a job from x0, if its uplink and its parts allow that.
 
         They receive the coefficients of earlier rounds, in place of the model. A job with a folder
-        stores them there, and a resumed job continues with them.
+        stores them there, and a resumed job continues with them, in its round.
         """
-        if not self.nodes.round:
-            self.restore(job)
+        before = job.folder.load() if job.folder is not None and job.resume else None
+        self.nodes.round = 0 if before is None else before.at.round
         own = job.algorithm
         if isinstance(own, FedZO) and (own.automatic or own.server.automatic):
             return  # its hyper-parameters are not known yet
@@ -170,8 +156,7 @@ class FlowerEngine(Engine):
                 ),
             )
         )
-        if self.nodes.round:  # of a resumed run: those who do not reply are dropped from no round
-            self.dropped.clear()
+        self.dropped.clear()  # a node without a start is dropped from no round
         if not found:
             raise Halted(f"no node sent a start of {self.dim} numbers")
         votes = Counter((x.dtype.str, x.tobytes()) for _, x in sorted(found.items()))

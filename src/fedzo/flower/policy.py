@@ -216,8 +216,12 @@ class Limits(Parameters):
             raise Rejected(ErrorCode.RECORDS, f"{whose} has {records} records, not {self.records}")
 
 
-# For a simulation, where node and server are one process.
-UNLIMITED = Limits(**{field.name: 10**18 for field in fields(Limits)} | {"records": 1})
+# The configuration in a simulation, where node and server are one process.
+UNLIMITED: Mapping[str, Any] = {
+    "limits": Limits(**{field.name: 10**18 for field in fields(Limits)} | {"records": 1}),
+    "algorithms": tuple(ALGORITHMS),
+    "tasks": tuple(TASKS),
+}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ InFlight = dict[str, tuple[Message, "Asked"]]  # messages without a reply
 Arrived = tuple[Message, "Asked", Message]  # and with their replies
 
 LOST = "the node was lost"
-SILENT = "no reply within the"  # the begin of the reason why a silent device was dropped
 COUNTED = (protocol.TRAIN, protocol.SHARES, protocol.UNMASK)  # in the bytes of a round
 _POLLED = 128  # messages per request for replies
 _PAUSE, _LONGEST_PAUSE = 5, 80  # rounds without a request to a node that was silent
@@ -309,7 +308,6 @@ class Requests:
         self.algorithm = "..."  # the name of the run's, which an error may need
         self.round = 0  # the number of the round that requests are part of
         self._silences: dict[int, set[int]] = {}  # the rounds in which each node was silent
-        self.restored: dict[int, set[int]] = {}  # the same by device, from before a resume
         self.sent: list[Message] = []  # in the last round
         self.received: list[Message] = []
         self._ttl = settings.patience + settings.grace
@@ -471,7 +469,7 @@ class Requests:
 
     def _silent(self, asked: Asked, seconds: float, period: str) -> dict[int, str]:
         """Drop a node that did not reply in time; return the reason by device."""
-        late = f"{SILENT} {seconds:g} s {period}"
+        late = f"no reply within the {seconds:g} s {period}"
         self._silences.setdefault(asked.node, set()).add(self.round)
         self.registry.drop(asked.node, late)
         return dict.fromkeys(asked.devices, late)
@@ -497,9 +495,6 @@ class Requests:
 
     def _paused(self) -> dict[int, int]:
         """Return the nodes that are not asked now, and the rounds in which they are again."""
-        for node, own in self.registry.homes(self.restored).items():
-            for device in own:
-                self._silences.setdefault(node, set()).update(self.restored.pop(device))
         again = {node: asked_again(rounds) for node, rounds in self._silences.items()}
         return {node: t for node, t in again.items() if self.round < t}
 

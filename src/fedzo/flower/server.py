@@ -85,7 +85,6 @@ def run_on(
     )
     with naming("algorithm"):  # a hyper-parameter that does not fit the nodes' problem
         job = experiment.job(run_dir, resume, log_progress)
-        engine.restore(job)
         x0 = engine.initial()
         engine.enable_replay(job, x0)
         return run_job(job, engine, x0)

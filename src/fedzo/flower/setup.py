@@ -38,6 +38,7 @@ from cryptography.x509.oid import NameOID
 from fedzo.config.experiment import shipped
 from fedzo.core.files import read_toml, write_atomic
 from fedzo.core.progress import duration
+from fedzo.core.random import Draws, Stream
 from fedzo.errors import FedzoError, Halted, UsageError, first_line, require, shown
 from fedzo.flower.allowlist import command, environment
 from fedzo.flower.errors import quiet_log, short_line
@@ -159,14 +160,14 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def make_node_key(folder: Folder, name: str = "node-key") -> Path:
+def make_node_key(folder: Folder) -> Path:
     """Make a node's key pair, as ``ssh-keygen -t ecdsa -b 384`` does; return the public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    folder.add(name, "private key of the node, which stays here", private, 0o600)
-    folder.add(f"{name}.pub", "public key, for the server", public)
-    return folder.path / f"{name}.pub"
+    folder.add("node-key", "private key of the node, which stays here", private, 0o600)
+    folder.add("node-key.pub", "public key, for the server", public)
+    return folder.path / "node-key.pub"
 
 
 # ---------------------------------------------------------------------------------- the server
@@ -235,7 +236,8 @@ def init_server(
     write_atomic(public / "app.fab", archive)
     write_atomic(public / "ca.pem", (folder.path / "ca.pem").read_bytes())
     say(f"{public}: certificate authority and app, which nodes fetch")
-    directions_checksum()  # compiles what the server app runs when the first node joins
+    directions_checksum()  # compiles what the server app runs when the first node joins,
+    Draws(0, Stream.PARTICIPANTS).words(1)  # and what it draws the participants of a round by
     say(f"{folder.path / 'kernels'}: compiled code")
     config = read_toml(Path(own["app"]) / "pyproject.toml")["tool"]["flwr"]["app"]["config"]
     wanted = dict(config.get("problem", {}))

@@ -235,7 +235,6 @@ class FedzoStrategy(Strategy):
             resume=self.resume,
             watchers=(watch,),
         )
-        engine.restore(job)
         layout, x0 = self._layout(engine, initial_arrays)
         engine.enable_replay(job, x0)
         generator = tasks(job, engine, x0)
