@@ -178,7 +178,7 @@ class LeavingGrid(SlowGrid):
 
 
 def test_a_node_may_leave_with_a_task(monkeypatch):
-    monkeypatch.setattr("fedzo.flower.registry._Wait.time_to_look", lambda self: True)
+    monkeypatch.setattr("fedzo.flower.registry.Wait.time_to_look", lambda self: True)
     grid = LeavingGrid(make_client_app(lambda context: PROBLEM), (1, 1, 1, 10**6))
     result, _ = run(grid=grid, rounds=12)
     assert result.success

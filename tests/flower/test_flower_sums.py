@@ -1,6 +1,8 @@
 """Secure sums over Flower's messages: the same run, and nodes and servers that fail or lie."""
 
+import dataclasses
 import os
+import random
 import signal
 import warnings
 
@@ -28,6 +30,7 @@ from fedzo.flower.policy import NodeConfig
 from fedzo.flower.protocol import EVALUATE, SHARES, TRAIN, UNMASK, SumRequest
 from fedzo.flower.secure import MOST_GROUPED, NAME, SumServer
 from fedzo.problems import Quadratic, softmax
+from fedzo.runs.result import Status
 
 SECURE = fedzo.Seeds(secure=True)
 SHARED = fedzo.FedZO(
@@ -457,6 +460,101 @@ def test_sum_that_is_too_long_is_not_used():
     assert list(engine.ask(steps_of(SHARED, np.zeros(8), devices=range(6)))) == []
     assert "a node lies" in engine.dropped[0].reason
     assert {one.device for one in engine.dropped} == set(range(6))
+
+
+class Liar(Nodes):
+    """Nodes of which the first rewrites its replies to a secure sum."""
+
+    def __init__(self, rewrite, nodes=8, sends=(SHARES, TRAIN, EVALUATE, UNMASK)):
+        super().__init__(Quadratic(dim=8, devices=8), nodes, secure=True)
+        self.rewrite, self.sends, self.earlier = rewrite, sends, []
+
+    def answer(self, message):
+        task = dict(message.content.config_records.get("task", {}))
+        reply, kind = super().answer(message), message.metadata.message_type
+        if message.metadata.dst_node_id != 1 or kind not in self.sends:
+            return reply
+        empty = {"shares": b"", "masked": b"", "step": 0.0, "queries": 0}
+        lists = {"devices": [], "failed": [], "reasons": []}
+        told = {**empty, **lists, **reply.content.config_records.get("answer", {})}
+        told = self.rewrite(kind, told, task, self.earlier)
+        self.earlier.append(told)
+        reply.content.config_records.clear()
+        reply.content["answer"] = ConfigRecord(told)
+        return reply
+
+
+@pytest.mark.parametrize("size", [0, 7, 8, 56, 71, 73, 80, 4096])
+@pytest.mark.parametrize("kind", [SHARES, TRAIN, UNMASK])
+def test_reply_of_a_wrong_length_costs_its_own_node(kind, size):
+    """A node that is dropped has its name in the history: no loss is simply missing."""
+    name = "masked" if kind == TRAIN else "shares"
+    kinds = (TRAIN, EVALUATE) if kind == TRAIN else (kind,)
+    grid = Liar(lambda kind, told, *_: {**told, name: bytes(size)}, sends=kinds)
+    algorithm = dataclasses.replace(SHARED, local_steps=1, participants=8)
+    result = run(grid, SECURE, algorithm, rounds=2, evaluate_every=1)
+    assert result.success
+    assert {one["device"] for one in result.dropped} == ({0} if kind != UNMASK else set())
+    assert [record["participants"] for record in result.history[1:]] == [7 + (kind == UNMASK)] * 2
+
+
+VALUES = [b"", bytes(7), bytes(72), 0, -1, 2**63 - 1, -(2**63), 1e308, np.nan, -np.inf, "x", True]
+VALUES += [[], [0], [0, 0], [2**62], [1.5], ["a"], [b""]]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_lying_node_does_not_make_a_run_diverge(seed):
+    """It changes fields, repeats earlier replies, and makes up some of the right lengths."""
+    draw = random.Random(seed)
+
+    def rewrite(kind, told, task, earlier):
+        act = draw.random()
+        if act < 0.3:
+            return told
+        if act < 0.45 and earlier:
+            return draw.choice(earlier)
+        if act < 0.7:
+            lengths = {SHARES: 64 * (len(task.get("sum.members", b"")) // 8), UNMASK: 16 * nodes}
+            made = draw.randbytes(lengths.get(kind, 8 * (2 if kind == EVALUATE else 4)))
+            named = "masked" if kind in (TRAIN, EVALUATE) else "shares"
+            devices = [int(i) for i in task.get("devices", [])]
+            return {**told, named: made, "devices": devices, "step": draw.choice([0.0, 1e300])}
+        changes = {name: draw.choice(VALUES) for name in draw.sample(sorted(told), 2)}
+        for name in ("shares", "masked"):
+            if told[name] and draw.random() < 0.5:
+                wrong = bytearray(told[name])
+                wrong[draw.randrange(len(wrong))] ^= 1 << draw.randrange(8)
+                changes[name] = bytes(wrong)
+        return {**told, **changes}
+
+    nodes = draw.choice([2, 4, 8])
+    algorithm = dataclasses.replace(SHARED, local_steps=1, directions=3, participants=8)
+    settings = FlowerSettings(grace=0.01, patience=0.05, quorum=0.4)
+    grid = Liar(rewrite, nodes)
+    result = run(grid, SECURE, algorithm, settings, rounds=3, evaluate_every=1)
+    assert "finite" not in result.message
+    assert np.isfinite(result.last).all()
+
+
+def test_lost_sum_of_losses_is_asked_for_again():
+    """A single loss of the sum, as by a killed node, does not end the run."""
+
+    def once(kind, told, task, earlier):
+        return {**told, "masked": bytes(16)} if len(earlier) < 1 else told
+
+    result = run(Liar(once, 3, sends=[EVALUATE]), SECURE, SHARED, rounds=2)
+    assert result.success
+    assert result.dropped == []
+
+
+def test_sum_of_losses_that_stays_lost_halts_the_run():
+    def lie(kind, told, *_):
+        return {**told, "masked": b"\x10" * 16}
+
+    result = run(Liar(lie, 3, sends=[EVALUATE]), SECURE, SHARED, rounds=2)
+    assert result.status == Status.HALTED
+    assert "the losses have no sum" in result.message
+    assert "a node lies" in result.message
 
 
 def test_replies_about_devices_that_were_not_asked():

@@ -1,5 +1,6 @@
 """The server's side: an engine that sends the tasks of any algorithm to Flower's nodes."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
 from fedzo.flower.policy import queries_of
 from fedzo.flower.privacy import Measured
-from fedzo.flower.registry import Exchange, Found, Requests
+from fedzo.flower.registry import Exchange, Found, Requests, Wait
 from fedzo.flower.schema import Layout
 from fedzo.flower.sums import SecureSums, Summed
 from fedzo.flower.sync import LOG, MOST_DRAWN, Downlink, Log, RunSpec, drawn_by_sums
@@ -273,17 +274,20 @@ class FlowerEngine(Engine):
         return losses
 
     def _mean_loss(self, sums: SecureSums, x: Array) -> Evaluation:
-        """Return the mean of f_i(x) over all devices that replied, as all that is known of them."""
+        """Return the mean of f_i(x) over all devices that replied, as all that is known of them.
+
+        A sum that is lost is asked for again, as long as the server waits for a quorum.
+        """
         bound, losses = self.uplink.loss_clip, np.full(self.devices, np.nan)
         if self._evaluated is not None and np.array_equal(self._evaluated[0], x):
             mean = self._evaluated[1]  # nodes reveal it for one set of nodes, and some may be back
             return Evaluation(np.full(self.devices, mean), self.metrics(), mean)
-        before = len(self.nodes.sent), len(self.nodes.received)
-        exchange = self._evaluation(x, metrics=False)
-        found = sums.ask(exchange, bound)
+        before = len(self.nodes.sent), len(self.nodes.received), len(self.dropped)
+        exchange, wait = self._evaluation(x, metrics=False), Wait(self.settings)
+        while not (found := sums.ask(exchange, 1, bound)).devices:
+            wait.pause(False, f"the losses have no sum: {self.dropped[-1].reason}")
+            del self.dropped[before[2] :]
         del self.nodes.sent[before[0] :], self.nodes.received[before[1] :]
-        if not found.devices:
-            return Evaluation(losses, {})
         warn_clipped(found.clipped, "losses", "loss_clip", bound)
         mean = float(found.mean(bound)[0])
         losses[list(found.devices)] = mean
@@ -325,7 +329,8 @@ class FlowerEngine(Engine):
             raise UsageError("uplink.secure: only local steps are summed", code="secure-task")
         uplink, exchange = cast(Seeds, self.uplink), self.exchange(task)
         weights = self._registry.sizes if task.algorithm.weighting == "size" else None
-        found = sums.ask(exchange, uplink.bound(task), weights, queries_of(task))
+        size = math.prod(task.algorithm.coefficients_shape)
+        found = sums.ask(exchange, size, uplink.bound(task), weights, queries_of(task))
         updates = [self._summed(task, found, uplink)] if found.devices else []
         self._record(task, updates)
         yield from updates

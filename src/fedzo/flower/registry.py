@@ -321,7 +321,7 @@ class Requests:
 
         When the quorum is there, wait up to ``grace`` seconds for the others.
         """
-        wait = _Wait(self.settings)
+        wait = Wait(self.settings)
         while True:
             self.registry.look()
             elected, enough = self.registry.elected(), False
@@ -362,7 +362,7 @@ class Requests:
             return self._first_replies(exchange, configure)
         devices, in_flight, found = exchange.devices, InFlight(), list[Message]()
         missing = dict.fromkeys(devices, "not on any connected node")
-        need, wait = self.settings.needed(len(devices)), _Wait(self.settings)
+        need, wait = self.settings.needed(len(devices)), Wait(self.settings)
         paused, slow = self._paused(), {own.node for _, own in self._at_work.values()}
         while missing:
             if wait.time_to_look():
@@ -406,7 +406,7 @@ class Requests:
         wait up to ``grace`` seconds more. Devices at work may reply to a later request.
         """
         left, found, done = list(exchange.devices), list[Message](), 0
-        need, wait = self.settings.needed(exchange.buffer), _Wait(self.settings)
+        need, wait = self.settings.needed(exchange.buffer), Wait(self.settings)
         while done < exchange.buffer:
             if wait.time_to_look():
                 self.leave_out(self._lost(self._at_work))
@@ -594,7 +594,7 @@ def _devices(in_flight: InFlight) -> set[int]:
     return {device for _, own in in_flight.values() for device in own.devices}
 
 
-class _Wait:
+class Wait:
     """The time spent waiting, with and without a quorum."""
 
     def __init__(self, settings: FlowerSettings) -> None:

@@ -81,14 +81,16 @@ class SecureSums:
     def ask(
         self,
         exchange: Exchange,
+        size: int,
         bound: float,
         weights: Mapping[int, float] | None = None,
         most: int = 0,
     ) -> Summed:
-        """Return the mean over the devices that reply, of the numbers that a request asks for.
+        """Return the sum over the devices that reply, of the numbers that a request asks for.
 
-        ``bound`` is that of the numbers of a device: a mean beyond it is not used. All weights are
-        one by default. ``most`` is the largest number of queries that a device may report.
+        A device has ``size`` numbers, and ``bound`` is theirs: a mean beyond it is not used. All
+        weights are one by default. ``most`` is the largest number of queries that a device may
+        report. Every device is in the sum, or dropped.
         """
         self._last = number = max(time.time_ns(), self._last + 1)
         before, groups = len(self._nodes.dropped), self._groups(exchange.devices)
@@ -115,13 +117,15 @@ class SecureSums:
         ready = [group.enough(group.server.present) for group in groups]
         for node, reply in self._exchange(exchange.kind, ready, mask, most).items():
             group, name = of[node]
-            group.masked[name] = reply
+            if len(reply.masked) == 8 * (size + 1):  # the last is the number of clipped devices
+                group.masked[name] = reply
         masking, alive = len(self._nodes.dropped), [group.enough(group.masked) for group in groups]
         for node, reply in self._exchange(protocol.UNMASK, alive, unmask).items():
             group, name = of[node]
             group.revealed[name] = reply
         del self._nodes.dropped[masking:]  # their numbers are in the sum
-        known, found = {absent.device for absent in self._nodes.dropped[before:]}, list[Summed]()
+        left = dict.fromkeys(exchange.devices, "its node sent no shares or numbers that fit")
+        found = list[Summed]()
         for group in groups:
             try:
                 result = group.result(bound, weights)
@@ -129,9 +133,12 @@ class SecureSums:
                     raise Malformed("the nodes use different grids")
                 found.append(result)
             except (Malformed, ValueError) as error:
-                lost = {device for _, own in group.homes.values() for device in own} - known
-                self._nodes.leave_out(dict.fromkeys(sorted(lost), f"no secure sum: {error}"))
-        return _joined(found) if found else Summed(np.zeros(0))
+                lost = (device for _, own in group.homes.values() for device in own)
+                left.update(dict.fromkeys(lost, f"no secure sum: {error}"))
+        total = _joined(found) if found else Summed(np.zeros(0))
+        done = {*total.devices, *(absent.device for absent in self._nodes.dropped[before:])}
+        self._nodes.leave_out({i: why for i, why in left.items() if i not in done})
+        return total
 
     def _groups(self, devices: Iterable[int]) -> list[_Group]:
         """Return the nodes that take part, in groups, and drop the devices of all others."""
