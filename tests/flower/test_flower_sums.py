@@ -4,6 +4,7 @@ import dataclasses
 import os
 import random
 import signal
+import sqlite3
 import warnings
 
 import numpy as np
@@ -354,6 +355,17 @@ def test_one_task_of_a_run_is_revealed_for_one_set_of_nodes():
     assert server.unmask(1, 3, EVERYONE) == "secure"
     server.begin(4), server.steps(1, 4, round=1)
     assert not isinstance(server.unmask(1, 4, EVERYONE[:4]), str)  # another round
+
+
+def test_a_new_attempt_ends_the_earlier_ones_and_deletes_their_secrets():
+    server = Server()
+    server.begin(1), server.steps(1, 1)
+    server.begin(2), server.steps(1, 2)
+    assert server.unmask(1, 1, EVERYONE) == "secure"
+    server.begin(5)
+    ledger = sqlite3.connect(server.grid.contexts[1].node_config["ledger"], uri=True)
+    rows = ledger.execute("select number, length(seed), length(inbox) from attempts").fetchall()
+    assert rows == [(1, 0, 0), (2, 0, 0), (5, 16, 0)]
 
 
 def test_a_killed_node_has_stored_what_it_revealed(tmp_path):

@@ -182,15 +182,19 @@ class Ledger:
     def attempt(self, run: str, number: int, new: Attempt | None = None) -> Iterator[list[Attempt]]:
         """Yield a list with the state of an attempt; store the state that is appended to it.
 
-        A ``new`` attempt must have a number above all earlier ones of its run. Of one task in a
+        A ``new`` attempt must have a number above all earlier ones of its run. It ends them: their
+        secrets are deleted, so a ledger that is stolen later opens no old sum. Of one task in a
         run, a second attempt is revealed only for the same survivors and devices: the difference of
         two sums over others would be a node's or a device's own numbers.
         """
         with self._open() as database:
-            later = "select * from attempts where run = ? and number >= ? order by number limit 1"
-            found = database.execute(later, (run, number)).fetchone()
-            if found is not None if new else found is None or found[1] != number:
+            last = "select * from attempts where run = ? order by number desc limit 1"
+            found = database.execute(last, (run,)).fetchone()
+            if found is not None and found[1] >= number if new else not found or found[1] != number:
                 raise Rejected(ErrorCode.SECURE, f"attempt {number} is over, or was not begun")
+            if new and found:
+                over = "update attempts set seed = x'', inbox = x'' where run = ? and number = ?"
+                database.execute(over, (run, found[1]))
             states = [new or Attempt(*found)]
             yield states
             last = states[-1]
