@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import strategy as flower
 
 import fedzo
@@ -118,13 +118,45 @@ class Replaces(FedzoStrategy):
         return ArrayRecord([2 * array for array in arrays.to_numpy_ndarrays()]), metrics
 
 
+class Rebuilds(FedzoStrategy):
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = super().configure_train(server_round, arrays, config, grid)
+        given = [(m.content, m.metadata.dst_node_id, m.metadata.message_type) for m in messages]
+        return [Message(*one) for one in given]
+
+
+class Invents(FedzoStrategy):
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        return ["not a message"]
+
+
+class Twice(FedzoStrategy):
+    def aggregate_train(self, server_round, replies):
+        super().aggregate_train(server_round, replies)
+        return super().aggregate_train(server_round, replies)
+
+
+class TwiceEvaluated(FedzoStrategy):
+    def aggregate_evaluate(self, server_round, replies):
+        super().aggregate_evaluate(server_round, replies)
+        return super().aggregate_evaluate(server_round, replies)
+
+
 class Raises(FedzoStrategy):
     def configure_train(self, server_round, arrays, config, grid):
         raise RuntimeError("mine")
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [(NeverCalls, "no-super"), (Replaces, "arrays-replaced")]
+    ("kind", "code"),
+    [
+        (NeverCalls, "no-super"),
+        (Replaces, "arrays-replaced"),
+        (Rebuilds, "messages-replaced"),
+        (Invents, "messages-replaced"),
+        (Twice, "aggregated-twice"),
+        (TwiceEvaluated, "aggregated-twice"),
+    ],
 )
 def test_hooks_that_do_not_fit_are_named(kind, code, tmp_path):
     with fails(code, UsageError):

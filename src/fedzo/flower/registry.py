@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from fedzo._version import __version__
 from fedzo.core.engine import DroppedDevice
-from fedzo.errors import FedzoError, Halted
+from fedzo.errors import FedzoError, Halted, UsageError
 from fedzo.flower import protocol
 from fedzo.flower.errors import explain, log, short_line
 from fedzo.flower.policy import read_bindings
@@ -531,6 +531,9 @@ class Requests:
         made = self._messages(exchange, homes)
         sent = list(configure([message for message, _ in made]))
         wanted = {id(message) for message in sent}
+        if not wanted <= {id(message) for message, _ in made}:
+            text = "a hook returned other messages than fedzo's: leave some out, or change them"
+            raise UsageError(text, code="messages-replaced")
         without = [own for message, own in made if id(message) not in wanted]
         left_out = [device for own in without for device in own.devices]
         self.leave_out(dict.fromkeys(left_out, "no message was configured for it"))

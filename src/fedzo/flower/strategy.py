@@ -358,6 +358,7 @@ class _Run:
         self.result: Any = None
         self.record: dict[str, Any] | None = None  # of the last evaluation
         self.arrays: ArrayRecord | None = None  # after the last round
+        self.sent: Task | Losses | None = None  # the task that nodes were asked last
         self.sending: list[Message] = []
 
     @property
@@ -371,6 +372,7 @@ class _Run:
 
     def replies(self, configure: Callable[[], Iterable[Message]]) -> list[Message]:
         """Send the messages of the task, as configured; return the replies."""
+        self.sent = self.task
         if self.engine.sums is not None or self.task is None:
             return []
 
@@ -382,8 +384,9 @@ class _Run:
 
     def answer(self, replies: Iterable[Message]) -> Any:
         """Answer the task by the nodes' replies, and go on to the next one."""
-        if self.task is None:
-            raise UsageError("the run has ended", code="no-run")
+        if self.task is None or self.task is not self.sent:
+            text = "aggregate_train and aggregate_evaluate of FedzoStrategy are for one call each"
+            raise UsageError(f"{text} per request", code="aggregated-twice")
         secure = self.engine.sums is not None
         answer = self.engine.ask(self.task) if secure else self.engine.answer(self.task, replies)
         self.step(answer)
@@ -435,6 +438,7 @@ class _FlowerRun(_Run):
     def messages(self) -> list[Message]:
         """Return the messages of the task."""
         assert self.task is not None
+        self.sent = self.task
         return self.engine.nodes.prepare(self.engine.exchange(self.task, self.layout))
 
     def answer(self, replies: Iterable[Message]) -> Any:
