@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import strategy as flower
 
 import fedzo
-from fedzo.errors import UsageError
+from fedzo.errors import Halted, UsageError
 from fedzo.flower import FedzoStrategy, FlowerSettings, InProcessGrid, make_client_app
 from fedzo.problems import Quadratic
 from raising import fails
@@ -159,7 +159,7 @@ class Raises(FedzoStrategy):
     ],
 )
 def test_hooks_that_do_not_fit_are_named(kind, code, tmp_path):
-    with fails(code, UsageError):
+    with fails(code, (UsageError, Halted)):
         kind(STEPS, run_dir=tmp_path / "run").start(grid_of(), state_dict(), num_rounds=2)
     # The folder is free again.
     kind.__bases__[0](STEPS, run_dir=tmp_path / "run", resume=True).start(

@@ -188,8 +188,8 @@ class Ledger:
         two sums over others would be a node's or a device's own numbers.
         """
         with self._open() as database:
-            last = "select * from attempts where run = ? order by number desc limit 1"
-            found = database.execute(last, (run,)).fetchone()
+            latest = "select * from attempts where run = ? order by number desc limit 1"
+            found = database.execute(latest, (run,)).fetchone()
             if found is not None and found[1] >= number if new else not found or found[1] != number:
                 raise Rejected(ErrorCode.SECURE, f"attempt {number} is over, or was not begun")
             if new and found:
