@@ -17,6 +17,7 @@ import pytest
 from matplotlib.image import imread
 
 from fedzo.cli import main
+from fedzo.config import jobs
 from fedzo.config.experiment import Experiment, merge_changes, parse_overrides
 from fedzo.config.sweep import settings_of, values_of
 from fedzo.errors import Exit
@@ -31,10 +32,29 @@ def command(out, *more):
     return main(["sweep", "quadratic", *GRID, *SMALL, "--seeds", "2", "--out", str(out), *more])
 
 
+class Here:
+    """Runs that do() makes one after another in this process: two others take seconds to start."""
+
+    def __call__(self, runs, workers, report):
+        for run in jobs.missing(runs):
+            jobs._do_run(run.experiment.tables, run.experiment.name, run.folder, self)
+        return {}
+
+    def send(self, message):
+        assert message[0] == "at"
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr("fedzo.config.sweep.do", Here())
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     out = tmp_path_factory.mktemp("sweep") / "out"
-    assert command(out) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedzo.config.sweep.do", Here())
+        assert command(out) == 0
     return out
 
 
@@ -92,7 +112,7 @@ def test_what_is_done_is_not_done_again(swept, capsys):
 
 
 def test_half_a_sweep_resumes(swept, tmp_path):
-    """Runs that are there stay, one that was stopped in the midst goes on to the same end."""
+    """In processes: runs that are there stay, an interrupted one goes on to the same end."""
     shutil.copytree(swept, tmp_path / "half")
     folders = sorted(p.parent for p in (tmp_path / "half").rglob("outcome.json"))
     wanted = (folders[1] / "history.jsonl").read_text()
@@ -114,7 +134,7 @@ def test_another_configuration_is_not_mixed_in(swept, capsys):
     assert outcomes(swept) == before
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("here")
 def test_diverged_settings_are_told_and_not_the_best(tmp_path, capsys):
     grid = ["--grid", "algorithm.learning_rate=1e160,0.01"]
     assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0
@@ -123,7 +143,7 @@ def test_diverged_settings_are_told_and_not_the_best(tmp_path, capsys):
     assert "the best: learning_rate=0.01" in out
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("here")
 def test_words_are_swept_too(tmp_path, capsys):
     grid = ["--grid", "uplink.name=ideal,seeds"]
     assert main(["sweep", "quadratic", *grid, *SMALL, "--out", str(tmp_path)]) == 0
@@ -197,6 +217,7 @@ def test_table_is_numbers(swept):
     assert inside.all()
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("words", "statuses"),
     [
@@ -216,7 +237,7 @@ def test_runs_that_end_otherwise_are_not_failed(words, statuses, tmp_path):
     assert (table["train_loss_n"] == 1).all()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("here")
 def test_problems_with_different_metrics(tmp_path):
     small = ["--set", "run.rounds=2", "--set", "problem.devices=4"]
     small += ["--set", "algorithm.participants=3"]
