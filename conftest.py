@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).parent
 FLOWER = {"flower", "processes"}  # folders whose files import Flower
 NEED_TORCH = {ROOT / "src" / "fedzo" / "optim.py"}  # a subclass of torch's own class
-PICTURES = {"cli", "config", "paper", "plots"}  # folders whose tests look at pictures
+PICTURES = {"paper", "plots"}  # folders whose tests look at pictures
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAG7buVgAAAABJRU5ErkJggg=="
 )

@@ -25,7 +25,6 @@ from fedzo.runs import RunFolder
 FEDZO = str(Path(sys.executable).with_name("fedzo"))
 ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 SLOW = '''
@@ -65,11 +64,18 @@ workers = 2
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory):
-    """A folder with a slow problem of the user's, its configuration and a whole run of it."""
+def slow_problem(tmp_path_factory):
+    """A folder with a slow problem of the user's and its configuration."""
     here = tmp_path_factory.mktemp("slow")
     (here / "slow.py").write_text(SLOW)
     (here / "slow.toml").write_text(SLOW_TOML)
+    return here
+
+
+@pytest.fixture(scope="module")
+def slow(slow_problem):
+    """The same with a whole run of it."""
+    here = slow_problem
     assert fedzo("run", "slow.toml", "--quiet", "--out", "whole", cwd=here).returncode == 0
     return here
 
@@ -171,9 +177,9 @@ def test_termination_of_seeds_says_how_to_go_on_with_all_of_them(slow):
     assert (slow / "seeds" / "curves.png").exists()
 
 
-def test_interrupt_before_anything_was_evaluated(slow):
+def test_interrupt_before_anything_was_evaluated(slow_problem):
     settings = ["--set", "problem.stuck=true", "--set", "run.workers=1"]
-    with start(slow, "slow.toml", *settings, "--out", "stuck") as process:
+    with start(slow_problem, "slow.toml", *settings, "--out", "stuck") as process:
         assert process.stderr.readline() == "evaluating\n"
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate()
@@ -418,6 +424,7 @@ def test_divergence_of_all_seeds(here):
     assert all((here / "run" / f"seed-{k}" / "history.jsonl").exists() for k in (0, 1))
 
 
+@pytest.mark.pictures
 def test_seeds(here, capsys):
     """K seeds from run.seed on, each the run that it would be alone, on the same data."""
     settings = ["--set", "run.rounds=3", "--quiet", "--set", "run.seed=3"]
