@@ -156,5 +156,5 @@ def test_process_that_ends_is_started_again(monkeypatch):
 
     monkeypatch.setattr(watchdog, "subprocess", Process())
     monkeypatch.setattr(watchdog.time, "sleep", lambda seconds: None)
-    watchdog.keep_running(["flower-superexec"])
+    watchdog.keep_superexec(["flower-superexec"])
     assert third.wait(20)

@@ -233,10 +233,8 @@ class _Host:
     guarded: bool
 
     def hello(self, message: Message, context: Context) -> RecordDict:
-        """Introduce the node, if it can read its ledger."""
+        """Introduce the node."""
         node = self._node(context)
-        if self.guarded:
-            node.ledger.spent(str(context.run_id))
         objective = self._problem(node, context)
         held = policy.held_devices(node.plain, objective.devices)
         policy.check_settings(objective, protocol.read_greeting(message.content), node.own)
@@ -261,11 +259,8 @@ class _Host:
         return protocol.hello(introduction)
 
     def initial(self, message: Message, context: Context) -> RecordDict:
-        """Send the start of the problem, if the node can read its ledger."""
-        node = self._node(context)
-        if self.guarded:
-            node.ledger.spent(str(context.run_id))
-        objective = self._problem(node, context)
+        """Send the start of the problem."""
+        objective = self._problem(self._node(context), context)
         return RecordDict({"arrays": protocol.vector(objective.initial())})
 
     def train(self, message: Message, context: Context) -> RecordDict:
@@ -453,6 +448,7 @@ class _Host:
         return f"{type(error).__name__}: {error}"[:200]
 
     def _node(self, context: Context) -> NodeConfig:
+        """Return the configuration of the node, which rejects all messages without a ledger."""
         with self._beginning():
             node = NodeConfig.read(context.node_config)
             check_enforced(node.apps)
@@ -461,7 +457,10 @@ class _Host:
                     name = f"fedzo-ledger-{os.getuid()}-{context.run_id}.sqlite"
                     node = replace(node, ledger=Ledger(str(Path(gettempdir()) / name)))
                 node.ledger.create()
-            return node if self.guarded else replace(node, **policy.UNLIMITED)
+            if not self.guarded:
+                return replace(node, **policy.UNLIMITED)
+            node.ledger.spent(str(context.run_id))
+            return node
 
     def _problem(self, node: NodeConfig, context: Context) -> Objective:
         with self._beginning():

@@ -272,7 +272,7 @@ class Paid:
     Parameters
     ----------
     charges : mapping
-        The charge of each device.
+        The charge of each device; None: any number, for experiments in one process.
     secret : bytes
         The node's secret.
     first : int
@@ -280,7 +280,7 @@ class Paid:
         same address, and their samples are independent, as the accountant assumes.
     """
 
-    charges: Mapping[int, Charge]
+    charges: Mapping[int, Charge] | None
     secret: bytes
     first: int
     _used: Counter[int] = field(default_factory=Counter)
@@ -289,6 +289,8 @@ class Paid:
 
     def use(self, device: int, rate: float) -> None:
         """Count a release; reject one that was not charged."""
+        if self.charges is None:
+            return
         with self._lock:
             self._used[device] += 1
             charge = self.charges.get(device)
@@ -302,16 +304,6 @@ class Paid:
             self._drawn[draws.device] += 1
             address = (self.first, self._drawn[draws.device], *draws)
         return hmac.digest(self.secret, repr([int(n) for n in address]).encode(), "sha256")
-
-
-class _Unlimited(Paid):
-    """Any number of releases, for experiments in one process."""
-
-    def __init__(self) -> None:
-        super().__init__({}, secrets.token_bytes(32), 0)
-
-    def use(self, device: int, rate: float) -> None:
-        """Accept the release."""
 
 
 class Private(ObjectiveWrapper):
@@ -343,7 +335,7 @@ class Private(ObjectiveWrapper):
     def __init__(self, objective: Objective, privacy: Privacy, paid: Paid | None = None) -> None:
         super().__init__(objective)
         self.privacy, self.sampling = privacy, privacy.sampling_of(objective)
-        self.paid = paid or _Unlimited()
+        self.paid = paid or Paid(None, secrets.token_bytes(32), 0)
         self.totals: dict[int, Array] | None = None  # sums of steps: noise is added by the node
         self._taken = objective.capability(can.TakesRecords)
         self._told = False

@@ -259,16 +259,16 @@ def start_server(path: Path) -> None:
     """Run the SuperLink and the proxy until one of them ends, or a signal ends both."""
     folder = path.absolute()
     own = _server(folder)
+    files = {
+        "--database": "superlink.sqlite",
+        "--ssl-certfile": "server.pem",
+        "--ssl-keyfile": "server.key",
+        "--ssl-ca-certfile": "ca.pem",
+    }
     superlink = [
         *(command("flower-superlink"), "--host", "127.0.0.1", "--port", str(own["superlink"])),
-        *("--database", str(folder / "superlink.sqlite"), "--enable-supernode-auth"),
-        *(
-            "--ssl-certfile",
-            str(folder / "server.pem"),
-            "--ssl-keyfile",
-            str(folder / "server.key"),
-        ),
-        *("--ssl-ca-certfile", str(folder / "ca.pem"), "--disable-runtime-dependency-installation"),
+        *(word for option, file in files.items() for word in (option, str(folder / file))),
+        *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
     ]
     proxy = [command("nginx"), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
     if not Path(proxy[0]).exists():

@@ -209,11 +209,6 @@ class FedzoStrategy(Strategy):
             if progress.record is None:
                 return
             run.record = {k: v for k, v in progress.record.items() if isinstance(v, int | float)}
-            if progress.round:
-                cost = {k: v for k, v in run.record.items() if k in _COST}
-                result.train_metrics_clientapp.setdefault(progress.round, MetricRecord()).update(
-                    cost
-                )
             found = evaluate_fn and evaluate_fn(progress.round, layout.record(progress.x))
             if found is not None:
                 result.evaluate_metrics_serverapp[progress.round] = found
@@ -331,9 +326,6 @@ class FedzoStrategy(Strategy):
         _warn_ignored("train_config", [key for key, name in names.items() if name not in known])
         own = {names[key]: value for key, value in train_config.items() if names[key] in known}
         return cast(Algorithm, replace(cast(Any, self.algorithm), **own))
-
-
-_COST = ("participants", "queries", "uplink_bytes", "downlink_bytes", "channel_uses")
 
 
 def _warn_ignored(which: str, keys: Collection[str]) -> None:

@@ -256,18 +256,7 @@ def little_endian(array: Array) -> bytes:
 
 
 @dataclass(frozen=True)
-class _SyncFields:
-    run: str
-    round: int
-    check: str
-    since: int
-    log: bytes = b""
-    spec: str = ""
-    sums: bytes = b""
-
-
-@dataclass(frozen=True)
-class SyncMessage(_SyncFields):
+class SyncMessage:
     """What a node needs to reach the model of a round.
 
     Attributes
@@ -290,7 +279,14 @@ class SyncMessage(_SyncFields):
         In place of a log: the state itself.
     """
 
-    state: tuple[Array, ...] = ()
+    run: str
+    round: int
+    check: str
+    since: int
+    log: bytes = b""
+    spec: str = ""
+    sums: bytes = b""
+    state: tuple[Array, ...] = ()  # in a record of its own
 
     @property
     def plain(self) -> ConfigRecord:
@@ -308,13 +304,13 @@ class SyncMessage(_SyncFields):
         """Return the message of these fields; None if they are those of another message."""
         if "run" not in plain:
             return None
-        fields, found = read_fields(_SyncFields, plain), dict(arrays or {})
-        if not 0 <= fields.since <= fields.round < 1 << 26:
+        message, found = read_fields(cls, plain), dict(arrays or {})
+        if not 0 <= message.since <= message.round < 1 << 26:
             raise Malformed("the log has no valid range of rounds", "since")
-        if not (fields.run.isalnum() and len(fields.run) <= 40):
+        if not (message.run.isalnum() and len(message.run) <= 40):
             raise Malformed("the run has no valid name", "run")
         state = tuple(numpy_of(found, str(i)) for i in range(len(found)))
-        return cls(**vars(fields), state=state)
+        return replace(message, state=state)
 
 
 @dataclass(frozen=True)

@@ -152,20 +152,16 @@ class _Complete:
         return getattr(self._store, name)
 
 
-def keep_superexec(command: list[str]) -> threading.Thread:
-    """Run fedzo's SuperExec in place of Flower's, with the same options."""
+def keep_superexec(words: list[str]) -> threading.Thread:
+    """Run fedzo's SuperExec in place of Flower's, and again whenever it ends."""
     code = "from fedzo.flower.allowlist import superexec; superexec()"
-    return keep_running([sys.executable, "-P", "-c", code, *command[1:]])
-
-
-def keep_running(command: list[str]) -> threading.Thread:
-    """Run a command, and again whenever it ends, as long as this process lives."""
+    command = [sys.executable, "-P", "-c", code, *words[1:]]
 
     def keep() -> None:
         while True:
             started = time.monotonic()
             code = subprocess.Popen(command).wait()
-            log.error("%s has ended with code %d: it is started again", command[0], code)
+            log.error("SuperExec has ended with code %d: it is started again", code)
             time.sleep(max(0.0, 5.0 - (time.monotonic() - started)))
 
     thread = threading.Thread(target=keep, name="fedzo-superexec", daemon=True)
