@@ -4,9 +4,9 @@
     fedzo reproduce all --scale quick --out quick
     python tools/make_results.py paper quick --sweeps sweeps
 
-A figure is taken from the first folder that has it. What is missing of the sweeps is done first;
-those that take hours are shown only if they have been begun by hand, by the command in SWEEPS, and
-without a folder for them none are.
+A figure is taken from the first folder that has it. What is missing of the sweeps is done first,
+unless it takes hours: those are begun by hand, by the command in SWEEPS. A figure or sweep that is
+not there keeps its section of the pages; each section says which version made it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,19 +26,22 @@ from PIL import Image
 
 from fedzo.cli import main as fedzo
 from fedzo.paper import FIGURES, find_figure
-from fedzo.paper.claims import MEANING
-from fedzo.paper.reproduce import HEADINGS, cells, figures_in, overview, table
+from fedzo.paper.claims import MEANING, Verdict
+from fedzo.paper.reproduce import HEADINGS, cells, environment, figures_in, overview, table
 
 TRAIN = "python tools/train_victim.py carlini"
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Results
 
-Every figure of the paper, and some that we add, each with claims and whether they hold. The
-paper's claims come from its text; its plots give no numbers to compare with.{absent}
+{conclusion} The
+figures are the paper's, and some that we add. The paper's claims come from its text; its plots give
+no numbers to compare with.{absent}
 
 {counts}
 
 The figures and all claims with their numbers: {pages}.
+
+{versions}
 
 ## How a claim is judged
 
@@ -64,24 +69,16 @@ value in brackets.
 
 ## How to make it again
 
-`make results` runs Fig. 3 to 5 at the paper's scale and the others at `quick`, all seeds. `make
-results-paper` runs Fig. 1a, 1b, 1c and 2 at the paper's scale, too: a night per seed. Both resume
-where they stopped. The victim has to be trained first.
+`make results` runs Fig. 3 to 5 at the paper's scale and the others at `quick`, all seeds: about an
+hour on two cores. `make results-paper` runs Fig. 1a, 1b, 1c and 2 at the paper's scale, too: a
+night per seed. Both resume where they stopped. The victim has to be trained first.
 
 ```sh
 {commands}
 ```
 
-Versions: {environment}. `fedzo report quick` writes one page with curves to hover and zoom.
+`fedzo report quick` writes one page with curves to hover and zoom.
 """
-PAGES = {
-    "attack": ("Attack figures", ("fig1a", "fig1b", "fig1c", "fig2", "victim")),
-    "steps": ("Baselines and step sizes of the attack", ()),  # and the sweeps
-    "softmax": ("Softmax figures and Table I", ("fig3", "fig4", "fig5", "table1")),
-    "more": ("Figures that we add", ("rates", "queries")),
-}
-
-
 STEPS = """Each algorithm at its best step size, by training loss:
 
 - **At equal rounds** FedZO with H = 5 ends lowest: local steps save rounds.
@@ -153,16 +150,24 @@ SWEEPS = (
 )
 
 
-def sweeps_in(folder: Path) -> list[str]:
-    """Do what is missing of the sweeps, and return their parts of the page."""
-    parts = []
+PAGES = {
+    "attack": ("Attack figures", ("fig1a", "fig1b", "fig1c", "fig2", "victim")),
+    "steps": ("Baselines and step sizes of the attack", tuple(sweep.name for sweep in SWEEPS)),
+    "softmax": ("Softmax figures and Table I", ("fig3", "fig4", "fig5", "table1")),
+    "more": ("Figures that we add", ("rates", "queries")),
+}
+
+
+def sweeps_in(folder: Path) -> dict[str, str]:
+    """Do what is missing of the sweeps, and return their sections by name."""
+    parts = {}
     for sweep in SWEEPS:
         out = folder / sweep.name
         if sweep.hours and not (out / "sweep.csv").exists():
             continue
         if fedzo(["sweep", *shlex.split(sweep.command), "--out", str(out)]):
             sys.exit(f"fedzo sweep {sweep.command}: failed")
-        parts.append(sweep_section(sweep, out))
+        parts[sweep.name] = sweep_section(sweep, out)
     return parts
 
 
@@ -180,7 +185,8 @@ def sweep_section(sweep: Sweep, out: Path) -> str:
         [
             f"## {sweep.title}",
             "",
-            f"{sweep.about} {queries:,} queries and {hours:.2f} hours of running.",
+            f"{sweep.about} {queries:,} queries and {hours:.2f} hours of running. "
+            + made_with(environment()),
             "",
             f"```sh\n{command}\n```",
             "",
@@ -221,7 +227,7 @@ def section(figure: dict[str, Any], picture: str) -> str:
             "",
             f"![{figure['title']}](../{picture})",
             "",
-            f"*{figure['caption']}.*",
+            f"*{figure['caption']}.* {made_with(figure['environment'])}",
             "",
             table(HEADINGS, [cells(claim) for claim in figure["claims"]]),
             "",
@@ -229,83 +235,103 @@ def section(figure: dict[str, Any], picture: str) -> str:
     )
 
 
-def commands(figures: Sequence[dict[str, Any]], with_sweeps: bool) -> str:
+def made_with(environment: Mapping[str, str]) -> str:
+    """Return the versions that made a section."""
+    words = (f"{key} {value}" for key, value in environment.items() if key != "date")
+    return f"Made with {', '.join(words)}."
+
+
+def sections_of(page: str) -> dict[str, str]:
+    """Return the sections of a page as it is, by the names of their pictures."""
+    path = DOCS / "results" / f"{page}.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    sections = re.findall(r"^## .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    names = (re.findall(r"images/results/(.+?)\.png", each)[0] for each in sections)
+    return {name: f"{each.rstrip()}\n" for name, each in zip(names, sections, strict=True)}
+
+
+def claims_of(section: str) -> list[dict[str, str]]:
+    """Return the verdict, scale and number of seeds of each claim of a section."""
+    scale = re.findall(r"^\*(\w+) scale", section, re.MULTILINE)
+    rows = re.findall(r" \| (\d+) \| \*\*(.+?)\*\*.*\|$", section, re.MULTILINE)
+    return [{"seeds": seeds, "verdict": verdict, "scale": scale[0]} for seeds, verdict in rows]
+
+
+def conclusion(claims: Sequence[Mapping[str, str]]) -> str:
+    """Return how many claims hold, and the verdicts on the others."""
+    counts = Counter(claim["verdict"] for claim in claims)
+    others = (f"{counts[v]} {v}" for v in Verdict if v != Verdict.HOLDS and counts[v])
+    rest = f" Of the others: {', '.join(others)}." if counts[Verdict.HOLDS] < len(claims) else ""
+    return f"**{counts[Verdict.HOLDS]} of {len(claims)} claims hold.**{rest}"
+
+
+def versions(sections: Mapping[str, str]) -> str:
+    """Return which version of fedzo made which section."""
+    names: dict[str, list[str]] = {}
+    for name, section in sections.items():
+        names.setdefault(re.findall(r"Made with fedzo (\S+),", section)[0], []).append(name)
+    return "\n".join(f"- fedzo {version} made {', '.join(n)}." for version, n in names.items())
+
+
+def commands(figures: Sequence[Mapping[str, Any]]) -> str:
     """Return what made them, by the scale and the number of seeds that each is shown at."""
     names: dict[str, list[str]] = {}
     for figure in figures:
         name, claim = figure["name"], figure["claims"][0]
-        scale, seeds = claim["scale"], claim["seeds"]
+        scale, seeds = claim["scale"], int(claim["seeds"])
         usual = find_figure(name).scales[scale].seeds
         how = f"--scale {scale}{f' --seeds {seeds}' if seeds != usual else ''} --out {scale}"
         names.setdefault(how, []).append(name)
     lines = [TRAIN] if any("victim" in n for n in names.values()) else []
     lines += [f"fedzo reproduce {' '.join(n)} {how}" for how, n in names.items()]
     folders = dict.fromkeys(how.split()[-1] for how in names)
-    page = f"python tools/make_results.py {' '.join(folders)}"
-    return "\n".join([*lines, page + (" --sweeps sweeps" if with_sweeps else "")])
-
-
-def absent(found: Collection[str]) -> str:
-    """Return which figures are not shown, and how to make them; nothing if all are."""
-    names = [name for name in FIGURES if name not in found]
-    if not names:
-        return ""
-    first = f"{TRAIN} && " if "victim" in names else ""
-    return f"\nNot run yet: `{first}fedzo reproduce {' '.join(names)}`."
-
-
-def made_with(figures: Sequence[dict[str, Any]]) -> str:
-    """Return the environments that figures were made in, which may be one."""
-    told = (figure["environment"] | {"date": ""} for figure in figures)
-    words = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in told]
-    return "; and with ".join(dict.fromkeys(words))
+    page = f"python tools/make_results.py {' '.join(folders)} --sweeps sweeps"
+    return "\n".join([*lines, page])
 
 
 def main() -> None:
     """Take each figure from the first folder that has it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument(
-        "--sweeps", type=Path, help="do and show the baselines' grids, in this folder"
-    )
+    parser.add_argument("--sweeps", type=Path, help="do the baselines' grids, in this folder")
     arguments = parser.parse_args()
-    folders = arguments.folders
-    found = {f["name"]: (f, folder) for folder in reversed(folders) for f in figures_in(folder)}
     (DOCS / "images" / "results").mkdir(parents=True, exist_ok=True)
-    shown = {name: found[name] for name in FIGURES if name in found}
-    sweeps = sweeps_in(arguments.sweeps) if arguments.sweeps else []
-    figures = [figure for figure, _ in shown.values()]
-    write_pages(figures, sweeps, bool(sweeps))
-    for figure, folder in shown.values():
-        picture = f"images/results/{figure['name']}.png"
-        copy_picture(folder / f"{figure['name']}.png", DOCS / picture)
+    made = sweeps_in(arguments.sweeps) if arguments.sweeps else {}
+    for folder in reversed(arguments.folders):
+        for figure in figures_in(folder):
+            picture = f"images/results/{figure['name']}.png"
+            copy_picture(folder / f"{figure['name']}.png", DOCS / picture)
+            made[figure["name"]] = section(figure, picture)
+    write_pages(made)
 
 
-def write_pages(figures: Sequence[dict[str, Any]], sweeps: Sequence[str], swept: bool) -> None:
-    """Write the overview and the pages of figures."""
+def write_pages(made: Mapping[str, str]) -> None:
+    """Write the pages of figures and the overview; sections that are not made stay."""
     (DOCS / "results").mkdir(exist_ok=True)
+    shown: dict[str, str] = {}
     for page, (title, names) in PAGES.items():
-        judged = "How claims are judged: [Results](../results.md).\n"
-        parts = [f"# {title}\n", STEPS if page == "steps" else judged]
-        parts += [
-            section(figure, f"images/results/{figure['name']}.png")
-            for figure in figures
-            if figure["name"] in names
-        ]
-        parts += sweeps if page == "steps" else []
+        there = sections_of(page) | made
+        own = {name: there[name] for name in names if name in there}
+        shown |= own
+        claims = [claim for each in own.values() for claim in claims_of(each)]
+        head = f"{conclusion(claims)} How they are judged: [Results](../results.md).\n"
+        parts = [f"# {title}\n", STEPS if page == "steps" else head, *own.values()]
         (DOCS / "results" / f"{page}.md").write_text("\n".join(parts), encoding="utf-8")
     links = [
         f"[{title[0].lower()}{title[1:]}](results/{page}.md)" for page, (title, _) in PAGES.items()
     ]
-    head = HEAD.format(
+    figures = [{"name": n, "claims": claims_of(shown[n])} for n in FIGURES if n in shown]
+    missing = [name for name in FIGURES if name not in shown]
+    overall = HEAD.format(
+        conclusion=conclusion([claim for each in figures for claim in each["claims"]]),
         counts=overview(figures),
-        absent=absent({figure["name"] for figure in figures}),
+        absent=f"\nNot run yet: `fedzo reproduce {' '.join(missing)}`." if missing else "",
         pages=", ".join([*links, "[coefficients over the air](results/air.md)"]),
+        versions=versions(shown),
         thresholds=table(("word", "means"), list(MEANING.items())),
-        commands=commands(figures, swept),
-        environment=made_with(figures),
+        commands=commands(figures),
     )
-    (DOCS / "results.md").write_text(head, encoding="utf-8")
+    (DOCS / "results.md").write_text(overall, encoding="utf-8")
 
 
 if __name__ == "__main__":
