@@ -48,8 +48,8 @@ def test_every_claim_is_counted(docs):
 def test_a_new_section_replaces_its_own_only(docs):
     before = texts(docs)
     claim = "| One. | number: 1 [0.9, 1.1] | 3 | **does not hold** Not as claimed: number. |"
-    new = "## New\n\n![New](../images/results/fig1b.png)\n\n*paper scale.* Made with fedzo 9.9, x.\n\n"
-    make_results.write_pages({"fig1b": new + claim + "\n"})
+    head = "## New\n\n![New](../images/results/fig1b.png)\n\n*paper scale.* Made with fedzo 9.9, x."
+    make_results.write_pages({"fig1b": f"{head}\n\n{claim}\n"})
     after = texts(docs)
     assert {name for name in after if after[name] != before[name]} == {"results.md", "attack.md"}
     assert claim in after["attack.md"]

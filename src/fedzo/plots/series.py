@@ -3,6 +3,7 @@
 The picture for print and the interactive page draw the same numbers on the same scales.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,9 +59,8 @@ def axes(
     x: str, y: str, series: Sequence[Mapping[str, Any]], title: str = "", log_x: bool = False
 ) -> dict[str, Any]:
     """Return one pair of axes for two keys of a history, ``y`` logarithmic if it spans decades."""
-    log_y = logarithmic(y, series)
-    drawn = labelled_axes(axis_label(x), axis_label(y), series, title, log_x, log_y)
-    return drawn | {"keys": [x, y]}
+    labels = axis_label(x), axis_label(y)
+    return labelled_axes(*labels, series, title, log_x, logarithmic(y, series), [x, y])
 
 
 def labelled_axes(
@@ -70,10 +70,11 @@ def labelled_axes(
     title: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    keys: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return one pair of axes with the given labels."""
-    shown = {"title": title, "x": x, "y": y, "log_x": log_x, "log_y": log_y}
-    return shown | {"series": list(series), "keys": None}
+    shown = {"title": title, "x": x, "y": y, "log_x": log_x, "log_y": log_y, "keys": keys}
+    return shown | {"series": list(series)}
 
 
 def logarithmic(key: str, series: Iterable[Mapping[str, Any]]) -> bool:
@@ -179,8 +180,8 @@ def finals(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
 def covered(panel: Mapping[str, Any]) -> list[int]:
     """Return for each curve of a panel how many later curves cover it.
 
-    Two curves coincide where they differ by less than a hundredth of the panel's height. A curve
-    covers another if they coincide on more than half of the other's points.
+    A curve covers another if it has more than half of the other's points, and if they differ there
+    by less than a hundredth of the panel's height.
 
     Examples
     --------
@@ -189,22 +190,19 @@ def covered(panel: Mapping[str, Any]) -> list[int]:
     >>> covered({"log_x": False, "log_y": False, "series": [curve, curve, other]})
     [1, 0, 0]
     """
-    curves = [(np.array(c["x"]), np.array(c["mean"])) for c in panel["series"]]
-    if panel["log_y"]:
-        curves = [(x[y > 0], np.log(y[y > 0])) for x, y in curves]
-    if panel["log_x"]:  # a log axis cannot show a start at zero queries
-        curves = [(np.log(x[x > 0]), y[x > 0]) for x, y in curves]
-    every = np.concatenate([y for _, y in curves]) if curves else np.zeros(0)
-    near = 0.01 * np.ptp(every) if len(every) else 0.0
+    curves: list[dict[float, float]] = []
+    for curve in panel["series"]:
+        points = zip(curve["x"], curve["mean"], strict=True)
+        if panel["log_y"]:
+            points = ((x, math.log(y)) for x, y in points if y > 0)
+        # A log axis cannot show a start at zero queries.
+        curves.append({x: y for x, y in points if x > 0 or not panel["log_x"]})
+    every = [y for curve in curves for y in curve.values()] or [0.0]
+    near = 0.01 * (max(every) - min(every))
 
-    def on(upper: tuple[Array, Array], lower: tuple[Array, Array]) -> bool:
-        (x, y), (its_x, its_y) = upper, lower
-        if not len(x):
-            return False
-        shared = (its_x >= x[0]) & (its_x <= x[-1])
-        if shared.sum() <= len(its_x) / 2:
-            return False
-        return bool(np.max(np.abs(np.interp(its_x[shared], x, y) - its_y[shared])) <= near)
+    def on(upper: dict[float, float], lower: dict[float, float]) -> bool:
+        both = upper.keys() & lower.keys()
+        return 2 * len(both) > len(lower) and all(abs(upper[x] - lower[x]) <= near for x in both)
 
     return [sum(on(upper, c) for upper in curves[i + 1 :]) for i, c in enumerate(curves)]
 

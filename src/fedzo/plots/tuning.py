@@ -54,14 +54,8 @@ def draw_trials(
         found = [s for *_, s in having]
         axis.scatter(values, found, c=[k for k, *_ in having], cmap="Blues", vmin=-len(shown), s=18)
         leads = [v for v, s in zip(values, found, strict=True) if s == best]
-        axis.scatter(
-            leads,
-            [best] * len(leads),
-            s=70,
-            facecolors="none",
-            edgecolors=COLOURS[1],
-            linewidths=1.6,
-        )
+        ring = {"markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.6}
+        axis.plot(leads, [best] * len(leads), "o", color=COLOURS[1], **ring)
         if numbers and min(values) > 0 and max(values) > 50 * min(values):
             axis.set_xscale("log")
         dress(axis, x=name, y="score" if axis in axes[::columns] else "")
