@@ -27,6 +27,8 @@ def test_a_method_has_results(path):
         assert len(result[task["metric"]]) == len(board.SEEDS)
         assert result["queries"] <= task["changes"]["run"]["max_queries"]
         assert result["rate"] in method["rates"]
+        affordable = result["bytes"] * result["round"] <= task["bytes"]  # by one device
+        assert affordable or result["within_bytes"] != result[task["metric"]]
 
 
 def test_the_page_is_that_of_the_results():
@@ -46,8 +48,13 @@ def test_a_stranger_adds_a_row_by_one_command(tmp_path, monkeypatch, capsys):
     for task in board.TASKS.values():
         changes = {"run": task["changes"]["run"] | {"max_queries": 3000}}
         monkeypatch.setitem(task, "changes", changes)
+        monkeypatch.setitem(task, "bytes", 5 * 800)  # one round of the quadratic, none of softmax
     monkeypatch.setattr(board, "HERE", tmp_path)
     monkeypatch.setattr(board, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(sys, "argv", ["board.py", str(tmp_path / "mine.toml")])
     board.main()
     assert "| Mine (none) | a test |" in (tmp_path / "page.md").read_text()
+    found = json.loads((tmp_path / "mine.json").read_text())["tasks"]
+    assert found["softmax"]["within_bytes"] == [pytest.approx(0.1)] * 3  # those of the start
+    few, many = found["quadratic"]["within_bytes"], found["quadratic"]["optimality_gap"]
+    assert all(one > other for one, other in zip(few, many, strict=True))
