@@ -192,7 +192,7 @@ def covered(panel: Mapping[str, Any]) -> list[int]:
     """
     curves: list[dict[float, float]] = []
     for curve in panel["series"]:
-        points = zip(curve["x"], curve["mean"], strict=True)
+        points: Iterable[tuple[float, float]] = zip(curve["x"], curve["mean"], strict=True)
         if panel["log_y"]:
             points = ((x, math.log(y)) for x, y in points if y > 0)
         # A log axis cannot show a start at zero queries.
