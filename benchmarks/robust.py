@@ -117,10 +117,8 @@ class BadNodes(InProcessGrid):
         if kind == protocol.EVALUATE and self.attack == "false loss":
             told = reply.content["answer"]
             assert isinstance(told, ConfigRecord)
-            told["losses"] = [
-                -1e300 if i < self.bad else loss
-                for i, loss in zip(told["devices"], told["losses"], strict=True)
-            ]
+            lies = np.array(told["devices"]) < self.bad
+            told["values"] = np.where(lies, -1e300, np.frombuffer(told["values"])).tobytes()
         if kind == protocol.HELLO and self.attack == "false count":
             told = reply.content["hello"]
             assert isinstance(told, ConfigRecord)

@@ -12,26 +12,23 @@ from pathlib import Path
 import pytest
 
 import fedzo
+from fedzo.errors import UsageError
+from raising import fails
 
 flwr = pytest.importorskip("flwr", reason="needs fedzo[flower]")
+
+from fedzo.flower import policy, watchdog  # noqa: E402 - it needs Flower
 
 ROOM = Path(fedzo.__file__).parent / "flower"
 PUBLIC = ("flwr", "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy")
 
 # Module and name; the parameters that fedzo passes or replaces; what for.
 PRIVATE = {
-    ("flwr.cli.build", "build_fab_from_disk"): (1, "the archive of an app: `fedzo server init`"),
-    ("flwr.common.config", "parse_config_args"): (
-        1,
-        "the text of --node-config, as Flower reads it",
-    ),
     ("flwr.common.constant", "ErrorCode"): (None, "which replies mean that a node is gone"),
-    ("flwr.common.constant", "Status"): (None, "which tasks of a node are not finished: watchdog"),
     ("flwr.common.serde", "message_from_proto"): (1, "InProcessGrid sends what hosts would send"),
     ("flwr.common.serde", "message_to_proto"): (1, "the same"),
     ("flwr.proto.message_pb2", "Message"): (None, "the same"),
     ("flwr.supercore.cli", "flower_superexec"): (0, "starts the processes of messages: allowlist"),
-    ("flwr.supercore.constant", "TaskType"): (None, "the one task type of a node"),
     ("flwr.supercore.inflatable.inflatable_object", "get_all_nested_objects"): (
         1,
         "bytes of a message as Flower sends it: the history's message_*_bytes",
@@ -39,9 +36,8 @@ PRIVATE = {
     ("flwr.supercore.inflatable.inflatable_object", "no_object_id_recompute"): (0, "the same"),
     ("flwr.supercore.superexec.executor", "subprocess_executor"): (None, "the same"),
     ("flwr.supercore.task_identity", "TaskIdentity"): (None, "the sender of InProcessGrid"),
-    ("flwr.supernode", "cli"): (None, "flwr_clientapp, the process of a message: allowlist"),
+    ("flwr.supernode", "cli"): (None, "the processes of a node and of a message: allowlist"),
     ("flwr.supernode", "start_client_internal"): (None, "the node's loop: watchdog"),
-    ("flwr.supernode.cli", "flower_supernode"): (0, "fedzo node start"),
     ("flwr.supernode.runtime", "run_clientapp"): (None, "loads the app of a message: allowlist"),
 }
 
@@ -59,6 +55,7 @@ REPLACED = {
     ("flwr.supernode.runtime.run_clientapp", "get_load_client_app_fn"): {"app_path", "multi_app"},
     ("flwr.supernode.runtime.run_clientapp", "get_project_dir"): set(),
     ("flwr.supernode.cli", "flwr_clientapp"): set(),
+    ("flwr.supernode.cli", "flower_supernode"): set(),
 }
 
 
@@ -104,3 +101,31 @@ def test_flower_can_be_replaced(module, name):
     assert callable(found), f"Flower {flwr.__version__}: {module}.{name} is gone: see its user"
     missing = REPLACED[module, name] - set(inspect.signature(found).parameters)
     assert not missing, f"Flower {flwr.__version__}: {module}.{name} has no {missing}"
+
+
+def test_words_that_fedzo_and_flower_have_in_common():
+    constants = importlib.import_module("flwr.common.constant")
+    names = ("PENDING", "STARTING", "RUNNING")
+    assert tuple(getattr(constants.Status, name) for name in names) == watchdog._UNFINISHED
+    kinds = importlib.import_module("flwr.supercore.constant").TaskType
+    assert kinds.CLIENT_APP == watchdog.CLIENT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'node-file="a b.toml" partition-id=0',
+        "limits.local-steps=10 devices='0-3,7'",
+        'ledger="a=b.sqlite"  problem.data_dir="/x y"',
+        "",
+    ],
+)
+def test_configuration_of_a_node_is_read_as_flower_reads_it(text):
+    flower = importlib.import_module("flwr.common.config")
+    assert policy.parse_node_config(text) == flower.parse_config_args([text] if text else None)
+
+
+@pytest.mark.parametrize("text", ["node.toml", "a=1 b", "a=[", "=1", "a=1 a=2"])
+def test_configuration_that_makes_no_sense(text):
+    with fails("node-config", UsageError):
+        policy.parse_node_config(text)

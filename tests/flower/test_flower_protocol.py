@@ -263,22 +263,35 @@ def test_hello():
             protocol.read_hello(sent(protocol.hello(replace(told, **{key: value}))))
 
 
+def losses(found, failures=None, metrics=None):
+    """Return the reply to an evaluation, as it arrives."""
+    updates = (Update(i, np.empty(0), 1, 0, values=np.array([f])) for i, f in found.items())
+    told = protocol.Answer(0, tuple(updates), failures or {})
+    return sent(protocol.answer(told, False, metrics=metrics or {}))
+
+
 def test_losses():
-    content = protocol.losses({1: 0.5, 2: np.nan}, {3: "no"}, {"accuracy": 0.25})
-    found, failures, metrics = protocol.read_losses(sent(content), asked=3)
-    assert found[1] == 0.5
+    content = losses({1: 0.5, 2: np.nan}, {3: "no"}, {"accuracy": 0.25})
+    found, metrics = protocol.read_losses(content, asked=3)
+    assert (found[1], found[3], metrics) == (0.5, "no", {"accuracy": 0.25})
     assert np.isnan(found[2])
-    assert (failures, metrics) == ({3: "no"}, {"accuracy": 0.25})
     with malformed("devices"):
-        protocol.read_losses(sent(content), asked=1)
+        protocol.read_losses(content, asked=1)
+
+
+@pytest.mark.parametrize("values", [np.zeros(2), np.zeros(0)], ids=["two numbers", "none"])
+def test_loss_that_is_not_one_number(values):
+    told = protocol.Answer(0, (Update(0, np.empty(0), 1, 0, values=values),), {})
+    with pytest.raises(Malformed):
+        protocol.read_losses(sent(protocol.answer(told, False)), asked=1)
 
 
 def test_metrics_that_the_history_can_keep():
     told = {"top 1": 0.5, "nan": np.nan, "inf": np.inf, "red\x1b[31m": 1.0, "x" * 65: 1.0}
-    *_, metrics = protocol.read_losses(sent(protocol.losses({0: 1.0}, {}, told)), asked=1)
+    _, metrics = protocol.read_losses(losses({0: 1.0}, {}, told), asked=1)
     assert metrics == {"top 1": 0.5}
     many = {f"m{i}": 1.0 for i in range(1000)}
-    *_, metrics = protocol.read_losses(sent(protocol.losses({0: 1.0}, {}, many)), asked=1)
+    _, metrics = protocol.read_losses(losses({0: 1.0}, {}, many), asked=1)
     assert len(metrics) == 64
 
 
@@ -308,12 +321,20 @@ def test_bytes_that_are_no_array(data):
         protocol.read_vector(RecordDict({"arrays": ArrayRecord({"x": array})}))
 
 
+def read_model(content):
+    return protocol.read_task(sent(content), ALGORITHMS, protocol.EVALUATE)
+
+
 def test_model():
-    x, devices, metrics = protocol.read_model(sent(protocol.model(X.astype(np.float32), [2], True)))
-    assert np.array_equal(x, X.astype(np.float32))
-    assert (devices, metrics, x.dtype) == ([2], True, np.float32)
+    task, devices, metrics = read_model(protocol.model(X.astype(np.float32), [2], True))
+    assert np.array_equal(task.x, X.astype(np.float32))
+    assert (devices, metrics, task.x.dtype) == ([2], True, np.float32)
     with malformed("x"):
-        protocol.read_model(sent(protocol.model(np.array([np.nan]), [2])))
+        read_model(protocol.model(np.array([np.nan]), [2]))
+    with malformed("coefficients"):  # an evaluation is no task
+        protocol.read_task(sent(protocol.model(X, [2])), ALGORITHMS)
+    with malformed("metrics"):
+        read_model(protocol.task(protocol.pack(WORK), [2], True))
 
 
 def test_size_is_that_of_all_objects():

@@ -149,7 +149,9 @@ def test_client_app_that_raises():
 
 def test_loss_that_is_not_finite_is_left_out_of_the_mean():
     def spoil(content):
-        content["answer"] = ConfigRecord({**content["answer"], "losses": [1.0, np.nan]})
+        content["answer"] = ConfigRecord(
+            {**content["answer"], "values": np.array([1.0, np.nan]).tobytes()}
+        )
 
     grid = Nodes()
     grid.spoil = edit(spoil, kind=protocol.EVALUATE)
@@ -218,7 +220,7 @@ def test_limit_of_an_update(share, taken):
 @pytest.mark.parametrize("lie", [1.7e308, -1e300])
 def test_vast_loss_is_kept_within_bounds(lie):
     def spoil(content):
-        content["answer"] = ConfigRecord({**content["answer"], "losses": [lie, lie]})
+        content["answer"] = ConfigRecord({**content["answer"], "values": np.full(2, lie).tobytes()})
 
     grid = Nodes()
     grid.spoil = edit(spoil, kind=protocol.EVALUATE)

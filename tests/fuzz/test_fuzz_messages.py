@@ -78,7 +78,7 @@ def test_wire_messages(plain, name, short):
         lambda: protocol.read_losses(content, 3),
         lambda: protocol.read_hello(content),
         lambda: protocol.read_task(content, ALGORITHMS),
-        lambda: protocol.read_model(content),
+        lambda: protocol.read_task(content, ALGORITHMS, protocol.EVALUATE),
     )
     for reader in readers:
         try:

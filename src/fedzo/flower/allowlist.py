@@ -29,7 +29,6 @@ from typing import Any
 # Everything else is imported where it is used, because this module starts for each message.
 
 FLOWER = ("1.41", "1.42")  # the versions whose task commands were tested
-CLIENT = "flwr-clientapp"  # the only task command that a node needs
 
 PRELOADED = ("flwr.supernode.cli", "httpcore", "fedzo.flower.client", "fedzo.runs.registry")
 
@@ -81,7 +80,7 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
     the file that --node-config 'node-file="..."' names
     """
     import flwr
-    from flwr.supernode.cli import flower_supernode
+    from flwr.supernode import cli
 
     from fedzo.errors import UsageError
     from fedzo.flower.errors import Rejected, log
@@ -106,7 +105,7 @@ def start_node(node_config: str, arguments: Sequence[str]) -> None:
     watch()
     sys.argv = ["flower-supernode", *arguments]
     try:
-        flower_supernode()
+        cli.flower_supernode()
     except Exception as error:  # Flower's other threads would keep the process, and answer nothing
         log.error("the node ends: %s: %s", type(error).__name__, error)
         os._exit(1)
@@ -171,6 +170,7 @@ def run_task(words: list[str]) -> None:
     from flwr.supernode.runtime import run_clientapp
 
     from fedzo.errors import UsageError
+    from fedzo.flower.watchdog import CLIENT
 
     global _enforced
     _enforced, sys.argv = True, words

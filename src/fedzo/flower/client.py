@@ -28,16 +28,16 @@ from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
 from fedzo.core.fixed_point import grid_step, to_grid
 from fedzo.core.objective import Objective, check_objective, name_of
-from fedzo.core.tasks import LocalSteps, Task, Update
+from fedzo.core.tasks import LocalSteps, Losses, Task, Update
 from fedzo.core.types import Array
 from fedzo.errors import NonFinite, UsageError, require
 from fedzo.flower import policy, protocol
 from fedzo.flower.allowlist import check_enforced
 from fedzo.flower.errors import ErrorCode, Malformed, Rejected, log, log_error
 from fedzo.flower.ledger import Ledger
-from fedzo.flower.policy import NodeConfig, Outcomes, Problems, RequestGuard
-from fedzo.flower.privacy import Private, Releases
-from fedzo.flower.protocol import SumRequest
+from fedzo.flower.policy import NodeConfig, Problems, RequestGuard
+from fedzo.flower.privacy import Private
+from fedzo.flower.protocol import SumReply, SumRequest
 from fedzo.flower.secure import names_in
 from fedzo.flower.sync import (
     OutOfSync,
@@ -200,7 +200,7 @@ class _App(ClientApp):
     def __init__(self, host: _Host) -> None:
         super().__init__()
         self._host, exchange = host, host.exchange
-        answers = host.hello, host.initial, host.train, host.evaluate, exchange, exchange
+        answers = host.hello, host.initial, host.work, host.work, exchange, exchange
         self._answers = dict(zip(protocol.MESSAGE_TYPES, answers, strict=True))
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -263,81 +263,60 @@ class _Host:
         objective = self._problem(self._node(context), context)
         return RecordDict({"arrays": protocol.vector(objective.initial())})
 
-    def train(self, message: Message, context: Context) -> RecordDict:
-        """Do a round's task on this node's cores. The error of one device affects no other."""
-        node = self._node(context)
-        known, summed = self._algorithms(node), self._sum(node, message, context)
-        task, devices, form = protocol.read_task(message.content, known)
-        guard = RequestGuard(node, str(context.run_id), self.guarded)
+    def work(self, message: Message, context: Context) -> RecordDict:
+        """Do a task, or an evaluation, on this node's cores. One device's error affects no other.
+
+        Metrics are sent together with a loss that was charged.
+        """
+        node, run, kind = self._node(context), str(context.run_id), message.metadata.message_type
+        summed = self._sum(node, message, run)
+        task, devices, form = protocol.read_task(message.content, self._algorithms(node), kind)
+        guard = RequestGuard(node, run, self.guarded)
         node.limits.check_devices(devices)
         if isinstance(task, Task):
-            node.check_kind(task)
-            node.limits.check_task(task)
-            if summed is not None and not isinstance(task, LocalSteps):
-                raise Rejected(ErrorCode.SECURE, "secure sums are of coefficients and losses")
+            node.check_task(task)
         objective = self._problem(node, context)
         if isinstance(task, SyncMessage):
             synced = self._catch_up(task, guard, objective)
-            task = synced.spec.task(task.round, synced.state)
-            node.check_kind(task)
+            after = kind == protocol.EVALUATE
+            task = Losses(synced.x) if after else synced.spec.task(task.round, synced.state)
         node.limits.check_dimension(policy.points_of(task), objective)
-        steps, _, batch = policy.request_size(task)
-        if not isinstance(objective, FunctionObjective):  # which has no batches
+        queries, releases = policy.costs_of(task, objective)
+        batch, size = releases.batch_size, None if summed is None else _summed_numbers(task)
+        if batch is not None and not isinstance(objective, FunctionObjective):
             node.limits.check_records(batch, "a batch")
-        queries = policy.queries_of(task, objective)
+        metrics: Mapping[str, float] = {}
         totals: dict[int, Array] | None = None
-        if summed is not None and isinstance(task, LocalSteps) and node.privacy is not None:
+        if size is not None and isinstance(task, LocalSteps) and node.privacy is not None:
             totals = {} if node.privacy.shares_noise(task, objective) else None
 
         def reply(objective: Objective, device: int) -> Update:
-            if totals is not None and objective.size(device) <= batch:  # not the same divisor
-                raise Rejected(ErrorCode.RECORDS, f"device {device} has no more than b1 records")
-            return task.reply(objective, device)
-
-        found = guard.answer(
-            objective, devices, lambda device: queries, Releases(steps, batch), reply, totals
-        )
-        if summed is not None:
-            assert isinstance(task, LocalSteps)
-            size = math.prod(task.algorithm.coefficients_shape)
-            about = f"steps {task.seed} {task.round} {task.index}"
-            return self._masked(summed, guard, found, devices, size, about, totals)
-        failures = {i: self.error(error) for i, error in found.failures.items()}
-        updates = tuple(found.answers.values())
-        if self.guarded:
-            node.ledger.note(str(context.run_id), task.round + 1)
-        x = task.x if isinstance(task, LocalSteps) else None
-        return protocol.answer(protocol.Answer(task.round, updates, failures), form, x)
-
-    def evaluate(self, message: Message, context: Context) -> RecordDict:
-        """Send the losses of devices, and the metrics together with a loss that was charged."""
-        node = self._node(context)
-        summed = self._sum(node, message, context)
-        x, devices, wanted = protocol.read_model(message.content)
-        wanted &= summed is None
-        guard = RequestGuard(node, str(context.run_id), self.guarded)
-        node.limits.check_devices(devices)
-        objective = self._problem(node, context)
-        if isinstance(x, SyncMessage):
-            x = self._catch_up(x, guard, objective).x
-        node.limits.check_dimension(x, objective)
-        held = set(policy.held_devices(node.plain, objective.devices))
-        first = next((device for device in devices if device in held), None)
-        metrics: Mapping[str, float] = {}
-
-        def ask(objective: Objective, device: int) -> float:
             nonlocal metrics
-            loss = float(objective.losses(x, np.array([device]))[0])
-            if wanted and device == first:
-                metrics = objective.metrics(x)
-            return loss
+            if totals is not None and objective.size(device) <= (batch or 0):  # another divisor
+                raise Rejected(ErrorCode.RECORDS, f"device {device} has no more than b1 records")
+            if isinstance(task, Losses):
+                loss = np.asarray(objective.losses(task.x, np.array([device])), np.float64)
+                update = Update(device, np.empty(0), 1, 0, values=loss)
+                if form and size is None and device == devices[0]:
+                    metrics = objective.metrics(task.x)
+            else:
+                update = task.reply(objective, device)
+            if size is not None and not np.isfinite(_numbers(update)).all():
+                raise NonFinite("the loss", 0, device)
+            return update
 
-        queries = functools.partial(policy.evaluation_queries, objective)
-        found = guard.answer(objective, devices, queries, Releases(1, None), ask)
-        if summed is not None:
-            return self._masked(summed, guard, found, devices, 1, f"losses {checksum(x)}")
+        found = guard.answer(objective, devices, queries, releases, reply, totals)
         failures = {i: self.error(error) for i, error in found.failures.items()}
-        return protocol.losses(found.answers, failures, metrics if first in found.answers else {})
+        round = task.round if isinstance(task, Task) else 0
+        if self.guarded and isinstance(task, Task):
+            node.ledger.note(run, round + 1)
+        answer = protocol.Answer(round, tuple(found.answers.values()), failures)
+        if summed is not None and size is not None:
+            about = _about(task), repr(sorted(devices))
+            return self._masked(summed, guard, answer, size, about, totals)
+        paid = bool(devices) and devices[0] in found.answers
+        x = task.x if isinstance(task, LocalSteps) else None
+        return protocol.answer(answer, form, x, metrics if paid else {})
 
     def exchange(self, message: Message, context: Context) -> RecordDict:
         """Begin a secure sum, or send the shares that unmask one. The state is on disk first."""
@@ -352,9 +331,9 @@ class _Host:
             if begun is None:
                 attempt, shares = member.reveal(states[-1], request.survivors)
                 states.append(attempt)
-        return protocol.sum_reply(protocol.SumReply(shares=shares))
+        return protocol.sum_reply(SumReply(shares=shares))
 
-    def _sum(self, node: NodeConfig, message: Message, context: Context) -> SumRequest | None:
+    def _sum(self, node: NodeConfig, message: Message, run: str) -> SumRequest | None:
         """Return the secure sum that a message is for, if the attempt is new.
 
         A node with ``[secure]`` rejects other messages, which would show its own numbers.
@@ -367,7 +346,7 @@ class _Host:
         node.member()
         if not 0 < request.bound < 1e300:
             raise Malformed("the bound is not a number > 0", "bound")
-        with node.ledger.attempt(str(context.run_id), request.attempt) as states:
+        with node.ledger.attempt(run, request.attempt) as states:
             if states[-1].present:
                 raise Rejected(ErrorCode.SECURE, "numbers were masked in this attempt before")
         return request
@@ -376,45 +355,42 @@ class _Host:
         self,
         request: SumRequest,
         guard: RequestGuard,
-        found: Outcomes,
-        devices: Sequence[int],
+        found: protocol.Answer,
         size: int,
-        about: str,
-        totals: Mapping[int, Array] | None = None,
+        about: tuple[str, str],
+        totals: Mapping[int, Array] | None,
     ) -> RecordDict:
         """Return the masked sum over this node's devices, and last the number of clipped ones.
 
-        ``about`` names what is summed: in a run it is revealed for one set of nodes and devices.
-        ``totals`` are private differences, in place of coefficients: noise is added to their sum.
+        ``about`` names what is summed and of which devices: in a run the first is revealed for one
+        set of nodes and devices. ``totals`` are private differences, in place of coefficients:
+        noise is added to their sum.
         """
-        node, total, failures = guard.node, np.zeros(size + 1, np.int64), dict(found.failures)
-        member, privacy, queries, counted = node.member(), node.privacy, 0, []
-        for device, answer in found.answers.items():
-            update = answer if isinstance(answer, Update) else None
-            numbers = np.array([answer]) if update is None else np.asarray(update.coefficients)
-            if not np.isfinite(numbers).all():
-                failures[device] = NonFinite("the loss", 0, device)
-                continue
-            own, clipped = to_grid(numbers, request.bound)
-            own = own if totals is None else totals[device]
-            total[:-1] += own.ravel() * (1 if update is None else int(update.weight))
+        node, step, total = guard.node, 0.0, np.zeros(size + 1, np.int64)
+        member = node.member()
+        for update in found.updates:
+            own, clipped = to_grid(_numbers(update), request.bound)
+            own = own if totals is None else totals[update.device]
+            total[:-1] += own.ravel() * int(update.weight)
             total[-1] += clipped
-            queries += 0 if update is None else update.queries
-            counted.append(device)
-        task = hashlib.sha256(about.encode()).digest()[:16]
-        task += hashlib.sha256(repr(sorted(devices)).encode()).digest()[:16]
+        task = b"".join(hashlib.sha256(text.encode()).digest()[:16] for text in about)
         with node.ledger.attempt(guard.run, request.attempt) as states:
-            step, count = 0.0, len(names_in(states[-1].members))
-            if totals is not None and privacy is not None:
-                step = grid_step(privacy.difference_clip)
-                total[:-1] += privacy.part_of_noise(count, size)
+            if totals is not None and node.privacy is not None:
+                step = grid_step(node.privacy.difference_clip)
+                members = len(names_in(states[-1].members))
+                total[:-1] += node.privacy.part_of_noise(members, size)
             attempt, masked = member.mask(states[-1], request.present, request.inbox, total, task)
             states.append(attempt)
-        reasons = {i: self.error(error) for i, error in failures.items()}
-        reply = protocol.SumReply(
-            b"", masked, step, tuple(counted), queries, tuple(reasons), tuple(reasons.values())
+        return protocol.sum_reply(
+            SumReply(
+                masked=masked,
+                step=step,
+                devices=tuple(update.device for update in found.updates),
+                queries=sum(update.queries for update in found.updates),
+                failed=tuple(found.failures),
+                reasons=tuple(found.failures.values()),
+            )
         )
-        return protocol.sum_reply(reply)
 
     def _catch_up(
         self, message: SyncMessage, guard: RequestGuard, objective: Objective
@@ -424,7 +400,7 @@ class _Host:
 
         def check(spec: RunSpec, x: Array) -> None:
             node.limits.check_dimension(x, objective)
-            node.limits.check_task(LocalSteps(spec.algorithm, x))
+            node.check_task(LocalSteps(spec.algorithm, x))
 
         def replay() -> SyncedState:
             cached, known = node.states.get(message.run), self._algorithms(node)
@@ -482,3 +458,24 @@ class _Host:
             if not self.guarded:
                 raise
             raise Rejected(ErrorCode.CANNOT_BEGIN, f"{type(error).__name__}: {error}") from error
+
+
+def _numbers(update: Update) -> Array:
+    """Return the numbers of an update that are summed."""
+    return np.asarray(update.values if update.coefficients is None else update.coefficients)
+
+
+def _summed_numbers(task: Task | Losses) -> int:
+    """Return how many numbers a device has in a secure sum; reject what cannot be summed."""
+    if isinstance(task, Losses):
+        return 1
+    if not isinstance(task, LocalSteps) or task.algorithm.coefficients_shape is None:
+        raise Rejected(ErrorCode.SECURE, "secure sums are of coefficients and losses")
+    return math.prod(task.algorithm.coefficients_shape)
+
+
+def _about(task: Task | Losses) -> str:
+    """Return the name of a task in its run."""
+    if isinstance(task, Losses):
+        return f"losses {checksum(task.x)}"
+    return f"steps {task.seed} {task.round} {task.index}"

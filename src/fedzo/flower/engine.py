@@ -245,10 +245,10 @@ class FlowerEngine(Engine):
         self._metrics, first = {}, self._first() if metrics else -1
 
         def read(content: RecordDict, asked: list[int]) -> Found:
-            found, failures, metrics = protocol.read_losses(content, len(asked))
+            found, metrics = protocol.read_losses(content, len(asked))
             if first in asked:  # metrics of other nodes were not requested
                 self._metrics = metrics
-            return {**failures, **found}
+            return found
 
         downlink = self.nodes.downlink
         if downlink is not None:

@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -30,7 +31,7 @@ from fedzo.core.engine import LocalEngine
 from fedzo.core.files import read_toml
 from fedzo.core.machine import cores
 from fedzo.core.objective import Objective, check_objective, is_plain, meter_of
-from fedzo.core.tasks import Evaluate, LocalSteps, Slopes, Task, Update
+from fedzo.core.tasks import Evaluate, LocalSteps, Losses, Slopes, Task, Update
 from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, Parameters, UsageError, check_counts, nearest, require, shown
 from fedzo.flower.errors import ErrorCode, Rejected
@@ -54,6 +55,7 @@ _PLAIN = (
     "devices", "ledger", "models", "apps", "algorithms", "tasks",
     "partition-id", "num-partitions", "node-file",
 )  # fmt: skip
+_PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # of --node-config, as Flower reads it
 TASKS = {"local_steps": LocalSteps, "evaluate": Evaluate, "slopes": Slopes}
 
 
@@ -259,11 +261,11 @@ class Secure(Parameters):
         require(self.min_peers <= len(set(self.peers)), "min_peers", self.min_peers, allowed)
 
 
-def points_of(task: Task) -> Any:
+def points_of(task: Task | Losses) -> Any:
     """Return the point or points that a task is about, with d numbers in the last axis."""
     if isinstance(task, Evaluate):
         return task.points
-    assert isinstance(task, LocalSteps | Slopes)
+    assert isinstance(task, LocalSteps | Slopes | Losses)
     return task.x
 
 
@@ -299,10 +301,14 @@ def queries_of(task: Task, objective: Objective | None = None) -> int:
     return steps * points * batch
 
 
-def evaluation_queries(objective: Objective, device: int) -> int:
-    """Return the largest number of values that the evaluation of a device needs."""
-    retries = objective.retries if isinstance(objective, FunctionObjective) else 0
-    return objective.size(device) * (1 + retries)
+def costs_of(task: Task | Losses, objective: Objective) -> tuple[Count, Releases]:
+    """Return the largest number of values that a device needs, and its private releases."""
+    if isinstance(task, Losses):
+        calls = 1 + (objective.retries if isinstance(objective, FunctionObjective) else 0)
+        return lambda device: calls * objective.size(device), Releases(1, None)
+    steps, _, batch = request_size(task)
+    queries = queries_of(task, objective)
+    return lambda device: queries, Releases(steps, batch)
 
 
 # ------------------------------------------------------------------------------- configuration
@@ -361,16 +367,7 @@ class NodeConfig:
         >>> NodeConfig.parse('ledger="a.sqlite"').ledger.path
         'a.sqlite'
         """
-        from flwr.common.config import parse_config_args
-
-        try:
-            config = parse_config_args([text] if text else None)
-        except Exception:
-            allowed = "pairs such as 'node-file=\"node.toml\" partition-id=0'"
-            raise UsageError(
-                f"--node-config {shown(text)}: must be {allowed}", code="node-config"
-            ) from None
-        return cls.read(config)
+        return cls.read(parse_node_config(text))
 
     @classmethod
     def read(cls, node_config: Mapping[str, Any]) -> NodeConfig:
@@ -427,11 +424,12 @@ class NodeConfig:
             raise Rejected(ErrorCode.PEERS, text)
         return member
 
-    def check_kind(self, task: Task) -> None:
-        """Reject a task of a kind that this node does not do."""
+    def check_task(self, task: Task) -> None:
+        """Reject a task of a kind that this node does not do, or that is too large."""
         name = next(name for name, kind in TASKS.items() if isinstance(task, kind))
         if name not in self.tasks:
             raise Rejected(ErrorCode[f"TASK_{name.upper()}"], f"tasks has no {name}")
+        self.limits.check_task(task)
 
     def problem(self, allowed: Problems, run_config: Mapping[str, Any]) -> Objective:
         """Return the problem that a run names, made with this node's settings.
@@ -446,6 +444,21 @@ class NodeConfig:
             text = f"problem.name = {name!r}: this node allows {', '.join(problems) or 'none'}"
             raise Rejected(ErrorCode.UNKNOWN_PROBLEM, text)
         return _made(name, json.dumps({**problems[name], **self.own}))
+
+
+def parse_node_config(text: str) -> dict[str, Any]:
+    """Return the keys and values of ``--node-config``, as Flower reads them.
+
+    >>> parse_node_config('node-file="node.toml" partition-id=0')
+    {'node-file': 'node.toml', 'partition-id': 0}
+    """
+    try:
+        if left := _PAIR.sub("", text).strip():
+            raise ValueError(left)
+        return tomllib.loads("\n".join(f'"{k}" = {v}' for k, v in _PAIR.findall(text)))
+    except ValueError:
+        allowed = "must be pairs such as 'node-file=\"node.toml\" partition-id=0'"
+        raise UsageError(f"--node-config {shown(text)}: {allowed}", code="node-config") from None
 
 
 def _check_keys(tables: Mapping[str, Any]) -> None:
@@ -673,4 +686,4 @@ class Outcomes:
     def queries(self, device: int, most: int) -> int:
         """Return the number of values of a device; ``most`` if it is not known."""
         answer = self.answers.get(device)
-        return answer.queries if isinstance(answer, Update) else most
+        return answer.queries if isinstance(answer, Update) and answer.queries else most

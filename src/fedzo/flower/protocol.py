@@ -31,7 +31,7 @@ from fedzo.core.estimator import Estimator
 from fedzo.core.files import as_toml
 from fedzo.core.objective import Objective, is_plain, name_of
 from fedzo.core.random import Draws, Stream
-from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Slopes, Task, Update
+from fedzo.core.tasks import WEIGHTINGS, Evaluate, LocalSteps, Losses, Slopes, Task, Update
 from fedzo.core.types import Array
 from fedzo.core.updates import UpdateMean
 from fedzo.errors import FedzoError
@@ -256,17 +256,23 @@ def task(work: Packed | SyncMessage, devices: Sequence[int], coefficients: bool)
 
 
 def read_task(
-    content: RecordDict, known: Mapping[str, Any]
-) -> tuple[Task | SyncMessage, list[int], bool | Layout]:
-    """Return the task, the devices that are to do it, and the form of the reply.
+    content: RecordDict, known: Mapping[str, Any], kind: str = TRAIN
+) -> tuple[Task | Losses | SyncMessage, list[int], bool | Layout]:
+    """Return the task of a message, the devices that are to do it, and the form of the reply.
 
-    This is True for coefficients, False for updates, or the layout of a whole model. ``known`` maps
-    names to the algorithms that this node allows.
+    The form is True for coefficients, False for updates, or the layout of a whole model. Of an
+    evaluation it is whether metrics are requested. ``known`` maps names to the algorithms that this
+    node allows.
     """
-    plain, devices, coefficients = _read_addressed(content, "coefficients")
+    plain = dict(schema.config(content, "task"))
+    devices: list[int] = schema.take(plain, "devices", list[int])
+    form: bool = schema.take(plain, "metrics" if kind == EVALUATE else "coefficients", bool)
     message, read = SyncMessage.read(plain, content.array_records.get("arrays")), cast(Any, None)
     if message is not None:
-        return message, devices, coefficients
+        return message, devices, form
+    if kind == EVALUATE:
+        schema.require_empty(plain)
+        return Losses(read_vector(content)), devices, form
     arrays = dict(schema.array_record(content))
     if plain.get("named") is True:
         layout = Layout.read(arrays)
@@ -280,7 +286,7 @@ def read_task(
     else:
         read = _slopes(plain, arrays, devices)
     schema.require_empty(arrays)
-    return read, devices, coefficients
+    return read, devices, form
 
 
 def _local_steps(
@@ -338,16 +344,6 @@ def model(x: Array | SyncMessage, devices: Sequence[int], metrics: bool = False)
     return _addressed(sent, devices, metrics=metrics)
 
 
-def read_model(content: RecordDict) -> tuple[Array | SyncMessage, list[int], bool]:
-    """Return x, the devices to evaluate, and whether metrics are requested."""
-    plain, devices, metrics = _read_addressed(content, "metrics")
-    message = SyncMessage.read(plain, content.array_records.get("arrays"))
-    if message is not None:
-        return message, devices, metrics
-    schema.require_empty(plain)
-    return read_vector(content), devices, metrics
-
-
 def vector(x: Array) -> ArrayRecord:
     """Return a vector as a record."""
     return schema.write_arrays({"x": x})
@@ -371,11 +367,6 @@ def _addressed(sent: Packed | SyncMessage, devices: Sequence[int], **wanted: boo
     if arrays is not None:
         records["arrays"] = arrays
     return records
-
-
-def _read_addressed(content: RecordDict, wanted: str) -> tuple[dict[str, Any], list[int], bool]:
-    plain = dict(schema.config(content, "task"))
-    return plain, schema.take(plain, "devices", list[int]), schema.take(plain, wanted, bool)
 
 
 def _finite(name: str, array: Array) -> Array:
@@ -427,7 +418,7 @@ class Answer(NamedTuple):
 class _AnswerFields:
     round: int
     devices: tuple[int, ...]
-    queries: tuple[int, ...]
+    queries: tuple[int, ...] = ()  # empty: all are zero
     weights: tuple[float, ...] = ()  # empty: all are one
     values: bytes = b""
     coefficients: bytes = b""
@@ -437,19 +428,16 @@ class _AnswerFields:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _LossFields:
-    devices: tuple[int, ...]
-    losses: tuple[float, ...]
-    failed: tuple[int, ...] = ()
-    reasons: tuple[str, ...] = ()
+def answer(
+    found: Answer,
+    form: bool | Layout,
+    x: Array | None = None,
+    metrics: Mapping[str, float] = {},
+) -> RecordDict:
+    """Return the reply to a task: values, coefficients, updates, or the mean model from x.
 
-
-def answer(found: Answer, form: bool | Layout, x: Array | None = None) -> RecordDict:
-    """Return the reply to a task: coefficients, updates, or the mean model of the devices from x.
-
-    Coefficients are few, so they are bytes of the record: an array of Flower's is three objects,
-    each with a hash of 64 characters.
+    A loss is one value. Coefficients are few, so they are bytes of the record: an array of Flower's
+    is three objects, each with a hash of 64 characters.
     """
     updates, records, numbers = found.updates, RecordDict(), dict[str, Any]()
     if updates and updates[0].values is not None:
@@ -465,12 +453,14 @@ def answer(found: Answer, form: bool | Layout, x: Array | None = None) -> Record
         numbers["coefficients"] = stacked.astype(stacked.dtype.newbyteorder("<")).tobytes()
     elif updates:
         records["arrays"] = schema.write_arrays({"deltas": np.stack([u.delta for u in updates])})
-    weights = tuple(float(u.weight) for u in updates)
+    if metrics:
+        records["metrics"] = MetricRecord({k: float(v) for k, v in metrics.items()})
+    weights, queries = tuple(float(u.weight) for u in updates), tuple(u.queries for u in updates)
     records["answer"] = schema.write_fields(
         _AnswerFields(
             round=found.round,
             devices=tuple(u.device for u in updates),
-            queries=tuple(u.queries for u in updates),
+            queries=queries if any(queries) else (),
             weights=() if set(weights) <= {1.0} else weights,
             failed=tuple(found.failures),
             reasons=tuple(found.failures.values()),
@@ -486,7 +476,7 @@ def read_answer(content: RecordDict, asked: int) -> Answer:
     ``asked`` is the number of devices that were asked. Whether a reply has the requested kind and
     shape of numbers is checked by :class:`~fedzo.flower.validation.UpdateValidator`.
     """
-    told, failures, weights = _read_answer(content, asked)
+    told, updates, failures = _read_answer(content, asked)
     count = len(told.devices)
     deltas: Any = [np.empty(0)] * count
     coefficients: Any = [None] * count
@@ -501,59 +491,50 @@ def read_answer(content: RecordDict, asked: int) -> Answer:
         if deltas.ndim != 2 or len(deltas) != count:
             text = f"the updates of {count} devices have the shape {deltas.shape}"
             raise Malformed(text, "deltas")
-    updates = map(Update, told.devices, deltas, weights, told.queries, coefficients, values)
-    return Answer(told.round, tuple(updates), failures)
+    each = zip(updates, deltas, coefficients, values, strict=True)
+    made = (u._replace(delta=d, coefficients=c, values=v) for u, d, c, v in each)
+    return Answer(told.round, tuple(made), failures)
 
 
 def _read_answer(
     content: RecordDict, asked: int
-) -> tuple[_AnswerFields, dict[int, str], tuple[float, ...]]:
-    """Return the fields of a reply, the errors and the weights."""
+) -> tuple[_AnswerFields, list[Update], dict[int, str]]:
+    """Return the fields of a reply, the updates without their numbers, and the errors."""
     told = schema.read_fields(_AnswerFields, schema.config(content, "answer"), asked)
-    failures, weights = _failures(told), told.weights or (1.0,) * len(told.devices)
-    _require_lengths(len(told.devices), weights=weights, queries=told.queries)
-    return told, failures, weights
+    failures, count = _failures(told), len(told.devices)
+    weights, queries = told.weights or (1.0,) * count, told.queries or (0,) * count
+    _require_lengths(count, weights=weights, queries=queries)
+    each = zip(told.devices, weights, queries, strict=True)
+    return told, [Update(i, np.empty(0), w, q) for i, w, q in each], failures
 
 
 def read_models(
     content: RecordDict, asked: Sequence[int], task: LocalSteps, layout: Layout
 ) -> dict[int, Any]:
     """Return the updates of a node's devices from their mean model: the same update for each."""
-    told, failures, weights = _read_answer(content, len(asked))
+    told, updates, failures = _read_answer(content, len(asked))
     if told.round != task.round:
         raise Malformed(f"its reply is of round {told.round + 1}")
-    if not told.devices:
+    if not updates:
         return dict(failures)
     own = Layout.read(dict(schema.array_record(content)))
     if own.shapes != layout.shapes:
         raise Malformed("the reply has other arrays than the model", "arrays")
     delta = own.vector() - task.x
-    updates = map(Update, told.devices, itertools.repeat(delta), weights, told.queries)
-    return {**failures, **{update.device: update for update in updates}}
+    return {**failures, **{update.device: update._replace(delta=delta) for update in updates}}
 
 
-def losses(
-    found: Mapping[int, float], failures: Mapping[int, str], metrics: Mapping[str, float]
-) -> RecordDict:
-    """Return the reply to :func:`model`."""
-    values = tuple(float(value) for value in found.values())
-    fields = _LossFields(tuple(found), values, tuple(failures), tuple(failures.values()))
-    records = RecordDict({"answer": schema.write_fields(fields)})
-    if metrics:
-        records["metrics"] = MetricRecord({k: float(v) for k, v in metrics.items()})
-    return records
-
-
-def read_losses(
-    content: RecordDict, asked: int
-) -> tuple[dict[int, float], dict[int, str], dict[str, float]]:
-    """Return losses and failures by device, and finite metrics by printable name.
+def read_losses(content: RecordDict, asked: int) -> tuple[dict[int, Any], dict[str, float]]:
+    """Return the loss of each device, or its error, and finite metrics by printable name.
 
     ``asked`` is the number of devices that were asked.
     """
-    told = schema.read_fields(_LossFields, schema.config(content, "answer"), asked)
-    failures = _failures(told)
-    _require_lengths(len(told.devices), losses=told.losses)
+    told = read_answer(content, asked)
+    found: dict[int, Any] = dict(told.failures)
+    for update in told.updates:
+        if update.values is None or update.values.shape != (1,):
+            raise Malformed("a loss is one number per device", "values")
+        found[update.device] = float(update.values[0])
     reported: Mapping[str, Any] = content.metric_records.get("metrics") or {}
     metrics = {
         name: float(value)
@@ -561,7 +542,7 @@ def read_losses(
         if len(name) <= LONGEST_NAME and name.isprintable()
         if isinstance(value, int | float) and math.isfinite(value)
     }
-    return dict(zip(told.devices, told.losses, strict=True)), failures, metrics
+    return found, metrics
 
 
 # -------------------------------------------------------------------------------- secure sums
@@ -653,7 +634,7 @@ def read_refusal(content: RecordDict) -> str | None:
     return None if record is None else str(schema.take(dict(record), "reason", str))
 
 
-def _failures(told: _AnswerFields | _LossFields | SumReply) -> dict[int, str]:
+def _failures(told: _AnswerFields | SumReply) -> dict[int, str]:
     """Return the error of each device that failed, after a check that no device is there twice."""
     if len({*told.devices, *told.failed}) != len(told.devices) + len(told.failed):
         raise Malformed("the reply lists a device twice", "devices")

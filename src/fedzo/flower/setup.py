@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import tomli_w
@@ -208,8 +209,6 @@ def init_server(
     dim: int = 10_000,
 ) -> str:
     """Write all files of a server; return the command that sets a node up."""
-    from flwr.cli.build import build_fab_from_disk
-
     folder, app = Folder(path, say), app or path / "app"
     if not (app / "pyproject.toml").exists():
         write_app(Folder(app, say), problem, devices)
@@ -230,10 +229,16 @@ def init_server(
     folder.add("server.toml", "address and app of this server", tomli_w.dumps(settings).encode())
     (folder.path / "log").mkdir(exist_ok=True)
     own = read_toml(folder.path / "server.toml")
-    archive = build_fab_from_disk(Path(own["app"]))
     public = folder.path / "public"  # derived files, which nodes fetch
     public.mkdir(exist_ok=True)
-    write_atomic(public / "app.fab", archive)
+    with TemporaryDirectory() as empty:
+        words = ("build", "--app", own["app"])
+        told = _flwr(folder.path, *words, capture_output=True, cwd=empty)
+        built = list(Path(empty).glob("*.fab"))
+        if not built:
+            why = short_line(told.stderr or told.stdout)
+            raise UsageError(f"flwr build: {own['app']} is not an app: {why}", code="no-app")
+        write_atomic(public / "app.fab", built[0].read_bytes())
     write_atomic(public / "ca.pem", (folder.path / "ca.pem").read_bytes())
     say(f"{public}: certificate authority and app, which nodes fetch")
     directions_checksum()  # compiles what the server app runs when the first node joins,

@@ -24,17 +24,16 @@ from typing import Any
 
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode as FlowerCode
-from flwr.common.constant import Status
-from flwr.supercore.constant import TaskType
 
 from fedzo.errors import UsageError
 from fedzo.flower.errors import log
 from fedzo.flower.sync import flower_home
 
+CLIENT = "flwr-clientapp"  # the only type of task that a node does, and its command
 _UNANSWERED = "this node could not fetch or answer the message"
 ALIVE = "fedzo-alive"  # a file whose time is that of the last contact with the server
 PATIENCE = 30.0  # seconds for a reply whose client process has ended, or for the rest of one
-_UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
+_UNFINISHED = ("pending", "starting", "running")  # tasks
 
 
 def watch() -> None:
@@ -124,8 +123,8 @@ class _OneTaskType:
         self._state = state
 
     def create_task(self, *, task_type: Any, **others: Any) -> Any:
-        if task_type != TaskType.CLIENT_APP:
-            text = f"this node runs {TaskType.CLIENT_APP} tasks only, not {task_type}"
+        if task_type != CLIENT:
+            text = f"this node runs {CLIENT} tasks only, not {task_type}"
             raise UsageError(text, code="task-type")
         return self._state.create_task(task_type=task_type, **others)
 
