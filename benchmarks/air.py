@@ -145,19 +145,15 @@ def loss(histories: Any) -> str:
 
 def draw(path: Path, panels: Any) -> None:
     """Draw panels of (title, x, y, log x, curves by label); a curve is histories or points."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from fedzo.core.style import COLOURS
+    from fedzo.core.style import COLOURS, LEGEND, dress
     from fedzo.plots.series import axis_label
 
     columns = 2 if len(panels) > 1 else 1
     rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(6.2 * columns, 4.2 * rows), squeeze=False, layout="constrained"
-    )
+    figure = Figure(figsize=(5.2 * columns, 3.6 * rows + 0.5), dpi=150, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     for ax, (title, x, y, log_x, curves) in zip(axes.flat, panels, strict=False):
         for i, (label, (histories, style)) in enumerate(curves.items()):
             colour = style.get("colour", i) % len(COLOURS)
@@ -167,13 +163,13 @@ def draw(path: Path, panels: Any) -> None:
             ax.plot(*mean.T, line, color=COLOURS[colour], label=label, lw=1.6)
             low, high = points[..., 1].min(axis=0), points[..., 1].max(axis=0)
             ax.fill_between(mean[:, 0], low, high, color=COLOURS[colour], alpha=0.15, lw=0)
-        ax.set(title=title, xlabel=axis_label(x), ylabel=axis_label(y))
+        dress(ax, title, axis_label(x), axis_label(y))
         ax.set_xscale("log" if log_x else "linear")
-        ax.grid(alpha=0.3)
     handles = axes.flat[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=min(6, len(handles[1])), fontsize=8)
+    wide = min(3 * columns, len(handles[1]))
+    figure.legend(*handles, loc="outside lower center", ncols=wide, **LEGEND)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
     print(path)
 
 
@@ -284,7 +280,7 @@ def noise(arguments: argparse.Namespace) -> None:
         IMAGES / "air-noise.png",
         [
             (
-                f"a network's head after {arguments.rounds} rounds",
+                f"A network's head after {arguments.rounds} rounds",
                 "SNR, dB",
                 "train_loss",
                 False,
@@ -326,8 +322,8 @@ def digital(arguments: argparse.Namespace) -> None:
     draw(
         IMAGES / "air-digital.png",
         [
-            ("a network's head at 0 dB, 1 MHz", "seconds_on_air", "train_loss", True, curves),
-            ("a network's head at 0 dB, 1 mW per device", "joules", "train_loss", True, curves),
+            ("A network's head at 0 dB, 1 MHz", "seconds_on_air", "train_loss", True, curves),
+            ("A network's head at 0 dB, 1 mW per device", "joules", "train_loss", True, curves),
         ],
     )
 

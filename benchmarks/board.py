@@ -47,7 +47,7 @@ run by the command below, on the same code and data, with {seeds} seeds. Interva
 mean (Student's t). Each method may list several learning rates. The best one at another seed is
 used, by the loss at the budget of queries. These tuning runs are not counted.
 
-**So far**: at equal queries the methods are within each other's intervals, but for MeZO on the
+**So far**: at equal queries the methods are within each other's intervals, except for MeZO on the
 quadratic. At equal bytes those that send coefficients of several local steps lead.
 
 {tasks}

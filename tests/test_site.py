@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import site_docstrings  # noqa: E402
+import site_gallery  # noqa: E402
 import site_math  # noqa: E402
 
 
@@ -49,9 +50,15 @@ def test_formulas_are_mathml():
     assert "&lt;" in drawn or "&#x0003C;" in drawn
 
 
+def test_pictures_have_one_source():
+    page = '<p><img alt="a" src="images/a.png" srcset="../images/a.png" /><img src="b.png"></p>'
+    wanted = '<p><img alt="a" src="images/a.png" /><img src="b.png"></p>'
+    assert site_gallery.on_page_content(page) == wanted
+
+
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """The built pages; whatever mkdocs warns of, a broken link too, ends the build."""
+def site(tmp_path_factory):
+    """The built site; whatever mkdocs warns of, a broken link too, ends the build."""
     pytest.importorskip("mkdocs", reason="needs fedzo[docs]")
     pytest.importorskip("mkdocstrings", reason="needs fedzo[docs]")
     import subprocess
@@ -60,7 +67,25 @@ def pages(tmp_path_factory):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.html")}
+    return out
+
+
+@pytest.fixture
+def pages(site):
+    return {str(path.relative_to(site)): path.read_text() for path in site.rglob("*.html")}
+
+
+@pytest.mark.slow
+def test_every_picture_is_there(site, pages):
+    """Whichever source a browser takes."""
+    seen = 0
+    for name, text in pages.items():
+        for source in re.findall(r'<img\b[^>]*? src(?:set)?="([^" ]+)', text):
+            assert source.startswith("data:") or (site / name).parent.joinpath(source).exists(), (
+                name
+            )
+            seen += 1
+    assert seen > 30
 
 
 @pytest.mark.slow

@@ -18,15 +18,18 @@ model = LogisticRegression(tol=0.01, max_iter=1000).fit(inputs, labels)
 bag = clothes.classes.index("Bag")
 bags = inputs[(labels == bag) & (model.predict(inputs) == bag)].reshape(-1, 28, 28)
 seen, unseen = bags[:200], bags[200:]
-flat = lambda images: model.predict_proba(images.reshape(len(images), -1))  # noqa: E731
-victim = fedzo.models.FunctionModel(flat, outputs="probabilities", max_queries=12_000)
+
+
+def scores(images):
+    return model.predict_proba(images.reshape(len(images), -1))
+
+
+victim = fedzo.models.FunctionModel(scores, outputs="probabilities", max_queries=12_000)
 
 attack = fedzo.UniversalAttack(victim, eps=0.15)
 attack.fit(np.array_split(seen, 5), labels=bag, held_out=(unseen, bag))
 rate = attack.result.history[-1]["heldout_success"]
-print(
-    f"{rate:.0%} of {len(unseen)} unseen bags are taken for something else, {attack.queries:,} queries"
-)
+print(f"{rate:.0%} of {len(unseen)} unseen bags fool the model, after {attack.queries:,} queries")
 
 # %%
 noise = attack.noise.reshape(28, 28)
