@@ -219,6 +219,27 @@ def test_one_node_does_not_say_what_the_problem_is(node, lie):
     assert np.allclose(result.x, expected(6, gone), rtol=1e-12, atol=0)
 
 
+def test_node_that_is_alone_at_the_start_does_not_say_how_many_devices_there_are(tmp_path):
+    """With N = 1 its device would be all of them, before another node is there."""
+    grid = introduced(1, devices=1, held=[0], sizes=[1])
+    file = tmp_path / "nodes.toml"
+    file.write_text('1 = "0-1"\n2 = "2-3"\n3 = "4-5"')
+    grid.away.update((2, 3))
+    looks = []
+
+    def ids():
+        looks.append(None)
+        if len(looks) == 3:
+            grid.away.clear()
+        return [node for node in grid.contexts if node not in grid.away]
+
+    grid.get_node_ids = ids
+    engine = FlowerEngine(grid, 5, fedzo.Ideal(), dataclasses.replace(QUICK, bindings=str(file)))
+    assert len(looks) >= 3
+    assert (engine.devices, engine.dim) == (6, 8)
+    assert engine._registry.homes(range(6)) == {2: [2, 3], 3: [4, 5]}
+
+
 def test_sizes_of_devices_are_told_by_their_own_node():
     class Sized(Quadratic):
         def size(self, device):

@@ -17,7 +17,7 @@ from fedzo.core.fixed_point import grid_step
 from fedzo.core.objective import Objective
 from fedzo.core.tasks import Losses
 from fedzo.errors import InvalidValue
-from fedzo.flower import FlowerEngine, secure
+from fedzo.flower import FlowerEngine, protocol, secure
 from fedzo.flower.ledger import Ledger
 from fedzo.flower.privacy import Event, Privacy, record_digests
 from fedzo.problems import softmax
@@ -92,13 +92,22 @@ def test_without_noise_it_is_the_mean_of_clipped_differences(honest, difference)
     assert update.coefficients.dtype == np.float32
 
 
-def test_noise_is_shared_among_the_honest_nodes(totals):
-    """The noise of all five nodes: each has 1/sqrt(3) of the deviation that three must have."""
+@pytest.mark.parametrize("lost", [None, protocol.SHARES, protocol.TRAIN, protocol.UNMASK])
+def test_noise_is_shared_among_the_honest_nodes(lost, totals):
+    """Each node has 1/sqrt(3) of the deviation that three must have, also if one drops out."""
     noise, count = 50.0, 600
-    engine = FlowerEngine(nodes(noise=noise, honest=0.8), 5, SECURE, QUICK)
+    grid = nodes(noise=noise, honest=0.8)
+
+    def spoil(message, reply):  # it has stored its state, and is killed before it replies
+        where = message.metadata.dst_node_id, message.metadata.message_type
+        return None if where == (2, lost) else reply
+
+    grid.spoil = spoil
+    engine = FlowerEngine(grid, 5, SECURE, QUICK)
     (update,) = engine.ask(task_of(engine, algorithm(count)))
-    assert update.contributors == 5
-    deviation = noise * CLIP / grid_step(CLIP) * math.sqrt(NODES / 3)
+    there = NODES if lost in (None, protocol.UNMASK) else NODES - 1
+    assert update.contributors == there
+    deviation = noise * CLIP / grid_step(CLIP) * math.sqrt(there / 3)
     # The differences themselves have at most the length 400 C, over all records.
     ratio = np.std(totals[-1][:-1].astype(float)) / deviation
     most = 400 * CLIP / grid_step(CLIP) / math.sqrt(count) / deviation

@@ -292,8 +292,8 @@ def members_of(grid):
 class Server:
     """A server that sends single messages to nodes with [secure]."""
 
-    def __init__(self, nodes=5):
-        self.problem = Quadratic(dim=8, devices=10)
+    def __init__(self, nodes=5, problem=None):
+        self.problem = problem or Quadratic(dim=8, devices=10)
         self.grid = Nodes(self.problem, nodes, secure=True)
         self.names = members_of(self.grid)
         self.sum = SumServer(sorted(self.names.values()))
@@ -355,6 +355,30 @@ def test_one_task_of_a_run_is_revealed_for_one_set_of_nodes():
     assert server.unmask(1, 3, EVERYONE) == "secure"
     server.begin(4), server.steps(1, 4, round=1)
     assert not isinstance(server.unmask(1, 4, EVERYONE[:4]), str)  # another round
+
+
+def test_device_that_failed_is_in_no_second_sum_of_a_task():
+    """The difference of the two sums would be its own numbers: after a resume, or by intent."""
+
+    class Failing(Quadratic):
+        broken = True
+
+        def batch(self, device, size, draws):
+            if device == 1 and self.broken:
+                raise OSError("busy")
+            return super().batch(device, size, draws)
+
+    server = Server(problem=Failing(dim=8, devices=10))
+    server.begin(1)
+    assert server.steps(1, 1).failed == (1,)
+    assert not isinstance(server.unmask(1, 1, EVERYONE), str)
+    server.begin(2)  # the same devices, and it still fails
+    assert server.steps(1, 2).devices == (0,)
+    assert not isinstance(server.unmask(1, 2, EVERYONE), str)
+    server.problem.broken = False
+    server.begin(3)
+    assert server.steps(1, 3).devices == (0, 1)
+    assert server.unmask(1, 3, EVERYONE) == "secure"
 
 
 def test_a_new_attempt_ends_the_earlier_ones_and_deletes_their_secrets():
@@ -616,7 +640,13 @@ def test_rules_that_need_single_updates_are_rejected_with_the_reason():
 
 @pytest.mark.parametrize(
     "table",
-    [{"peers": "abc"}, {"peers": ["xyz"]}, {"peers": []}, {"peers": ["ab" * 32], "min_peers": 2}],
+    [
+        {"peers": "abc"},
+        {"peers": ["xyz"]},
+        {"peers": []},
+        {"peers": ["ab" * 32], "min_peers": 2},
+        {"peers": ["00" * 32, "ab" * 32, "cd" * 32]},  # of low order: all secrets are known
+    ],
 )
 def test_secure_tables_that_make_no_sense(table, tmp_path):
     with pytest.raises((UsageError, InvalidValue), match="secure"):

@@ -100,6 +100,13 @@ def walk(tmp_path_factory):
     made.close()
 
 
+def written(folder):
+    """Return the files of a server and of nodes that commands must not change."""
+    names = ("*.toml", "*.pem", "*.key", "node-key*", "*.service", "*.conf", "*.id", "app/**/*")
+    found = {path for name in names for path in folder.glob(f"*/{name}") if path.is_file()}
+    return {path: path.read_bytes() for path in found}
+
+
 def test_page_is_walked(walk):
     page = [shlex.split(line)[1:] for line in commands() if line.startswith("fedzo")]
     init, start, first, second, *_ = page
@@ -126,6 +133,7 @@ def test_page_is_walked(walk):
         assert told[:2] == words[:2]
         assert told[3:] == words[3:]
         walk.run(told)
+        told_last = told
     for i in range(2):
         walk.start(page[6], "--dir", f"node-{i}")
     compiled = sorted(walk.folder.glob("node-*/kernels/**/*.nbc"))
@@ -142,6 +150,17 @@ def test_page_is_walked(walk):
     here = fedzo.config.experiment.Experiment.load(walk.folder / "first" / "config.toml", {}).run()
     there = np.load(walk.folder / "first" / "model.npy")
     np.testing.assert_allclose(there, here.last, rtol=0, atol=1e-6)
+    # Repeated commands change no file, and a node whose line was taken out can be added again.
+    bindings = walk.folder / "fedzo-server" / "nodes.toml"
+    lines = bindings.read_text().splitlines(keepends=True)
+    bindings.write_text("".join(lines[:-1]))
+    before = written(walk.folder)
+    walk.run(init, *ports)
+    walk.run(mine, "--dir", "node-1")
+    assert written(walk.folder) == before
+    walk.run(told_last)
+    assert bindings.read_text().splitlines(keepends=True) == lines
+    assert "has this node" in walk.run(told_last)
     for i in range(2):
         lines = walk.run(["node", "status"], "--dir", f"node-{i}").splitlines()
         assert lines[0] == "health: good"

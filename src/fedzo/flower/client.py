@@ -312,7 +312,7 @@ class _Host:
             node.ledger.note(run, round + 1)
         answer = protocol.Answer(round, tuple(found.answers.values()), failures)
         if summed is not None and size is not None:
-            about = _about(task), repr(sorted(devices))
+            about = _about(task), repr(sorted(found.answers))
             return self._masked(summed, guard, answer, size, about, totals)
         paid = bool(devices) and devices[0] in found.answers
         x = task.x if isinstance(task, LocalSteps) else None
@@ -363,8 +363,8 @@ class _Host:
         """Return the masked sum over this node's devices, and last the number of clipped ones.
 
         ``about`` names what is summed and of which devices: in a run the first is revealed for one
-        set of nodes and devices. ``totals`` are private differences, in place of coefficients:
-        noise is added to their sum.
+        set of nodes and devices. A device that failed is in no second sum of it. ``totals`` are
+        private differences, in place of coefficients: noise is added to their sum.
         """
         node, step, total = guard.node, 0.0, np.zeros(size + 1, np.int64)
         member = node.member()

@@ -38,7 +38,7 @@ from fedzo.flower.errors import ErrorCode, Rejected
 from fedzo.flower.ledger import Ledger, QueryTotals
 from fedzo.flower.privacy import Privacy, Private, Releases
 from fedzo.flower.protocol import settings_digest
-from fedzo.flower.secure import MOST_GROUPED, Member
+from fedzo.flower.secure import MOST_GROUPED, Member, can_agree
 from fedzo.flower.sync import StateCache, flower_home
 from fedzo.problems import FunctionObjective
 from fedzo.runs.registry import ALGORITHMS, make, maker
@@ -254,7 +254,7 @@ class Secure(Parameters):
         require(isinstance(self.peers, list), "peers", self.peers, allowed)
         for key in self.peers:
             valid = isinstance(key, str) and re.fullmatch("[0-9a-f]{64}", key) is not None
-            require(valid, "peers", key, allowed)
+            require(valid and can_agree(bytes.fromhex(key)), "peers", key, allowed)
         check_counts(self, "min_peers")
         # A node may list its own key, so that all have the same list.
         allowed = f"at most {len(set(self.peers))}, the number of peers"

@@ -104,6 +104,13 @@ class NodeRegistry:
     def __contains__(self, node: int) -> bool:
         return node in self._nodes
 
+    def expected(self, problem: Hello) -> int:
+        """Return the number of devices of a problem, at least that of all devices that are bound.
+
+        So a node that is alone at the start cannot be a quorum by the claim that N is small.
+        """
+        return max(problem.devices, len(set().union(*(self._bound or {}).values())))
+
     @property
     def complete(self) -> bool:
         """Whether every greeted node has replied."""
@@ -328,10 +335,11 @@ class Requests:
             state = "no device has joined"
             if elected is not None:
                 problem, there = elected
-                needed = self.settings.needed(problem.devices)
+                expected = self.registry.expected(problem)
+                needed = self.settings.needed(expected)
                 enough = there >= needed
-                state = f"{there} of {problem.devices} devices have joined, {needed} are needed"
-                everyone = there == problem.devices and self.registry.complete
+                state = f"{there} of {expected} devices have joined, {needed} are needed"
+                everyone = there == expected and self.registry.complete
                 if everyone or (enough and wait.grace_is_over()):
                     self.registry.settle(problem)
                     return problem

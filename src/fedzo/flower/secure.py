@@ -94,6 +94,19 @@ def names_of(bits: bytes, names: Sequence[bytes]) -> list[bytes]:
     return [name for name, there in zip(names, flags, strict=False) if there]
 
 
+def can_agree(key: bytes) -> bool:
+    """Return whether a public key agrees on secrets: one of low order would have no secret.
+
+    >>> can_agree(bytes(32)), can_agree(Member(b"1" * 32).key)
+    (False, True)
+    """
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:
+        return False
+    return True
+
+
 class Attempt(NamedTuple):
     """The state of a node in one attempt; it must be on disk before a reply leaves the node."""
 

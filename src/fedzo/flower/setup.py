@@ -316,21 +316,27 @@ def add_node(path: Path, key: str, devices: str) -> str:
     folder = path.absolute()
     _server(folder)
     parse_devices(devices)
-    digest = hashlib.sha256(key.split()[1].encode() if " " in key else b"").hexdigest()[:16]
+    kind, _, rest = key.strip().partition(" ")
+    require(bool(rest.strip()), "key", kind, "a public key, as fedzo node init prints it")
+    digest = hashlib.sha256(rest.split()[0].encode()).hexdigest()[:16]
     file, bindings = folder / "nodes" / f"{digest}.pub", folder / "nodes.toml"
     if digest in bindings.read_text():
         return f"{bindings}: has this node; edit its devices there"
     file.parent.mkdir(exist_ok=True)
-    write_atomic(file, key.encode())
-    words = ("supernode", "register", str(file), CONNECTION, "--format", "json")
-    told = _flwr(folder, *words, capture_output=True)
-    node = re.search(r'"node-id": "?(\d+)', told.stdout)
-    if node is None:
-        why = short_line(told.stdout + told.stderr)
-        raise UsageError(f"Flower did not register the key: {why}", code="register")
+    number = file.with_suffix(".id")
+    if not number.exists():  # else its line was taken out of nodes.toml
+        write_atomic(file, key.encode())
+        words = ("supernode", "register", str(file), CONNECTION, "--format", "json")
+        told = _flwr(folder, *words, capture_output=True)
+        found = re.search(r'"node-id": "?(\d+)', told.stdout)
+        if found is None:
+            why = short_line(told.stdout + told.stderr)
+            raise UsageError(f"Flower did not register the key: {why}", code="register")
+        write_atomic(number, found[1].encode())
+    node = number.read_text()
     with bindings.open("a") as lines:
-        lines.write(f'{node[1]} = "{devices}"  # the key in nodes/{digest}.pub\n')
-    return f"node {node[1]} is registered for devices {devices}"
+        lines.write(f'{node} = "{devices}"  # the key in nodes/{digest}.pub\n')
+    return f"node {node} is registered for devices {devices}"
 
 
 def run_app(path: Path, overrides: Sequence[str], out: Path | None, resume: bool) -> int:
