@@ -10,6 +10,7 @@ import numpy as np
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
 
+_PHASE = 3 * np.pi / 16  # no pixel is zero if ``divisions`` is 1, 2, 3, 4, 6 or 8
 COLOURS = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]])  # see plane_waves
 
 
@@ -36,10 +37,11 @@ def axes_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
     r"""Return images that are one wave each: float32, (k, d).
 
-    .. math:: c \cos\bigl( \tfrac{\pi}{g} (i y + j x) + \tfrac{\pi}{4} \bigr),
+    .. math:: c \cos\bigl( \tfrac{\pi}{g} (i y + j x) + \tfrac{3 \pi}{16} \bigr),
               \qquad 0 \le i \le g, \quad -g < j \le g,
 
-    at pixel (y, x). Of each two waves that differ by their phase only there is one:
+    at pixel (y, x). At this phase no pixel is near zero, so all of a budget in L∞ is used. Of each
+    two waves that differ by their phase only there is one:
     :math:`2 g^2 + 2` waves, from a constant to a change of sign at every pixel, where g is
     ``divisions``. In colour images c is brightness, red against blue, and green against both; 1 at
     most.
@@ -47,7 +49,7 @@ def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
     >>> len(plane_waves((3, 32, 32), 8)), plane_waves((10,), 8).shape
     (390, (0, 10))
     >>> plane_waves((2, 2), 1).round(2)[1]  # it changes along x only
-    array([ 0.71, -0.71,  0.71, -0.71], dtype=float32)
+    array([ 0.83, -0.83,  0.83, -0.83], dtype=float32)
     """
     axes, count = axes_of(shape), plane_wave_count(shape, divisions)
     if not count:
@@ -55,7 +57,7 @@ def plane_waves(shape: tuple[int, ...], divisions: int) -> Array:
     down, right = (np.pi / divisions * np.arange(shape[axis]) for axis in axes)
     planes = np.array(
         [
-            np.cos(i * down[:, None] + j * right + np.pi / 4)
+            np.cos(i * down[:, None] + j * right + _PHASE)
             for i in range(divisions + 1)
             for j in range(0 if i in (0, divisions) else 1 - divisions, divisions + 1)
         ],

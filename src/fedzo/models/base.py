@@ -32,6 +32,7 @@ from fedzo.errors import (
 OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
 _SMALLEST_PART = 16  # inputs: a batch is not shared among threads in smaller parts
 _SUM_TOLERANCE = 1e-3  # of the sum of a model's probabilities
+Write = Callable[[Array, int], None]
 LONGEST_WAIT = 300.0  # seconds; a longer ``Retry-After`` is reported as an error
 _DECIMALS = 4  # scores with more decimals count as exact
 
@@ -46,6 +47,54 @@ class Common(TypedDict, total=False):
     classes: int | None
     mean: Sequence[float] | None
     std: Sequence[float] | None
+
+
+class LazyBatch:
+    """A batch that is written a part at a time, when a model asks for that part.
+
+    A part is then still in the cache of the thread that evaluates it.
+
+    Parameters
+    ----------
+    pieces
+        For each piece of the batch its length and a function ``write(out, start)``, which writes
+        the inputs from ``start`` on into ``out``, (n, dim).
+    shape
+        The shape of one input.
+
+    Examples
+    --------
+    >>> def ones(out, start):
+    ...     out[:] = 1
+    >>> LazyBatch([(2, ones), (3, ones)], (4,))[1:4].shape
+    (3, 4)
+    """
+
+    def __init__(self, pieces: Sequence[tuple[int, Write]], shape: tuple[int, ...]) -> None:
+        self._pieces, self._shape = pieces, shape
+
+    def __len__(self) -> int:
+        return sum(count for count, _ in self._pieces)
+
+    def __getitem__(self, part: slice) -> Array:
+        start, stop, _ = part.indices(len(self))
+        out = np.empty((stop - start, math.prod(self._shape)), np.float32)
+        first = 0  # of a piece
+        for count, write in self._pieces:
+            begin, end = max(start, first), min(stop, first + count)
+            if begin < end:
+                write(out[begin - start : end - start], begin - first)
+            first += count
+        return out.reshape(-1, *self._shape)
+
+
+def copying(inputs: Array) -> Write:
+    """Return what writes inputs that exist, (n, dim), as a piece of a :class:`LazyBatch`."""
+
+    def write(out: Array, start: int) -> None:
+        out[:] = inputs[start : start + len(out)]
+
+    return write
 
 
 class Model(ABC):
@@ -142,17 +191,19 @@ class Model(ABC):
         """The number of queries so far."""
         return self.meter.queries
 
-    def __call__(self, inputs: ArrayLike) -> Array:
+    def __call__(self, inputs: ArrayLike | LazyBatch) -> Array:
         """Return the scores of a batch, shape (n, classes), float32 or float64.
 
         The inputs are rows, (n, dim), or have the model's input shape, (n, ...).
         """
-        batch = self._batch(inputs)
-        granted = self.meter.take(len(batch))
+        batch: Any = inputs if isinstance(inputs, LazyBatch) else self._batch(inputs)
+        granted, log = self.meter.take(len(batch)), self.meter.log
         if granted:
-            scores = self.meter.log.answer(0, some := batch[:granted], lambda: self._in_parts(some))
+            if granted < len(batch) or log.active:
+                batch = batch[:granted]
+            scores = log.answer(0, batch, lambda: self._in_parts(batch))
             self.classes = scores.shape[1]
-        self.meter.require(granted, len(batch))
+        self.meter.require(granted, len(inputs))  # type: ignore[arg-type]
         return scores
 
     def predict(self, inputs: ArrayLike) -> Array:
@@ -242,7 +293,7 @@ class Model(ABC):
             require(fits, "inputs", held, f"in the model's input_range, {low:g} to {high:g}")
         return batch if shape is None else batch.reshape(-1, *shape)
 
-    def _in_parts(self, batch: Array) -> Array:
+    def _in_parts(self, batch: Array | LazyBatch) -> Array:
         """Return the scores of a batch, several parts of it processed at the same time.
 
         After a failure, no further part is started, and parts not started are not counted.
@@ -251,13 +302,14 @@ class Model(ABC):
         if self.in_flight > 1:  # parts of about equal size, equally many per thread
             many = self.in_flight * math.ceil(len(batch) / (self.in_flight * size))
             size = min(size, max(math.ceil(len(batch) / many), _SMALLEST_PART))
-        parts = [batch[at : at + size] for at in range(0, len(batch), size)]
+        parts = [slice(at, at + size) for at in range(0, len(batch), size)]
         started: list[int] = []
         under_way: list[Future[Array]] = []
 
-        def answer(part: Array) -> Array:
-            started.append(len(part))
-            return self._answer(part)
+        def answer(part: slice) -> Array:
+            some = batch[part]
+            started.append(len(some))
+            return self._answer(some)
 
         try:
             if self.in_flight == 1 or len(parts) == 1:

@@ -169,7 +169,8 @@ class Perturbation:
         """Return the inputs of :meth:`rows` under the perturbation, (n, d), and how far each is."""
         if self.eps is not None:
             delta = self.noise.reshape(1, -1)
-            return MovedInputs(added(rows, delta, self.input_range)[0], *changes(rows, delta[0]))
+            moved = add(rows, delta, self.input_range, np.empty_like(rows))
+            return MovedInputs(moved, *changes(rows, delta[0]))
         shifts = np.tanh(self.noise.reshape(1, -1).astype(np.float32))
         return MovedInputs(*(found[0] for found in perturbed(rows, shifts, self.input_range)))
 
@@ -312,17 +313,30 @@ def changes(rows: Array, delta: Array) -> tuple[Array, Array]:
     return squares, linf
 
 
-def added(rows: Array, deltas: Array, input_range: Sequence[float]) -> Array:
-    """Return inputs in [0, 1] under each of k δ, (k, b, d) float32, in their range.
+def add(
+    rows: Array, deltas: Array, input_range: Sequence[float], out: Array, start: int = 0
+) -> Array:
+    """Write b inputs in [0, 1] under each of k δ, from the ``start``-th of these k b inputs on.
 
-    >>> added(np.float32([[0.0, 0.5]]), np.float32([[-0.25, 0.25]]), (-1, 3))
-    array([[[-1.,  2.]]], dtype=float32)
+    They are written into ``out``, (n, d) float32, in their range.
+
+    >>> rows, deltas = np.float32([[0.0, 0.5]]), np.float32([[0.5, 0.5], [-0.25, 0.25]])
+    >>> add(rows, deltas, (-1, 3), np.empty((1, 2), np.float32), start=1)
+    array([[-1.,  2.]], dtype=float32)
     """
-    out = np.empty((len(deltas), *rows.shape), np.float32)
-    for moved, delta in zip(out, deltas, strict=True):  # one that stays in cache
-        np.add(rows, delta, out=moved)
-        moved.clip(0, 1, out=moved)
-    return in_range(out, input_range)
+    _add(rows, deltas, out, start)
+    if tuple(input_range) != (0, 1):
+        out[:] = in_range(out, input_range)
+    return out
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add(rows: Any, deltas: Any, out: Any, start: int) -> None:
+    zero, one = np.float32(0), np.float32(1)
+    for i in range(len(out)):
+        row, delta, moved = rows[(start + i) % len(rows)], deltas[(start + i) // len(rows)], out[i]
+        for j in range(moved.size):
+            moved[j] = min(max(row[j] + delta[j], zero), one)
 
 
 def _checked_rows(inputs: Array, input_range: Sequence[float]) -> Array:

@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 
 from fedzo.core.types import Array
+from fedzo.models.base import LazyBatch
 
 _LEVELS = 6  # of the input's range: smaller changes do not show
 _WINDOW = 20  # numbers in a piece of an input
@@ -45,7 +46,9 @@ class Detector:
         self._seen: dict[int, list[int]] = {}  # queries by hash
         self._some: list[Array] = []
 
-    def watch(self, inputs: Array, input_range: tuple[float, float], before: int = 0) -> None:
+    def watch(
+        self, inputs: Array | LazyBatch, input_range: tuple[float, float], before: int = 0
+    ) -> None:
         """Look at queries, shape (n, d); ``before`` is the number of queries before them.
 
         A resumed run repeats queries since its checkpoint. They are watched once.

@@ -266,9 +266,9 @@ class Attack(Objective):
         self, points: Array, batch: Array, may_be_cut: bool = False, margin: str | None = None
     ) -> Array:
         """Return ψ, (k, b). If the answers are cut short, fill in ψ at the first point."""
-        inputs, costs = self.transform.query_inputs(self.own.rows[batch], points)
+        write, costs = self.transform.query_inputs(self.own.rows[batch], points)
         least = len(batch) if may_be_cut else costs.size  # f at x, to fill in
-        scores = self.victim.ask(inputs.reshape(-1, self.dim), least=least)
+        scores = self.victim.ask(costs.size, write, least)
         count = len(scores)
         labels = np.tile(self.own.labels[batch], len(points))
         leads = np.maximum(self.margins(scores, labels[:count], margin), 0)
@@ -335,7 +335,7 @@ class Attack(Objective):
         for start in range(0, len(inputs.labels), PIECE):
             rows, labels = inputs.some(slice(start, start + PIECE))
             moved = perturbation.moved(rows)
-            scores = self.victim.ask(moved.inputs, evaluates=True)
+            scores = self.victim.evaluate(moved.inputs)
             losses = np.maximum(self.margins(scores, labels), 0)
             if not self.within_budget:
                 losses += self.transform.c * moved.squares

@@ -6,7 +6,8 @@ import numpy as np
 
 from fedzo.core.types import Array
 from fedzo.errors import check_not_negative
-from fedzo.variables.perturbation import Perturbation, added, check_ball, inside, perturbed
+from fedzo.models.base import Write, copying
+from fedzo.variables.perturbation import Perturbation, add, check_ball, inside, perturbed
 
 _OUTWARDS = 4.0  # evaluated perturbations are δ(4x), queries are about δ(x)
 
@@ -38,17 +39,21 @@ class Transform:
         check_ball(1.0 if self.eps is None else self.eps, self.norm, self.shape)
         check_not_negative("c", self.c)
 
-    def query_inputs(self, rows: Array, points: Array) -> tuple[Array, Array]:
-        """Return b inputs under each of k points, (k, b, d), and their costs, (k, b).
+    def query_inputs(self, rows: Array, points: Array) -> tuple[Write, Array]:
+        """Return what writes b inputs under each of k points, (k b, d), and their costs, (k, b).
 
         Images are not rounded to 8 bits: differences below one grey level must show.
         """
         if self.eps is None:
             shifts = np.tanh(points.astype(np.float32, copy=False))
             inputs, squares, _ = perturbed(rows, shifts, self.input_range)
-            return inputs, self.c * squares
-        inputs = added(rows, inside(points, self.eps, self.norm), self.input_range)
-        return inputs, np.zeros(inputs.shape[:2])
+            return copying(inputs.reshape(-1, rows.shape[1])), self.c * squares
+        deltas = inside(points, self.eps, self.norm)
+
+        def write(out: Array, start: int) -> None:
+            add(rows, deltas, self.input_range, out, start)
+
+        return write, np.zeros((len(points), len(rows)))
 
     def perturbation(self, x: Array) -> Perturbation:
         """Return the perturbation x in the shape of an input: in 8 bits for images within ε."""

@@ -9,6 +9,7 @@ from fedzo.core.batching import Answer, QueryBatcher
 from fedzo.core.types import Array
 from fedzo.errors import Halted, ModelError
 from fedzo.models import Model
+from fedzo.models.base import LazyBatch, Write, copying
 from fedzo.problems.attack.detector import Detector
 
 _DEVICES_AT_ONCE = 32
@@ -16,9 +17,10 @@ _NUMBERS = 1 << 21  # in the directions of all devices at once: a few hundred MB
 
 
 class Question(NamedTuple):
-    """Inputs to evaluate, shape (n, d)."""
+    """Inputs to evaluate: how many, and what writes them, as a piece of a ``LazyBatch``."""
 
-    inputs: Array
+    size: int
+    write: Write
     least: int  # an answer to fewer of them, the first, is of no use
     evaluates: bool  # whether it may use the queries that are reserved for evaluations
 
@@ -55,23 +57,27 @@ class Victim:
         self.detector: Detector | None = None
         self.failure: ModelError | None = None
 
-    def ask(self, inputs: Array, *, least: int | None = None, evaluates: bool = False) -> Array:
-        """Return the scores of the inputs, or of the ``least`` first of them or more.
+    def ask(self, count: int, write: Write, least: int) -> Array:
+        """Return the scores of ``count`` inputs, or of the ``least`` first of them or more.
 
-        Raises :class:`~fedzo.errors.BudgetSpent` if the budget does not allow so many; by default
-        all of them.
+        Raises :class:`~fedzo.errors.BudgetSpent` if the budget does not allow so many.
         """
-        return self.batcher.ask(Question(inputs, least or len(inputs), evaluates))
+        return self.batcher.ask(Question(count, write, least, evaluates=False))
+
+    def evaluate(self, inputs: Array) -> Array:
+        """Return the scores of inputs, (n, d); may use the queries reserved for evaluations."""
+        count = len(inputs)
+        return self.batcher.ask(Question(count, copying(inputs), count, evaluates=True))
 
     def predictions(self, inputs: Array) -> Array | None:
         """Return the predictions of inputs, or None without enough queries for all of them."""
         try:
-            return np.asarray(self.ask(inputs, evaluates=True).argmax(axis=1))
+            return np.asarray(self.evaluate(inputs).argmax(axis=1))
         except Halted:
             return None
 
     def _answer(self, questions: list[Question]) -> Sequence[Answer]:
-        sizes = np.array([len(question.inputs) for question in questions])
+        sizes = np.array([question.size for question in questions])
         left = self.model.meter.left
         if left is not None:
             left -= 0 if questions[0].evaluates else self.reserved  # the same for all of a group
@@ -81,16 +87,16 @@ class Victim:
         spent = self.model.meter.spent()
         if not sizes.any():
             return [spent] * len(questions)
-        inputs = [q.inputs[:size] for q, size in zip(questions, sizes, strict=True)]
-        scores = self._scores(inputs[0] if len(inputs) == 1 else np.concatenate(inputs))
+        pieces = [(int(n), question.write) for n, question in zip(sizes, questions, strict=True)]
+        scores = self._scores(LazyBatch(pieces, self._shape))
         parts = np.split(scores, np.cumsum(sizes)[:-1])
         return [part if len(part) else spent for part in parts]
 
-    def _scores(self, inputs: Array) -> Array:
+    def _scores(self, inputs: LazyBatch) -> Array:
         if self.detector is not None:
             self.detector.watch(inputs, self.model.input_range, self.model.meter.queries)
         try:
-            return self.model(inputs.reshape(-1, *self._shape))
+            return self.model(inputs)
         except ModelError as error:
             if not self.evaluated:
                 raise
