@@ -39,7 +39,7 @@ BY_NAME = {
     "fedzo.optim": "an optimizer that accelerate may have wrapped",
     "fedzo.api.attack": "estimators and arrays of other libraries",
     "fedzo.core.batching": "threading.local has no attributes at first",
-    "fedzo.core.importing": "modules without a file",
+    "fedzo.core.importing": "modules without a file, exceptions without notes",
     "fedzo.core.objective": "what a user's class lacks, for an error message",
     "fedzo.errors": "numbers and arrays of other libraries, the name of a type",
     "fedzo.data.fetching": "errors with and without a reason of the system",
@@ -299,6 +299,13 @@ def test_heavy_libraries_wait_until_they_are_used(room):
         and not (room == "models" and named_after(module) == name.split(".")[0])
     ]
     assert early == []
+
+
+def test_tests_of_real_processes_are_where_they_are_run():
+    """`make processes` runs one folder: a test with its mark elsewhere would never run."""
+    tests = Path(__file__).parent
+    marked = {path for path in tests.rglob("*.py") if ".mark.processes" in path.read_text()}
+    assert {path.parent for path in marked - {Path(__file__)}} == {tests / "processes"}
 
 
 def test_the_tests_see_what_they_look_for():

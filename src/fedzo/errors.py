@@ -188,6 +188,12 @@ class UserCodeError(FedzoError):
     exit = Exit.OWN_CODE
 
 
+class NotANumber(UserCodeError, TypeError):  # noqa: N818 - reads as the sentence it prints
+    """The user's function returned something that is not a number."""
+
+    code = "not-a-number"
+
+
 class ModelError(FedzoError):
     """A black box failed, or what it answered cannot be scores; names the model and what is wrong.
 
@@ -260,11 +266,14 @@ def check_unmasked(key: str, value: Any) -> None:
     Traceback (most recent call last):
     fedzo.errors.InvalidValue: x0 = [masked]: must be without masked numbers
     """
+    require(not _is_masked(value), key, value, "without masked numbers")
+
+
+def _is_masked(value: Any) -> bool:
     import numpy as np
 
-    parts = value if isinstance(value, list | tuple) else [value]
-    masked = any(np.ma.isMaskedArray(one) and np.ma.getmaskarray(one).any() for one in parts)
-    require(not masked, key, value, "without masked numbers")
+    several = isinstance(value, list | tuple)
+    return any(map(_is_masked, value)) if several else bool(np.ma.is_masked(value))
 
 
 class _Short(reprlib.Repr):
@@ -344,7 +353,7 @@ def described(error: BaseException) -> str:
     """
     try:
         text = str(error)
-    except Exception:  # of the user's code
+    except BaseException:  # of the user's code
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedzo
-from fedzo.errors import BudgetSpent, UsageError
+from fedzo.errors import BudgetSpent, Exit, FedzoError, UsageError
 from fedzo.problems import FunctionObjective
 from fedzo.runs import Status
 from fedzo.runs.registry import ALGORITHMS
@@ -44,8 +44,51 @@ def test_vectorised_is_the_same_run(dtype):
 
 @pytest.mark.parametrize("shape", [(), (4, 1), (3,)])
 def test_a_vectorised_function_of_another_shape_is_refused(shape):
-    with fails("values-shape"):
+    with fails("shape"):
         fedzo.minimize(lambda p, i: np.zeros(shape), np.ones(3), vectorized=True, **RUN)
+
+
+NO_NUMBERS = {
+    "none": None,
+    "text": "1.5",
+    "bytes": b"1",
+    "complex": 1j,
+    "array": [1.0, 2.0],
+    "masked": np.ma.masked,
+    "too large": 10**400,
+    "function": abs,
+}
+
+
+@pytest.mark.parametrize("found", NO_NUMBERS.values(), ids=NO_NUMBERS)
+@pytest.mark.parametrize("kind", ["function", "vectorized", "objective"])
+def test_what_is_no_number_is_an_error_of_the_user(kind, found):
+    """One line, for a function, one of many points, and the values of a problem."""
+
+    class Problem(fedzo.Objective):
+        dim, devices = 3, 2
+
+        def batch(self, device, size, draws):
+            return device
+
+        def values(self, points, batch):
+            return [[found]] * len(points)
+
+        def losses(self, x, devices):
+            return np.zeros(len(devices))
+
+    fun, more = {
+        "objective": (Problem(), {"rounds": 2}),
+        "vectorized": (
+            lambda p, i: [found] * len(p),
+            {"x0": np.ones(3), "vectorized": True, **RUN},
+        ),
+        "function": (lambda x, i: found, {"x0": np.ones(3), **RUN}),
+    }[kind]
+    with pytest.raises(FedzoError) as caught:
+        fedzo.minimize(fun, **more)
+    assert caught.value.exit in (Exit.OWN_CODE, Exit.HALTED)
+    assert caught.value.code in ("not-a-number", "not-numbers", "shape")
 
 
 class Model:

@@ -1,8 +1,10 @@
 """Calls of a function side by side: the same run, to the query, with any workers."""
 
 import multiprocessing
+import os
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedzo
-from fedzo.core.parallel import Calls, Trial
+from fedzo.core.importing import call_user, failure_of
+from fedzo.core.parallel import Calls, ProcessEnded, Trial
+from fedzo.errors import Exit, UserCodeError
 from raising import fails, rejects
 
 START = np.zeros(6)
@@ -35,6 +39,60 @@ def fails_at_one(x):
 
 def exits(x):
     raise SystemExit(3)
+
+
+class SilentError(Exception):
+    def __str__(self):
+        raise SystemExit(5)
+
+
+class UnloadableError(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+class UnsendableError(Exception):
+    def __reduce__(self):
+        raise SystemExit(4)
+
+
+ODD = {
+    "group": (BaseExceptionGroup("g", [SystemExit(1)]), UserCodeError),
+    "stop": (StopIteration(3), UserCodeError),
+    "exit": (SystemExit(0), UserCodeError),
+    "generator": (GeneratorExit(), UserCodeError),
+    "interrupt": (KeyboardInterrupt(), KeyboardInterrupt),
+    "silent": (SilentError(), SilentError),
+    "unloadable": (UnloadableError(1, 2), UserCodeError),
+    "unsendable": (UnsendableError(), UserCodeError),
+    "memory": (MemoryError("no room"), MemoryError),
+    "value": (ValueError("no"), ValueError),
+}
+
+
+def raises(name):
+    if name == "crash":
+        os._exit(0)
+    if name in ODD:
+        raise ODD[name][0]
+    return {"lambda": lambda: 1}.get(name, name)
+
+
+@pytest.mark.slow
+def test_whatever_a_process_raises_or_returns_is_an_error_of_the_user_here():
+    """And the process stays, except after a crash, of which the next call notices nothing."""
+    calls = Calls(partial(call_user, raises), workers=1, processes=True)
+    codes = {MemoryError: Exit.NO_SPACE, KeyboardInterrupt: Exit.INTERRUPTED}
+    for name, (_, kind) in [
+        *ODD.items(),
+        ("lambda", (0, UserCodeError)),
+        ("crash", (0, ProcessEnded)),
+    ]:
+        with pytest.raises(kind) as caught:
+            calls(name)
+        assert failure_of(caught.value).code == codes.get(kind, Exit.OWN_CODE), name
+        assert calls("a value") == "a value"
+    calls.close()
 
 
 def run(fun=waits, **more):
@@ -66,7 +124,7 @@ def test_the_same_run_with_any_workers(devices, max_queries, method):
     assert len(calls) == one.nfev
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_processes_give_the_same_run_and_are_ended():
     one = run()
     same(one, run(workers=("processes", 2)))
@@ -144,7 +202,7 @@ def test_retries_ask_for_the_same_point_again(workers):
     assert one.nfev > len(tried)
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_call_that_takes_too_long_is_ended():
     began = time.perf_counter()
     with pytest.raises(TimeoutError):
@@ -153,7 +211,7 @@ def test_a_call_that_takes_too_long_is_ended():
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_exceptions_of_a_process_are_raised_here():
     with pytest.raises(ArithmeticError, match="too large"):
         run(fails_at_one, workers=("processes", 2))

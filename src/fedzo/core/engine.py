@@ -271,7 +271,7 @@ class LocalEngine(Engine):
                 return np.concatenate([self._losses(x, one) for one in devices[:, None]])
             self.dropped.append(DroppedDevice(int(devices[0]), str(error)))
             return np.array([np.nan])
-        return returned(self.objective, "losses", found, devices.shape)
+        return returned(f"{type(self.objective).__name__}.losses", found, devices.shape)
 
     def _timed(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Map some items on this thread and some on all, and then the quicker way."""

@@ -21,6 +21,7 @@ from fedzo.errors import (
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EIO)  # no space left
+REMOTE = "In a worker process:\n"  # begins the note with the traceback of an error from there
 _EXIT = "own-exit"  # the code of an error for SystemExit
 
 
@@ -180,6 +181,8 @@ def failure_of(error: BaseException) -> Failure | None:  # noqa: PLR0911 - a cas
         last = traceback.extract_tb(own, limit=1)[0]
         where = f"{last.filename}, line {last.lineno}, in {last.name}"
         return Failure(Exit.OWN_CODE, f"{type(error).__name__} in your own code: {where}")
+    if any(note.startswith(REMOTE) for note in getattr(error, "__notes__", ())):
+        return Failure(Exit.OWN_CODE, f"{described(error)}, in your own code in a worker process")
     if isinstance(error, OSError):
         codes = dict.fromkeys(FULL, Exit.NO_SPACE) | {errno.EPIPE: Exit.CLOSED_PIPE}
         where = f"{error.filename}: "

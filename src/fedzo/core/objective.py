@@ -15,7 +15,7 @@ from fedzo.core.budget import Meter
 from fedzo.core.capabilities import HasEvaluationCost, Metered, ValuesAlong, members
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
-from fedzo.errors import UsageError, normalises, shown
+from fedzo.errors import UsageError, check_unmasked, normalises, shown
 
 C = TypeVar("C")
 
@@ -177,24 +177,27 @@ def values_along(
     return objective.values(x + steps[:, None].astype(x.dtype) * directions[rows], batch)
 
 
-def returned(objective: Objective, method: str, found: Any, shape: tuple[int, ...]) -> Array:
-    """Return what a method of a custom problem returned; raise unless it is real numbers.
+def returned(name: str, found: Any, shape: tuple[int, ...]) -> Array:
+    """Return what a user's function or method returned; raise unless it is real numbers.
 
     A size of -1 in ``shape`` stands for any.
     """
     try:
+        check_unmasked(name, found)
         array = np.asarray(found)
-        array = array.astype(np.float64) if array.dtype == object else array
-    except (TypeError, ValueError, OverflowError):  # ragged, complex, text, too large
+        if array.dtype == object and not any(v is None or isinstance(v, str) for v in array.flat):
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):  # masked, ragged, complex, too large
         array = np.empty(0, object)
-    name = f"{type(objective).__name__}.{method} returned"
     if array.dtype.kind not in "biuf":
-        raise UsageError(f"{name} {shown(found)}, not real numbers", code="not-numbers")
+        words = f"{name} returned {shown(found)}, not real numbers"
+        raise UsageError(words, code="not-numbers")
     if len(array.shape) != len(shape) or any(
         w not in (-1, n) for n, w in zip(array.shape, shape, strict=True)
     ):
         wanted = str(shape).replace("-1", "samples")
-        raise UsageError(f"{name} the shape {array.shape}, not {wanted}", code="shape")
+        words = f"{name} returned the shape {array.shape}, not {wanted}"
+        raise UsageError(words, code="shape")
     return array
 
 

@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from fedzo.core.importing import REMOTE
 from fedzo.core.machine import cores
-from fedzo.errors import UsageError, is_number, require
+from fedzo.errors import UsageError, UserCodeError, described, is_number, require
 
 _WORTH_A_THREAD = 2e-4  # seconds of a call
 _GRACE = 10.0  # seconds that a process has to end by itself, such as to write a checkpoint
@@ -108,7 +109,7 @@ class Calls:
         self._threads: ThreadPoolExecutor | None = None
         self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
         self._running: set[_Process] = set()
-        self.trial = Trial(self.workers, _WORTH_A_THREAD)
+        self.trial = Trial(1 if processes else self.workers, _WORTH_A_THREAD)
 
     def __call__(self, *task: Any) -> Any:
         """Call the function, in a process if there are any."""
@@ -160,7 +161,7 @@ class Calls:
         self.__init__(**state)  # type: ignore[misc]
 
 
-class ProcessEnded(RuntimeError):  # noqa: N818 - reads as the sentence it prints
+class ProcessEnded(UserCodeError):  # noqa: N818 - reads as the sentence it prints
     """A worker process has ended during a call."""
 
 
@@ -227,16 +228,27 @@ def _serve(pipe: Any, sent: bytes) -> None:
                 else:
                     found = function(*task)
                 answer: tuple[bool, Any] = True, found
-            except Exception as error:
-                error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-                answer = False, error
+            except (
+                BaseException
+            ) as error:  # KeyboardInterrupt has the effect that it has on a thread
+                answer = False, _sendable(error)
             try:
                 pipe.send(answer)
             except BrokenPipeError:
                 raise
             except Exception as error:
-                pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent back: {error}")))
+                words = f"a value cannot be sent back from a process: {described(error)}"
+                pipe.send((False, UserCodeError(words)))
             task = pipe.recv()
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """Return an exception with its traceback as a note, or its description if pickle fails."""
+    with suppress(BaseException):  # of its own methods
+        error.add_note(REMOTE + traceback.format_exc())
+        pickle.loads(pickle.dumps(error))
+        return error
+    return UserCodeError(f"the user's code raised {described(error)} (in a worker process)")
 
 
 def _end_with_parent() -> None:

@@ -427,7 +427,7 @@ def mean_values(
         some = missing[:block]
         try:
             found = objective.values(points(some), batch)
-            values = returned(objective, "values", found, (len(some), -1))
+            values = returned(f"{type(objective).__name__}.values", found, (len(some), -1))
         except NoAnswer as error:
             failures += 1
             if error.answered is None or (failures > AGAIN and np.isnan(means).all()):

@@ -1,7 +1,6 @@
 """A plain function, ``fun(x)`` or ``fun(x, device)``, as an objective."""
 
 import inspect
-import reprlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from fedzo.core.budget import Meter
 from fedzo.core.importing import call_user, ends_run
-from fedzo.core.objective import Objective
+from fedzo.core.objective import Objective, returned
 from fedzo.core.parallel import Calls
 from fedzo.core.random import Draws
 from fedzo.core.types import Array
@@ -23,12 +22,14 @@ from fedzo.errors import (
     Halted,
     InvalidValue,
     NoAnswer,
+    NotANumber,
     UsageError,
     check_choice,
     check_count,
     described,
     real_array,
     require,
+    shown,
 )
 from fedzo.variables.bounds import Bounds, Box, LogScale
 
@@ -316,13 +317,7 @@ class FunctionObjective(Objective):
             value = self.calls(*own) if begun is None else begun.result()
             return np.array([as_number("fun", value)])
         found = self.calls(points, *self._own(device))
-        values = np.asarray(found, np.float64)
-        if np.ma.is_masked(found):
-            raise UsageError("fun returned masked values", code="masked-values")
-        if values.shape != (len(points),):
-            message = f"fun returned the shape {values.shape}, not {(len(points),)}"
-            raise UsageError(message, code="values-shape")
-        return values
+        return returned("fun", found, (len(points),)).astype(np.float64)
 
 
 def as_number(key: str, value: Any) -> float:
@@ -332,16 +327,16 @@ def as_number(key: str, value: Any) -> float:
     0.5
     >>> as_number("fun", None)
     Traceback (most recent call last):
-    TypeError: fun returned None, not a number
+    fedzo.errors.NotANumber: fun returned None, not a number
     """
     if isinstance(value, float):
         return float(value)
     try:
-        if np.ma.is_masked(value):  # its item() is 0
+        if isinstance(value, str | bytes) or np.ma.is_masked(value):  # whose item() is 0
             raise TypeError
         return float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{key} returned {reprlib.repr(value)}, not a number") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NotANumber(f"{key} returned {shown(value)}, not a number") from error
 
 
 def check_takes(key: str, fun: Callable[..., Any], count: int, allowed: str) -> None:
