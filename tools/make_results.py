@@ -71,7 +71,7 @@ value in brackets.
 
 `make results` runs Fig. 3 to 5 at the paper's scale and the others at `quick`, all seeds: about an
 hour on two cores. `make results-paper` runs Fig. 1a, 1b, 1c and 2 at the paper's scale, too: a
-night per seed. Both resume where they stopped. The victim has to be trained first.
+night per seed. Both resume where they stopped. The victim has to be trained first.{left}
 
 ```sh
 {commands}
@@ -79,6 +79,12 @@ night per seed. Both resume where they stopped. The victim has to be trained fir
 
 `fedzo report quick` writes one page with curves to hover and zoom.
 """
+PAPER = tuple(name for name in FIGURES if name.startswith("fig"))
+LEFT = """
+
+Not run yet at the paper's scale: {}. The nearest is [the attack in the paper's own
+setting](results/steps.md#the-attack-in-the-papers-own-setting): every H, one seed, 20 of the 100
+rounds."""
 STEPS = """Each algorithm at its best step size, by training loss:
 
 - **At equal rounds** FedZO with H = 5 ends lowest: local steps save rounds.
@@ -322,7 +328,9 @@ def write_pages(made: Mapping[str, str]) -> None:
     ]
     figures = [{"name": n, "claims": claims_of(shown[n])} for n in FIGURES if n in shown]
     missing = [name for name in FIGURES if name not in shown]
+    left = [n for n in PAPER if n in shown and claims_of(shown[n])[0]["scale"] != "paper"]
     overall = HEAD.format(
+        left=LEFT.format(", ".join(left)) if left else "",
         conclusion=conclusion([claim for each in figures for claim in each["claims"]]),
         counts=overview(figures),
         absent=f"\nNot run yet: `fedzo reproduce {' '.join(missing)}`." if missing else "",
