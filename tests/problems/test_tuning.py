@@ -540,3 +540,16 @@ def test_files_do_not_depend_on_the_order_in_which_threads_end(stop, tmp_path):
         files = ("trials.csv", "trials.jsonl", "best.json")
         found[name] = [(tmp_path / name / file).read_text() for file in files]
     assert found["one"] == found["three"] == found["part"]
+
+
+def test_auto_needs_no_optuna(monkeypatch):
+    """Without it a space with choices, and few trials, are searched by CMA-ES."""
+    monkeypatch.setattr("fedzo.api.tune.find_spec", lambda name: None)
+    space = {"kind": fedzo.Choice(["a", "b"]), "x": fedzo.Float(0, 1, when=("kind", "b"))}
+
+    def score(params, device, rng):
+        return params["x"] + 1 if params["kind"] == "b" else 3.0
+
+    tuned = fedzo.tune(score, space, devices=2, max_queries=80)
+    assert isinstance(tuned.result.algorithm, fedzo.CMA)
+    assert tuned.params["kind"] == "b"

@@ -216,8 +216,8 @@ def _algorithm(method: str, space: Space, trials: int) -> FedZO | Search:
     require(method in names, "method", method, one_of(names) + nearest(str(method), names))
     unordered = min(space.levels) < 0
     if method == "auto":
-        few = trials < 100 * space.dim and find_spec("optuna") is not None
-        method = "tpe" if unordered or few else "cma"
+        wanted = unordered or trials < 100 * space.dim
+        method = "tpe" if wanted and find_spec("optuna") is not None else "cma"
     if method == "tpe":
         return TPE(batch_size=1, levels=space.levels, conditions=space.conditions)
     if method == "cma":
