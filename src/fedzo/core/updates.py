@@ -206,8 +206,7 @@ class DirectionSum:
         return sums / self.divisor
 
     def _add(self, out: Array, start: int, base: Array) -> None:
-        kernel = _add_signs if self.kind == "rademacher" else _add_normals
-        kernel(out, base, start, self.dim, self._arguments)
+        _add_terms(out, base, start, self.dim, self.kind == "rademacher", self._arguments)
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:
@@ -384,59 +383,39 @@ _NONE, _SEVERAL = -1, -2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_normals(out: Any, base: Any, start: Any, dim: Any, terms: Any) -> None:
+def _add_terms(out: Any, base: Any, start: Any, dim: Any, signs: Any, terms: Any) -> None:
     use_wide_vectors()
     addresses, rows, coefficients, ends, weights, divisor, dense = terms
-    drawn, words = np.zeros(4 * TILE, np.float32), np.empty(WORDS, np.uint64)
-    total, wide = np.empty(TILE, coefficients.dtype), np.empty(TILE, np.float64)
+    size, drawn, words = (
+        SIGNS if signs else TILE,
+        np.zeros(4 * TILE, np.float32),
+        np.empty(WORDS, np.uint64),
+    )
+    bits, blocks = np.zeros(4 * SIGNS // 64, np.uint64), -(-dim // BITS)
+    total, spare = np.empty(size, coefficients.dtype), np.empty(size, coefficients.dtype)
+    wide = np.empty(size, np.float64)
     plain = _is_plain(out, total, weights, divisor, dense)
-    for tile in range(start // TILE, tiles(start + out.size)):
+    for tile in range(start // size, -(-(start + out.size) // size)):
         if not plain:
-            _begin(wide, dense, tile * TILE)
+            _begin(wide, dense, tile * size)
         step = 0
         for i in range(ends.size):
-            for j in range(TILE):
-                total[j] = 0
+            total[:] = 0
             while step < ends[i]:
-                here, first = _address(addresses, step), rows[step] * tiles(dim) + tile
-                _add_step_of_normals(total, drawn, words, here, first, dim, coefficients, step)
+                here, row, c = _address(addresses, step), rows[step], coefficients[step]
+                if signs:
+                    first = row * blocks + tile * size // BITS
+                    total, spare = _add_step_of_signs(total, spare, bits, here, first, blocks, c)
+                else:
+                    _add_step_of_normals(total, drawn, words, here, row * tiles(dim) + tile, dim, c)
                 step += 1
             if not plain:
                 wide += weights[i] * total
         if plain:
-            _end(out, base, start, tile * TILE, total)
+            _end(out, base, start, tile * size, total)
         else:
             wide /= divisor
-            _end(out, base, start, tile * TILE, wide)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _add_signs(out: Any, base: Any, start: Any, dim: Any, terms: Any) -> None:
-    use_wide_vectors()
-    addresses, rows, coefficients, ends, weights, divisor, dense = terms
-    drawn, wide = np.zeros(4 * SIGNS // 64, np.uint64), np.empty(SIGNS, np.float64)
-    total, spare = np.empty(SIGNS, coefficients.dtype), np.empty(SIGNS, coefficients.dtype)
-    plain, blocks = _is_plain(out, total, weights, divisor, dense), -(-dim // BITS)
-    for group in range(start // SIGNS, -(-(start + out.size) // SIGNS)):
-        if not plain:
-            _begin(wide, dense, group * SIGNS)
-        step = 0
-        for i in range(ends.size):
-            for j in range(SIGNS):
-                total[j] = 0
-            while step < ends[i]:
-                here, first = _address(addresses, step), rows[step] * blocks + group * SIGNS // BITS
-                total, spare = _add_step_of_signs(
-                    total, spare, drawn, here, first, blocks, coefficients, step
-                )
-                step += 1
-            if not plain:
-                wide += weights[i] * total
-        if plain:
-            _end(out, base, start, group * SIGNS, total)
-        else:
-            wide /= divisor
-            _end(out, base, start, group * SIGNS, wide)
+            _end(out, base, start, tile * size, wide)
 
 
 @njit(inline="always")
@@ -479,23 +458,23 @@ def _end(out: Any, base: Any, start: Any, first: Any, total: Any) -> None:
 
 @njit(inline="always")
 def _add_step_of_normals(
-    total: Any, drawn: Any, words: Any, here: Any, first: Any, dim: Any, c: Any, step: Any
+    total: Any, drawn: Any, words: Any, here: Any, first: Any, dim: Any, c: Any
 ) -> None:
     """Add the rows of a step to a tile: four at a time, and the rest one by one."""
-    n, count = 0, c.shape[1]
+    n, count = 0, c.size
     while n < count:
         width, lone = 4 if n < count - count % 4 else 1, _NONE
         for k in range(width):
-            if c[step, n + k] != 0:
+            if c[n + k] != 0:
                 lone = k if lone == _NONE else _SEVERAL
                 tile = first + (n + k) * tiles(dim)
                 make_tile(drawn[k * TILE : (k + 1) * TILE], tile, words, here)
         if lone >= 0:
-            c0, row = c[step, n + lone], drawn[lone * TILE : (lone + 1) * TILE]
+            c0, row = c[n + lone], drawn[lone * TILE : (lone + 1) * TILE]
             for j in range(TILE):
                 total[j] += c0 * row[j]
         elif lone == _SEVERAL:
-            c0, c1, c2, c3 = c[step, n], c[step, n + 1], c[step, n + 2], c[step, n + 3]
+            c0, c1, c2, c3 = c[n], c[n + 1], c[n + 2], c[n + 3]
             for j in range(TILE):
                 low = c0 * drawn[j] + c1 * drawn[TILE + j]
                 total[j] += low + (c2 * drawn[2 * TILE + j] + c3 * drawn[3 * TILE + j])
@@ -504,26 +483,26 @@ def _add_step_of_normals(
 
 @njit(inline="always")
 def _add_step_of_signs(
-    total: Any, spare: Any, drawn: Any, here: Any, first: Any, blocks: Any, c: Any, step: Any
+    total: Any, spare: Any, drawn: Any, here: Any, first: Any, blocks: Any, c: Any
 ) -> Any:
     """Add the rows of a step to a group of numbers, as ±c by their bits.
 
     They are added from one memory into another: LLVM vectorises that loop, but not one that adds
     in place. Returns the memory of the sum, and the other.
     """
-    n, count, size = 0, c.shape[1], SIGNS // 64
+    n, count, size = 0, c.size, SIGNS // 64
     bits = drawn.view(np.uint32)
     while n < count:
         width, lone = 4 if n < count - count % 4 else 1, _NONE
         for k in range(width):
-            if c[step, n + k] != 0:
+            if c[n + k] != 0:
                 lone = k if lone == _NONE else _SEVERAL
                 _fill_words(drawn[k * size : (k + 1) * size], first + (n + k) * blocks, here)
         if lone >= 0:
-            _add_row_of_signs(spare, total, bits[2 * lone * size :], c[step, n + lone])
+            _add_row_of_signs(spare, total, bits[2 * lone * size :], c[n + lone])
             total, spare = spare, total
         elif lone == _SEVERAL:
-            _add_four_of_signs(spare, total, bits, c, step, n)
+            _add_four_of_signs(spare, total, bits, c, n)
             total, spare = spare, total
         n += width
     return total, spare
@@ -540,9 +519,9 @@ def _add_row_of_signs(out: Any, before: Any, bits: Any, plus: Any) -> None:
 
 
 @njit(inline="always")
-def _add_four_of_signs(out: Any, before: Any, bits: Any, c: Any, step: Any, n: Any) -> None:
+def _add_four_of_signs(out: Any, before: Any, bits: Any, c: Any, n: Any) -> None:
     size = SIGNS // 32
-    c0, c1, c2, c3 = c[step, n], c[step, n + 1], c[step, n + 2], c[step, n + 3]
+    c0, c1, c2, c3 = c[n], c[n + 1], c[n + 2], c[n + 3]
     for k in range(size):
         v0, v1, v2, v3 = bits[k], bits[size + k], bits[2 * size + k], bits[3 * size + k]
         for j in range(32):
