@@ -52,9 +52,6 @@ BY_NAME = {
     "fedzo.problems.network_inputs": "data sets of other libraries, named tuples",
     "fedzo.runs.result": "callbacks, which may have a close()",
     "fedzo.variables.bounds": "scipy.optimize.Bounds",
-    # To be removed: parts of fedzo that are asked for members which only some of them have.
-    "fedzo.uplinks.robust": "",
-    "fedzo.uplinks.seeds": "",
 }
 
 

@@ -1,7 +1,6 @@
 r"""FedZO with a learning rate that adapts during the run: ``learning_rate = "auto"``."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -74,14 +73,6 @@ class AdaptiveRate(Variant):
     """
 
     adapts: bool = True
-
-    def evaluates(self, t: int) -> bool:
-        """Return whether f is to be evaluated after t rounds: see :class:`Candidates`."""
-        return Candidates(fedzo=self.fedzo).evaluates(t)
-
-    def ends(self, rounds: Iterable[int], best: int) -> str:
-        """Return the reason to end the run: see :class:`Candidates`."""
-        return Candidates(fedzo=self.fedzo).ends(rounds, best)
 
     def init(self, x0: Array, setting: RunSetting) -> AdaptiveState:
         """Return the state before round 0."""

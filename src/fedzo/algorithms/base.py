@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -95,6 +95,9 @@ class Algorithm(Parameters):
     measures_noise : bool
         Whether the algorithm finds out by itself whether values are noisy. For any other, the run
         evaluates the start twice.
+    first_step : int
+        The number of rounds that choose the start, if any do. Then f is evaluated after them, and
+        the run ends when later evaluations see no gain.
     moves_each_round : bool
         Whether every round is meant to move the model. A search waits until it has found something
         better.
@@ -116,6 +119,11 @@ class Algorithm(Parameters):
         """None by default: updates have no coefficients."""
         return None
 
+    @property
+    def first_step(self) -> int:
+        """0 by default: no round chooses the start."""
+        return 0
+
     def init(self, x0: Array, setting: RunSetting) -> Any:
         """Return the state before round 0; raise if the parts do not fit together."""
         raise NotImplementedError
@@ -127,14 +135,6 @@ class Algorithm(Parameters):
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return one device's reply to :class:`~fedzo.core.tasks.LocalSteps`."""
         raise NotImplementedError
-
-    def evaluates(self, t: int) -> bool:
-        """Return whether f is to be evaluated after t rounds, whatever the schedule."""
-        return False
-
-    def ends(self, rounds: Iterable[int], best: int) -> str:
-        """Return the reason to end the run, from its evaluated rounds and the best of them."""
-        return ""
 
     def model(self, state: Any) -> Array:
         """Return the global model x of a state, shape (d,)."""

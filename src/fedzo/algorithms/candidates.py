@@ -1,6 +1,5 @@
 """Rounds in which candidate points are compared before the first step."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedzo.algorithms.base import Round, RoundInfo, check_uplink
@@ -11,8 +10,6 @@ from fedzo.core.tasks import Evaluate
 from fedzo.core.types import Array
 from fedzo.errors import UsageError
 from fedzo.uplinks.base import RunSetting
-
-_PATIENCE = 2  # evaluations without a gain, after which a run ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +54,3 @@ class Candidates(Variant):
         values, sent = setting.uplink.aggregate_values(t, replies, setting)
         x, kept = server.choose(state.server, state.x, some.points, values)
         return State(x, kept), RoundInfo.of(replies, sent)
-
-    def ends(self, rounds: Iterable[int], best: int) -> str:
-        """Return the reason to end the run: evaluations after the halving without a gain."""
-        server = self.fedzo.server
-        if not isinstance(server, FourierSign) or not server.first_step:
-            return ""
-        later = [t for t in rounds if t > max(best, server.first_step)]
-        return "no gain since the best evaluation" if len(later) >= _PATIENCE else ""
-
-    def evaluates(self, t: int) -> bool:
-        """Return whether the winner of the halving is x after t rounds."""
-        server = self.fedzo.server
-        return isinstance(server, FourierSign) and 0 < server.first_step == t

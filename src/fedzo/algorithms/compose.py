@@ -1,6 +1,6 @@
 """Variants of FedZO as wrappers: which of them a run needs, and what is inside."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -51,14 +51,6 @@ class Scheduled(Variant):
         state, info = yield from self.at(t).round(t, state, setting)
         factor = {"learning_rate_factor": self.fedzo.schedule.factor(t)}
         return state, info._replace(metrics={**info.metrics, **factor})
-
-    def ends(self, rounds: Iterable[int], best: int) -> str:
-        """Return the reason to end the run."""
-        return self.at(0).ends(rounds, best)
-
-    def evaluates(self, t: int) -> bool:
-        """Return whether f is to be evaluated after t rounds."""
-        return self.at(0).evaluates(t)
 
 
 def compose(algorithm: Algorithm, uplink: Uplink) -> Algorithm:

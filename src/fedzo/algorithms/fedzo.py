@@ -195,3 +195,8 @@ class Variant(Algorithm):
     def coefficients_shape(self) -> tuple[int, int] | None:
         """(H, b2)."""
         return self.fedzo.coefficients_shape
+
+    @property
+    def first_step(self) -> int:
+        """The number of rounds in which the server chooses the start."""
+        return self.fedzo.server.first_step

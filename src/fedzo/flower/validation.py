@@ -17,6 +17,7 @@ outliers is unchanged, to the bit.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from fedzo.errors import FedzoError
 from fedzo.flower.policy import queries_of
 from fedzo.runs.options import FlowerSettings
 from fedzo.uplinks import Uplink
-from fedzo.uplinks.robust import lower_median
 
 LONGEST = 1e150  # of an update by default: the square of a longer one overflows
 
@@ -84,7 +84,7 @@ class UpdateValidator:
             yield from self._values({i: found[i] for i in lengths}, self.question)
             return
         clip = self.settings.clip
-        most = clip * lower_median(list(lengths.values())) if clip and lengths else math.inf
+        most = clip * median_low(list(lengths.values())) if clip and lengths else math.inf
         for device, length in lengths.items():
             share = min(1.0, most / length) if length else 1.0
             yield self._whole(found[device]._replace(weight=self.shares[device]), share)
@@ -183,8 +183,8 @@ def clipped_losses(losses: Array, clip: float) -> Array:
     known = losses[np.isfinite(losses)]
     if len(known) < 3:
         return losses
-    middle = lower_median(known.tolist())
-    spread = max(lower_median(np.abs(known - middle).tolist()), abs(middle))
+    middle = median_low(known.tolist())
+    spread = max(median_low(np.abs(known - middle).tolist()), abs(middle))
     if not spread:
         return losses
     with np.errstate(invalid="ignore"):
@@ -197,7 +197,7 @@ def clipped_sizes(sizes: Mapping[int, int], clip: float) -> dict[int, int]:
     >>> clipped_sizes({0: 100, 1: 120, 2: 10**9}, clip=5)
     {0: 100, 1: 120, 2: 600}
     """
-    most = int(clip * lower_median(list(sizes.values()))) if sizes else 0
+    most = int(clip * median_low(list(sizes.values()))) if sizes else 0
     return {device: min(size, most) for device, size in sizes.items()}
 
 

@@ -60,6 +60,7 @@ from fedzo.uplinks.seeds import secure_mean_loss
 
 T = TypeVar("T")
 Running = Generator[Task | Losses, Any, T]  # yields tasks, and returns a T
+_PATIENCE = 2  # evaluations without a gain on the chosen start, after which a run ends
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class Loop:
 
     def scheduled(self, t: int) -> bool:
         """Return whether f is evaluated after t rounds, by the options or for the algorithm."""
-        return self.options.evaluates(t) or self.algorithm.evaluates(t)
+        return self.options.evaluates(t) or 0 < self.algorithm.first_step == t
 
     def snapshot(self, x: Array) -> Array:
         """Return a model that later rounds do not change."""
@@ -344,7 +345,10 @@ class Loop:
             return Status.STOPPED, f"reached the target {target:g} after round {t}"
         if self._next_exceeds_budget:
             done = spent(self.options.max_queries or 0)
-        done = done or self.algorithm.ends((r["round"] for r in self.history), self.at.best.round)
+        if (first := self.algorithm.first_step) and not done:
+            since = max(first, self.at.best.round)
+            gainless = sum(r["round"] > since for r in self.history) >= _PATIENCE
+            done = "no gain since the best evaluation" if gainless else ""
         if done:
             return Status.STOPPED, f"{done} after round {t}"
         if t < self.options.rounds:

@@ -37,6 +37,7 @@ Banach Spaces", Bernoulli, 2015.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any, ClassVar
 
 import numpy as np
@@ -193,7 +194,7 @@ def clipped(rows: Array, clip: float) -> Array:
            [6., 8.]])
     """
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
-    most = clip * lower_median(lengths.tolist())
+    most = clip * median_low(lengths.tolist())
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(lengths > most, most / lengths, 1.0)
     return np.asarray(rows * shares[:, None])
@@ -207,15 +208,11 @@ def krum(rows: Array, bad: int) -> Array:
     >>> krum(np.array([[0.0], [0.1], [0.3], [5.0], [5.0]]), bad=1)
     array([1, 0, 2, 3, 4])
     """
-    count = len(rows)
-    squares = np.zeros((count, count))
-    with np.errstate(over="ignore"):  # an infinite distance is the largest
-        for part in _blocks(rows):
-            own = part.astype(np.float64)
-            for i in range(count - 1):
-                squares[i, i + 1 :] += np.square(own[i + 1 :] - own[i]).sum(axis=1)
-    nearest = np.sort(squares + squares.T, axis=1)[:, 1:]  # without the row itself
-    scores = nearest[:, : max(count - bad - 2, 1)].sum(axis=1)
+    from scipy.spatial.distance import pdist, squareform
+
+    parts = (pdist(part.astype(np.float64), "sqeuclidean") for part in _blocks(rows))
+    nearest = np.sort(squareform(sum(parts)), axis=1)[:, 1:]  # without the row itself
+    scores = nearest[:, : max(len(rows) - bad - 2, 1)].sum(axis=1)
     return np.argsort(scores, kind="stable")
 
 
@@ -232,7 +229,7 @@ def geometric_median(rows: Array, iterations: int = 1000) -> Array:
     centre = np.median(own, axis=0)
     for _ in range(iterations):
         distances = np.linalg.norm(own - centre, axis=1)
-        scale = lower_median(distances.tolist())
+        scale = median_low(distances.tolist())
         if not scale:  # half of the rows are this point
             break
         weights = scale / np.maximum(distances, 1e-12 * scale)
@@ -240,15 +237,6 @@ def geometric_median(rows: Array, iterations: int = 1000) -> Array:
         if np.linalg.norm(centre - before) <= 1e-12 * scale:
             break
     return np.asarray(centre)
-
-
-def lower_median(numbers: Sequence[float]) -> float:
-    """Return the median; of an even count, the smaller of the two middle numbers.
-
-    >>> lower_median([1e100, 1.0]), lower_median([3.0, 1.0, 2.0])
-    (1.0, 2.0)
-    """
-    return sorted(numbers)[(len(numbers) - 1) // 2]
 
 
 def _blocks(rows: Array) -> list[Array]:

@@ -35,6 +35,11 @@ class ServerOptimizer(Parameters):
     elementwise: ClassVar[bool] = False
 
     @property
+    def first_step(self) -> int:
+        """The number of rounds that choose the start."""
+        return 0
+
+    @property
     def automatic(self) -> bool:
         """Whether the rate has to be measured during the run."""
         return False
