@@ -72,10 +72,15 @@ class Federation:
         Whether there are TLS, node keys and the proxy.
     dim : int
         The model's dimension, by which the proxy limits what a node may send at once.
+    simulated : bool
+        Whether runs have virtual nodes, by Flower's simulation engine, and no others.
     """
 
-    def __init__(self, folder: Path, secure: bool = False, dim: int = 7850) -> None:
+    def __init__(
+        self, folder: Path, secure: bool = False, dim: int = 7850, simulated: bool = False
+    ) -> None:
         self.folder, self.secure, self.dim = folder.resolve(), secure, dim
+        self.simulated = simulated
         self.port, self.proxy_port = free_port(), free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -119,6 +124,7 @@ class Federation:
         words = ["flower-superlink", "--host", HOST, "--port", str(self.port)]
         words += ["--database", str(self.folder / "superlink.sqlite")]
         words += ["--disable-runtime-dependency-installation"]
+        words += ["--simulation"] if self.simulated else []
         if self.secure:
             words += ["--ssl-certfile", str(self.folder / "server.pem")]
             words += ["--ssl-keyfile", str(self.folder / "server.key")]
@@ -250,6 +256,7 @@ class Federation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on 127.0.0.1 only
             "PATH": os.pathsep.join(self.path),
         }
 

@@ -9,6 +9,8 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
@@ -326,6 +328,49 @@ class Server:
 
 
 EVERYONE = range(1, 6)
+
+
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+BYTES = st.one_of(st.binary(max_size=40), st.just(b"\xff"), st.just(b"\xf8"))
+
+
+@pytest.fixture(scope="module")
+def begun():
+    """Return a server and its nodes in an attempt whose shares were sent."""
+    server = Server()
+    server.begin(7)
+    return server
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from([SHARES, TRAIN, EVALUATE, UNMASK]),
+    attempt=st.one_of(WHOLE, st.sampled_from([6, 7, 8])),
+    parts=st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("present", "inbox", "survivors"), BYTES)
+    ),
+    members=st.one_of(BYTES, st.none(), st.just(b"")),
+    bound=st.floats(),
+    devices=st.lists(WHOLE, max_size=3),
+)
+def test_whatever_a_server_sends_a_node_gives_a_reply_or_a_code(
+    begun, kind, attempt, parts, members, bound, devices
+):
+    """An error code for what no check foresaw is "raised"."""
+    members = begun.sum.members[: 8 * 4] if members is None else members
+    request = SumRequest(attempt, members, bound=bound, **parts)
+    content = RecordDict()
+    if kind == TRAIN:
+        task = steps_of(SHARED, np.zeros(8), round=0, seed=0)
+        content = protocol.task(protocol.pack(task), devices, True)
+    elif kind == EVALUATE:
+        content = protocol.model(np.zeros(8), devices)
+    reply = begun.send(1, kind, request, content)
+    if isinstance(reply, str):
+        assert reply in ("secure", "peers", "malformed", "devices")
+    else:
+        assert kind == SHARES  # five names that fit are not guessed: nothing is masked or revealed
+        assert not reply.masked
 
 
 def test_attempts_cannot_be_repeated():

@@ -77,6 +77,8 @@ def test_wire_messages(plain, name, short):
         lambda: protocol.read_answer(content, 3),
         lambda: protocol.read_losses(content, 3),
         lambda: protocol.read_hello(content),
+        lambda: protocol.read_sum_reply(content, [0], 5),
+        lambda: protocol.take_sum(content),
         lambda: protocol.read_task(content, ALGORITHMS),
         lambda: protocol.read_task(content, ALGORITHMS, protocol.EVALUATE),
     )
