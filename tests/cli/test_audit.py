@@ -85,6 +85,10 @@ def test_from_a_folder_of_images_to_a_report(audit, capsys):
         (["--images", "nowhere"], "--images"),
         (["--images", "images/0"], "--range"),
         (["--norm", "l3"], "norm"),
+        (["--shape", "3x8x8"], "--shape"),  # 192 numbers, where the model takes 64
+        (["--range", "1", "0"], "--range"),
+        (["--max-queries", "20"], "--max-queries"),
+        (["--seed", "-1"], "--seed"),
     ],
 )
 def test_what_is_not_known_is_asked_for_in_one_line(audit, capsys, arguments, named):
@@ -94,6 +98,21 @@ def test_what_is_not_known_is_asked_for_in_one_line(audit, capsys, arguments, na
     assert named in said
     assert said.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_folder_with_more_images_than_queries_allow_is_sampled(audit, capsys):
+    code, out = audit("--max-queries", "200")
+    assert code == 0
+    assert "24 of 60 images" in capsys.readouterr().out
+    told = json.loads((out / "attack.json").read_text())
+    assert told["inputs"]["count"] <= 8
+    assert told["queries"] <= 200
+
+
+def test_a_function_that_needs_arguments_is_no_factory(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert main(["audit", "math:hypot", "--images", "images"]) == 2
+    assert "math:hypot" in capsys.readouterr().err
 
 
 def test_images_without_classes_have_the_labels_that_the_model_gives_them(audit):

@@ -13,7 +13,6 @@ import argparse
 import inspect
 import json
 import math
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # the usual mean and s
 _PROBES = 20  # images that find the input range
 _DEVICES = 5
 _FEWEST = 10  # images that the model gets right
+_QUERIES_PER_IMAGE = 5  # at least: of a large folder, some images are used
 
 
 def add_command(commands: Any) -> None:
@@ -63,12 +63,14 @@ def audit(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from fedzo.api.attack import UniversalAttack
+    from fedzo.errors import check_count
     from fedzo.variables.perturbation import check_ball
 
     out: Path = arguments.out
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"--out {out}: is not empty; choose another folder", code="holds-run")
-    files, names = _files(arguments.images)
+    check_count("--seed", arguments.seed, least=0)
+    files, names = _files(arguments)
     model = _model(arguments)
     shape, eps = _shape(model, arguments.shape), _eps(arguments.eps)
     check_ball(eps, arguments.norm, shape)
@@ -101,21 +103,37 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def _eps(text: str) -> float:
+    above, _, below = text.partition("/")
     try:
-        return float(Fraction(text))
+        return float(above) / float(below or 1)
     except (ValueError, ZeroDivisionError):
         words = f"--eps {text}: must be a number or a fraction, such as 8/255"
         raise UsageError(words, code="bad-eps") from None
 
 
-def _files(folder: Path) -> tuple[list[Path], list[str] | None]:
-    """Return the images of a folder, and the names of their sub-folders, if it has some."""
+def _files(arguments: argparse.Namespace) -> tuple[list[Path], list[str] | None]:
+    """Return images of a folder, and the names of their sub-folders, if it has some.
+
+    If the folder has many, these are as many as a share of the queries allows, chosen at random.
+    """
+    import numpy as np
+
+    folder: Path = arguments.images
     if not folder.is_dir():
         raise UsageError(f"--images {folder}: is not a folder", code="no-folder")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
     if len(files) < _FEWEST:
         words = f"holds {len(files)} images ({', '.join(_SUFFIXES)}), not {_FEWEST} or more"
         raise UsageError(f"--images {folder}: {words}", code="few-images")
+    probes = _PROBES * (len(_RANGES) + 1)
+    most = (arguments.max_queries - probes) // _QUERIES_PER_IMAGE
+    if most < _FEWEST:
+        words = f"must be {probes + _QUERIES_PER_IMAGE * _FEWEST} or more"
+        raise UsageError(f"--max-queries {arguments.max_queries}: {words}", code="few-queries")
+    if most < len(files):
+        say(f"{most:,} of {len(files):,} images are used: more would take too many queries")
+        chosen = np.random.default_rng(arguments.seed).choice(len(files), most, replace=False)
+        files = [files[number] for number in sorted(chosen)]
     names = [file.relative_to(folder).parts[0] for file in files]
     flat = all(file.parent == folder for file in files)
     return files, None if flat else names
@@ -126,6 +144,7 @@ def _model(arguments: argparse.Namespace) -> "Model":
     from fedzo import models
     from fedzo.api.attack import as_model
     from fedzo.core.importing import import_object
+    from fedzo.models.loading import called
 
     spec = arguments.model
     options: dict[str, Any] = {"max_queries": arguments.max_queries}
@@ -150,8 +169,8 @@ def _model(arguments: argparse.Namespace) -> "Model":
     if ":" not in spec or spec.endswith(".onnx"):
         return models.load(spec, **options)
     made = import_object("MODEL", spec)
-    subject = made() if inspect.isroutine(made) or isinstance(made, type) else made
-    model = as_model(subject, **options)
+    makes = inspect.isroutine(made) or isinstance(made, type)
+    model = as_model(called(spec) if makes else made, **options)
     model.name = spec  # not "Sequential"
     return model
 
@@ -177,6 +196,9 @@ def _shape(model: "Model", given: str | None) -> tuple[int, ...]:
         told = "gives no shape of its inputs" if shape is None else f"takes {shape}"
         words = f"{model.name} {told}: give the shape of an image, such as --shape 3x224x224"
         raise UsageError(words, code="no-shape")
+    if model.input_shape is not None and math.prod(shape) != math.prod(model.input_shape):
+        words = f"--shape {given}: does not fit {model.name}, which takes {model.input_shape}"
+        raise UsageError(words, code="bad-shape")
     return shape
 
 
@@ -217,12 +239,14 @@ def _find_range(
     """Set the model's input range and kind of scores; return the labels that folders tell."""
     import numpy as np
 
+    from fedzo.models.base import range_of
+
     some = np.unique(np.arange(_PROBES) * len(units) // _PROBES)
     labels = None if names is None else _columns(names)
     if labels is None and arguments.span is None:
         words = "without a sub-folder per class the input range is unknown: give --range LOW HIGH"
         raise UsageError(f"--images {arguments.images}: {words}, such as 0 1", code="no-range")
-    spans = _RANGES if arguments.span is None else (tuple(arguments.span),)
+    spans = _RANGES if arguments.span is None else (range_of(arguments.span, "--range"),)
     tried: list[Any] = [(span, model.moments) for span in spans]
     if arguments.span is None and model.moments is None and 3 in (units.shape[1], units.shape[-1]):
         tried.append((_RANGES[0], tuple(map(np.array, _IMAGENET))))

@@ -173,7 +173,7 @@ class Model(ABC):
         if classes is not None or outputs == "labels":
             check_count("classes", classes, least=2)
         self.name, self.outputs, self.max_batch = name, outputs, max_batch
-        self.input_range = _range(input_range)
+        self.input_range = range_of(input_range)
         self.input_shape = None if input_shape is None else shape_of(input_shape)
         self.moments = _moments(mean, std)
         self.meter = Meter(max_queries)
@@ -520,13 +520,13 @@ def rounding_step(scores: Array) -> float | None:
     return None
 
 
-def check_columns(columns: Array, classes: int | None) -> None:
+def check_columns(columns: Array, classes: int | None, key: str = "labels") -> None:
     """Reject columns that the scores do not have. ``classes`` is their number, None if unknown."""
     lowest, highest = (int(columns.min()), int(columns.max())) if columns.size else (0, 0)
     fits = lowest >= 0 and (classes is None or highest < classes)
     last = "" if classes is None else f" to {classes - 1}"
     allowed = f"columns of the model's scores, 0{last or ' and up'}"
-    require(fits, "labels", f"from {lowest} to {highest}", allowed)
+    require(fits, key, f"from {lowest} to {highest}", allowed)
 
 
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
@@ -546,10 +546,11 @@ def _numbers(key: str, given: Any, allowed: str) -> list[float]:
     return [float(number) for number in numbers]
 
 
-def _range(bounds: Any) -> tuple[float, float]:
+def range_of(bounds: Any, key: str = "input_range") -> tuple[float, float]:
+    """Return a valid range of inputs."""
     allowed = "two finite numbers, the smaller first"
-    numbers = _numbers("input_range", bounds, allowed)
-    require(len(numbers) == 2 and numbers[0] < numbers[1], "input_range", bounds, allowed)
+    numbers = _numbers(key, bounds, allowed)
+    require(len(numbers) == 2 and numbers[0] < numbers[1], key, bounds, allowed)
     return numbers[0], numbers[1]
 
 

@@ -94,13 +94,13 @@ def load(spec: str, kind: str | None = None, **options: Any) -> Model:
             require(bool(known), "model", spec, allowed)
             return _made(models.HttpModel, spec, options)
         case "torch":
-            return _made(models.TorchModel, _called(spec), options)
+            return _made(models.TorchModel, called(spec), options)
         case "sklearn":
-            return _made(models.SklearnModel, _called(spec), options)
+            return _made(models.SklearnModel, called(spec), options)
         case "function":
             return _made(models.FunctionModel, import_object("model", spec), options)
         case "own":
-            made = _called(spec, **options)
+            made = called(spec, **options)
             if not isinstance(made, Model):
                 message = f"{spec!r} returned a {type(made).__name__}, not a fedzo.models.Model"
                 raise UsageError(f"model = {message}", code="not-a-model")
@@ -134,7 +134,8 @@ def _made(factory: Callable[..., Model], subject: Any, options: dict[str, Any]) 
     return factory(subject, **options)
 
 
-def _called(spec: str, **options: Any) -> Any:
+def called(spec: str, **options: Any) -> Any:
+    """Return what ``module:factory`` returns for some options."""
     factory = import_object("model", spec)
     require(callable(factory), "model", spec, "a function or class that returns the model")
     try:

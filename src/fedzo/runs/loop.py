@@ -678,7 +678,8 @@ class Loop:
         if 2 * at.idle > at.round:
             yield Status.STALLED, f", but in {at.idle} of {at.round} no device took part"
         first, last = losses[0], losses[-1]
-        if last - first > 0.01 * abs(first):  # less than one per cent is noise around a good start
+        better = best.round > 0 and self.best_metric  # what counts has improved, whatever the loss
+        if last - first > 0.01 * abs(first) and not better:  # one per cent: noise around a start
             kept = f"; the best, {best.fun:.4g}, is of round {best.round}" if best.round else ""
             yield Status.DIVERGED, f", but the loss rose from {first:.4g} to {last:.4g}{kept}"
         if not moved:

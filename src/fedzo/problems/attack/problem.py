@@ -286,7 +286,8 @@ class Attack(Objective):
         """
         model, target = self.model, self.target
         labels = labels if target is None else np.full(len(labels), target)
-        check_columns(labels, scores.shape[1])  # unknown before the first answer of some models
+        key = "labels" if target is None else "target"
+        check_columns(labels, scores.shape[1], key)  # unknown before some models' first answer
         may_be_rounded = self.within_budget and model.outputs == "probabilities"
         rounded = may_be_rounded and rounding_step(scores) is not None
         confidences = rounded or (margin or self.margin) == "confidences"
