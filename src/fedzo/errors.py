@@ -236,8 +236,8 @@ class NonFinite(FedzoError, ArithmeticError):  # noqa: N818 - reads as the sente
 def real_array(key: str, value: Any) -> Any:
     """Return a copy of an array of real numbers, in float32 or float64; raise InvalidValue.
 
-    Lists, ranges, series of pandas and arrays of objects that are numbers are taken. Text, complex
-    numbers, ragged lists and masked numbers are not.
+    Lists, ranges, tensors, series of pandas and arrays of objects that are numbers are taken. Text,
+    complex numbers, ragged lists and masked numbers are not.
 
     >>> real_array("x0", range(3))
     array([0., 1., 2.])
@@ -248,10 +248,10 @@ def real_array(key: str, value: Any) -> Any:
     import numpy as np
 
     try:
-        array = np.array(value)
+        array = np.array(value.detach().numpy() if hasattr(value, "detach") else value)
         if array.dtype == object and all(isinstance(one, Real) for one in array.flat):
             array = array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):  # ragged
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # ragged, on another device
         array = np.empty(0, object)
     check_unmasked(key, value)
     require(array.dtype.kind in "biuf", key, value, "an array of real numbers")

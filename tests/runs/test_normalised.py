@@ -15,6 +15,7 @@ import fedzo
 from fedzo.errors import FedzoError, InvalidValue, type_hints
 from fedzo.models import FunctionModel
 from fedzo.problems import Quadratic
+from fedzo.runs.minimize import split_options
 from fedzo.runs.options import FlowerSettings, RunOptions
 from fedzo.runs.registry import ALGORITHMS, SERVER_OPTIMIZERS, UPLINKS
 from fedzo.uplinks.channels import Rician
@@ -129,6 +130,19 @@ def test_a_start_is_taken_or_rejected():
         with suppress_if_named("x0"):
             result = fedzo.minimize(bowl, odd, devices=2, max_queries=60)
             assert result.x.dtype in (np.float32, np.float64)
+
+
+def test_an_end_of_bounds_is_taken_or_rejected():
+    for odd in ODD:
+        with suppress_if_named("bounds[0]"):
+            fedzo.minimize(bowl, [9, 0], devices=2, max_queries=9, bounds=[(odd, 9), (0, 1)])
+
+
+def test_a_tensor_is_a_start_and_a_list_may_say_how_many_processes():
+    torch = pytest.importorskip("torch")
+    start = torch.zeros(2, requires_grad=True)
+    assert fedzo.minimize(bowl, start, devices=2, max_queries=60).success
+    assert split_options({"workers": ["processes", np.int8(3)]})[0].workers == 3
 
 
 def test_seeds_of_any_integer_type_give_the_same_run():

@@ -252,7 +252,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[RunOptions, FunctionOptio
     """Return the options of the run, and those of a plain function; reject any others."""
     options = dict(options)
     workers = options.get("workers")
-    given = workers if isinstance(workers, tuple) and len(workers) == 2 else (workers, None)
+    given = workers if isinstance(workers, list | tuple) and len(workers) == 2 else (workers, None)
     if isinstance(given[0], str) and given[0] == "processes":
         options |= {"processes": True, "workers": given[1]}
     only_tables = {"data_seed", "modules", "max_queries"}

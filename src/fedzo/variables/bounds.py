@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedzo.core.types import Array
-from fedzo.errors import FedzoWarning, InvalidValue, check_choice, require
+from fedzo.errors import FedzoWarning, InvalidValue, check_choice, normalised, require
 
 SCALES = ("linear", "log")
 Pairs = Sequence[tuple[float | None, float | None]]
@@ -221,8 +221,8 @@ def _pairs(bounds: Bounds, dim: int) -> Sequence[Any]:
 
 def _pair(j: int, pair: Any) -> tuple[float, float]:
     try:
-        low, high = pair
-        low, high = -np.inf if low is None else float(low), np.inf if high is None else float(high)
+        low, high = (normalised("", end, float | None) for end in pair)
+        low, high = -np.inf if low is None else low, np.inf if high is None else high
     except (TypeError, ValueError):
         low = high = np.nan
     allowed = "a pair (low, high) with low <= high, None for an open end"
