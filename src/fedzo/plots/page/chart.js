@@ -13,12 +13,12 @@ function make(name, attributes = {}, ...children) {
 
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
 
-/** A number in few characters. */
+/** A number in few characters, by k, M and G as in pictures: B would be read as bytes. */
 function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   if (size !== 0 && size < 1e-3) return value.toExponential(1).replace("e-", "e−").replace("-", "−");
-  if (size >= 1e4) return compact.format(value);
+  if (size >= 1e4) return compact.format(value).replace("K", "k").replace("B", "G");
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
