@@ -10,8 +10,8 @@ from matplotlib.image import imread
 from fedzo.cli import main
 from fedzo.core.style import COLOURS
 from fedzo.errors import FedzoError, UsageError
-from fedzo.plots.figures import draw_curves
-from fedzo.plots.series import covered
+from fedzo.plots.figures import draw, draw_curves
+from fedzo.plots.series import covered, labelled_axes, series_of
 from fedzo.runs import read_runs
 
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"
@@ -189,6 +189,16 @@ def test_picture_is_replaced_whole_or_not_at_all(tmp_path):
     draw_curves(read_runs([run]), tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert {p.name for p in tmp_path.iterdir()} == {"run", "curves.png"}
+
+
+def test_labels_of_small_numbers_do_not_overlap(tmp_path):
+    """Of a sweep over 0.001 to 0.005 there were nine, each as wide as its distance."""
+    axes = labelled_axes(
+        "η", "loss", [series_of("", np.array([0.001, 0.005]), np.ones((1, 2)), 0, False)]
+    )
+    draw([axes, axes], tmp_path / "sweep.svg")
+    labels = re.findall(r"<!-- (0\.00\d*) -->", (tmp_path / "sweep.svg").read_text())
+    assert 6 <= len(labels) <= 16  # in both panels
 
 
 # --- the command ------------------------------------------------------------------------------

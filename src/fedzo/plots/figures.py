@@ -190,6 +190,8 @@ def _scale(spot: Any, axis: str, logarithmic: bool) -> None:
     ticks = getattr(spot, f"{axis}axis")
     if logarithmic:  # masked: a run begins at zero queries or bytes, which a log axis cannot show
         getattr(spot, f"set_{axis}scale")("log", nonpositive="mask")
+    elif axis == "x":
+        spot.locator_params(axis="x", nbins=7)  # more labels such as 0.0015 would overlap
     low, high = getattr(spot, f"get_{axis}lim")()
     decades = logarithmic and high >= 1000 * low
     if not decades and high > 10_000:
