@@ -617,6 +617,30 @@ def test_a_lying_node_does_not_make_a_run_diverge(seed):
     assert np.isfinite(result.last).all()
 
 
+@pytest.mark.parametrize("claim", [2**62, 2**23, 0])
+def test_a_claim_of_samples_does_not_halt_a_run(claim):
+    """Weights of a sum have 22 bits. One claim beyond them halted the run."""
+
+    class Sized(Quadratic):
+        def size(self, device):
+            return 3
+
+    grid = Nodes(Sized(dim=8, devices=10), 5, secure=True)
+
+    def spoil(message, reply):
+        if (message.metadata.dst_node_id, message.metadata.message_type) == (2, protocol.HELLO):
+            told = {**reply.content["hello"], "sizes": [claim, claim]}
+            reply.content["hello"] = ConfigRecord(told)
+        return reply
+
+    grid.spoil = spoil
+    by_size = dataclasses.replace(SHARED, participants=None, weighting="size")
+    result = run(grid, SECURE, by_size)
+    assert result.success, result.message
+    assert {one["device"] for one in result.dropped} == ({2, 3} if claim else set())
+    assert all("claims more samples" in one["reason"] for one in result.dropped)
+
+
 def test_lost_sum_of_losses_is_asked_for_again():
     """A single loss of the sum, as by a killed node, does not end the run."""
 

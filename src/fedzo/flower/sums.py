@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from flwr.app import RecordDict
 
-from fedzo.core.fixed_point import grid_mean
+from fedzo.core.fixed_point import MOST_WEIGHT, grid_mean
 from fedzo.core.types import Array
 from fedzo.flower import protocol
 from fedzo.flower.errors import Malformed, log
 from fedzo.flower.protocol import SumReply, SumRequest
 from fedzo.flower.registry import Exchange, Found, Requests
 from fedzo.flower.secure import MOST_GROUPED, NAME, SumServer
+from fedzo.flower.validation import clipped_sizes
 
 
 class Summed(NamedTuple):
@@ -56,6 +57,8 @@ class _Group:
         total = self.server.total(masked, {n: reply.shares for n, reply in self.revealed.items()})
         devices = tuple(sorted(device for reply in replies for device in reply.devices))
         weight = sum(1 if weights is None else weights[device] for device in devices)
+        if devices and not weight:
+            raise Malformed("its devices claim no samples")
         (step,) = {reply.step for reply in replies}
         queries = sum(reply.queries for reply in replies)
         found = Summed(total[:-1], devices, weight, queries, int(total[-1]), step)
@@ -93,7 +96,8 @@ class SecureSums:
         report. Every device is in the sum, or dropped.
         """
         self._last = number = max(time.time_ns(), self._last + 1)
-        before, groups = len(self._nodes.dropped), self._groups(exchange.devices)
+        before, wanted = len(self._nodes.dropped), self._light(exchange.devices, weights)
+        groups = self._groups(wanted)
         of = {node: (group, name) for group in groups for name, (node, _) in group.homes.items()}
 
         def begin(node: int, own: list[int]) -> RecordDict:
@@ -124,7 +128,7 @@ class SecureSums:
             group, name = of[node]
             group.revealed[name] = reply
         del self._nodes.dropped[masking:]  # their numbers are in the sum
-        left = dict.fromkeys(exchange.devices, "its node sent no shares or numbers that fit")
+        left = dict.fromkeys(wanted, "its node sent no shares or numbers that fit")
         found = list[Summed]()
         for group in groups:
             try:
@@ -139,6 +143,19 @@ class SecureSums:
         done = {*total.devices, *(absent.device for absent in self._nodes.dropped[before:])}
         self._nodes.leave_out({i: why for i, why in left.items() if i not in done})
         return total
+
+    def _light(self, devices: Sequence[int], weights: Mapping[int, float] | None) -> Sequence[int]:
+        """Return the devices without those whose claims of samples make a sum too heavy.
+
+        A claim cannot be clipped as in :mod:`fedzo.flower.validation`: the node multiplies by it.
+        """
+        own = {i: int(weights[i]) for i in devices if i in weights} if weights else {}
+        if sum(own.values()) <= MOST_WEIGHT:
+            return devices
+        clipped = clipped_sizes(own, self._nodes.settings.clip or 5.0)
+        heavy = [i for i in own if clipped[i] < own[i]]
+        self._nodes.leave_out(dict.fromkeys(heavy, "it claims more samples than fit into a sum"))
+        return [i for i in devices if i not in heavy]
 
     def _groups(self, devices: Iterable[int]) -> list[_Group]:
         """Return the nodes that take part, in groups, and drop the devices of all others."""
