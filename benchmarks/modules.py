@@ -120,6 +120,42 @@ def sequences() -> tuple[Samples, Samples]:
     return (inputs[:1500], labels[:1500]), (inputs[1500:], labels[1500:])
 
 
+@lru_cache(maxsize=1)
+def teacher() -> tuple[Samples, Samples]:
+    """Return the classes that a random network gives to normal inputs."""
+    draw = torch.Generator().manual_seed(3)
+    inputs = torch.randn(2500, 24, generator=draw)
+    first, second = torch.randn(24, 12, generator=draw), torch.randn(12, 5, generator=draw)
+    labels = (torch.tanh(inputs @ first / 2) @ second).argmax(1)
+    return (inputs[:1800], labels[:1800]), (inputs[1800:], labels[1800:])
+
+
+@lru_cache(maxsize=1)
+def majority() -> tuple[Samples, Samples]:
+    """Say which of four tokens is the most frequent of eleven; the first one wins a tie."""
+    inputs = torch.randint(0, 4, (2500, 11), generator=torch.Generator().manual_seed(4))
+    labels = nn.functional.one_hot(inputs, 4).sum(1).argmax(1)
+    return (inputs[:1800], labels[:1800]), (inputs[1800:], labels[1800:])
+
+
+@lru_cache(maxsize=1)
+def small_images() -> tuple[Samples, Samples]:
+    """Return the digits as images of 8 by 8 pixels from 0 to 1."""
+    return tuple((x.view(-1, 1, 8, 8) / 16, y) for x, y in raw_digits())  # type: ignore[return-value]
+
+
+class Attention(nn.Module):
+    """One layer of a transformer over tokens, with the mean of its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(4, 16), nn.Linear(16, 4)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.embedding(x)).mean(1))
+
+
 class Lstm(nn.Module):
     """A recurrent network that has to remember."""
 
@@ -206,6 +242,18 @@ def conv1d() -> nn.Module:
     )
 
 
+def pooled_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 12, 3, padding=1),
+        nn.SiLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(12, 16, 3),
+        nn.SiLU(),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
 def mlp(*widths: int, activation: type[nn.Module] = nn.Tanh) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
     for first, second in pairwise(widths):
@@ -264,26 +312,35 @@ FRESH: dict[str, Pair] = {  # no rule was chosen on these
     "lstm, sequences": (Lstm, sequences, 5),
     "mlp, raw digits": (lambda: mlp(64, 40, 10, activation=nn.GELU), raw_digits, 12),
 }
-ALL = PAIRS | FRESH
+LATER: dict[str, Pair] = {  # made and measured after the last change of the rules
+    "wide mlp, teacher": (lambda: mlp(24, 96, 5, activation=nn.ReLU), teacher, 9),
+    "attention, majority": (Attention, majority, 6),
+    "pooled cnn, digits": (pooled_cnn, small_images, 15),
+}
+ALL = PAIRS | FRESH | LATER
 GUIDE: dict[str, Pair] = {"guide": (lambda: cnn(5, 256), whole_images, 10)}
+
+
+def problem_of(name: str, seed: int) -> tuple[fedzo.TorchProblem, Callable[[], float]]:
+    """Return the problem of a pair, and the test accuracy of its module."""
+    make, load, devices = (ALL | GUIDE)[name]
+    (inputs, labels), test = load()
+    torch.manual_seed(seed)
+    module = make()
+    data = [(inputs[i::devices], labels[i::devices]) for i in range(devices)]
+
+    @torch.inference_mode()
+    def accuracy() -> float:
+        return (module.eval()(test[0]).argmax(1) == test[1]).float().mean().item()
+
+    return fedzo.TorchProblem(module, loss, data), accuracy
 
 
 def run(
     name: str, rate: float, seed: int, rounds: int, directions: str = "rademacher"
 ) -> tuple[float, float, float]:
     """Return the accuracy at the start and at the end, and the queries; 0 is the plain call."""
-    make, load, devices = (ALL | GUIDE)[name]
-    (inputs, labels), test = load()
-    torch.manual_seed(seed)
-    module = make()
-    problem = fedzo.TorchProblem(
-        module, loss, [(inputs[i::devices], labels[i::devices]) for i in range(devices)]
-    )
-
-    @torch.inference_mode()
-    def accuracy() -> float:
-        return (module.eval()(test[0]).argmax(1) == test[1]).float().mean().item()
-
+    problem, accuracy = problem_of(name, seed)
     before = accuracy()
     algorithm = replace(default_algorithm(problem), **DIRECTIONS[directions])
     if rate:

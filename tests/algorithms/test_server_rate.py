@@ -78,8 +78,9 @@ def test_a_start_near_the_minimum_is_not_lost(start):
 def test_a_rate_that_is_too_small_grows(monkeypatch):
     """The ladder of the first probe ends far below the rates that suit the bowl."""
     monkeypatch.setattr(server_rate, "LADDER", np.array([[0.2, 0.1]]))
-    result = fedzo.minimize(bowl(), np.zeros(30), devices=4, algorithm=algorithm(), rounds=60)
-    assert result.history[1]["learning_rate"] < 0.002  # 0.00037, and at most two doublings
+    options = {"rounds": 60, "evaluate_every": 1, "algorithm": algorithm()}
+    result = fedzo.minimize(bowl(), np.zeros(30), devices=4, **options)
+    assert result.history[1]["learning_rate"] < 0.0004  # 0.2 / 100 sqrt(30)
     assert result.algorithm.server.learning_rate > 0.01
     assert result.fun < 0.1 * np.sum(CENTRES**2)
 
@@ -109,25 +110,44 @@ def test_an_update_that_leads_up_is_not_blamed_on_the_rate():
     assert result.fun < 0.5 * np.sum(CENTRES**2)
 
 
-@pytest.mark.parametrize(
-    ("lowest", "factor"),
-    [(0.5, 0.75), (1.6, 0.8), (3.0, 1.0), (11.0, 1.0), (18.0, 1.5), (99.0, 2.0)],
-)
-def test_the_rate_is_kept_if_f_is_lowest_two_to_twelve_steps_ahead(lowest, factor):
-    """On a parabola along the step: the rate changes by how far it is outside, within limits."""
-    x, server = np.zeros(30), Adam(learning_rate=1.0)
-    with LocalEngine(
-        FunctionObjective(lambda x, device: float((x.mean() - lowest) ** 2), 30, devices=2), 0
-    ) as engine:
-        setting = RunSetting(engine, Ideal())
-        start = ServerRate(fedzo=algorithm()).init(x, setting)
-        state = start._replace(numbers=np.array([1.0, lowest**2, np.inf, 0.0, 1.0, 0.01]))
-        assert server.apply(0, state.server, x, np.ones(30))[0] == pytest.approx(np.ones(30))
+def probed(t, rate, first, lowest):
+    """Probe a parabola along x = (s, ..., s), whose minimum is at s = ``lowest``."""
+    fun = FunctionObjective(lambda x, device: float((x.mean() - lowest) ** 2), 30, devices=2)
+    algorithm = fedzo.FedZO(smoothing=0.01, server=Adam(learning_rate="auto", beta1=0, beta2=0))
+    with LocalEngine(fun, 0) as engine:
+        setting, x = RunSetting(engine, Ideal()), np.zeros(30)
+        start = ServerRate(fedzo=algorithm).init(x, setting)
+        state = start._replace(numbers=np.array([rate, first, np.inf, 0.0, 1.0, 0.01]))
         info = RoundInfo(2, 0)
-        task = ServerRate(fedzo=algorithm())._probe(0, state, np.ones(30), setting, info)
+        task = ServerRate(fedzo=algorithm)._probe(t, state, np.ones(30), setting, info)
         after, info = drive(task, engine)
-    assert after.numbers[0] == pytest.approx(factor, rel=1e-6)
-    assert info.queries == 3 * 2  # a value without noise per point and device
+    return after.numbers[0], info.queries // 2  # a value without noise per point and device
+
+
+@pytest.mark.parametrize(
+    ("t", "lowest", "factor"),
+    [
+        *[(16, 0.5, 0.75), (16, 1.6, 0.8), (16, 3, 1), (16, 7, 1), (16, 12.5, 1.5625)],
+        *[(16, 40, 5), (16, 999, 12), (4, 12.5, 1.5625), (2, 12.5, 12.5 / 6)],
+        *[(1, 12.5, 3.125), (1, 1.6, 1)],
+    ],
+)
+def test_the_rate_is_kept_if_f_is_lowest_a_few_steps_ahead(t, lowest, factor):
+    """The rate changes by how far the minimum is outside of 2 to 8 steps, within limits."""
+    rate, queries = probed(t, 1.0, float(lowest) ** 2, lowest)
+    assert rate == pytest.approx(factor, rel=1e-6)
+    assert queries == (3 if lowest < 12 else 6)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "rate"), [(99, 32), (20, 20), (15, 8), (6, 6), (3, 2), (1.25, 1.25)]
+)
+def test_the_first_rate_is_on_the_ladder_or_where_f_is_lowest(lowest, rate):
+    """In perturbations of a number: 32, 8, 2, ..., at which f falls, or less."""
+    unit = 0.01 / np.sqrt(30)
+    found, queries = probed(0, unit, np.inf, lowest * unit)
+    assert found / unit == pytest.approx(rate, rel=1e-6)
+    assert queries == 5
 
 
 def test_a_flat_function_is_not_left():

@@ -18,10 +18,10 @@ from fedzo.core.updates import as_sum
 from fedzo.errors import NonFinite
 from fedzo.uplinks.base import RunSetting, sample_uniformly
 
-EVERY = 8  # rounds between two probes; half as many in the first 32
+EVERY = 8  # rounds between two probes; half as many in the first 16
 SAMPLES = 128  # at least so many in a probe, over all its devices
 LADDER = 32 * 4.0 ** -np.arange(12).reshape(3, 4)  # rates of the first probe, in perturbations
-BEYOND = np.array([[6.0, 12.0]])  # those of later ones: at a good rate, f is lowest near the first
+BEYOND = np.array([[6.0, 12.0], [24.0, 48.0]])  # those of later ones, in present rates
 _PROBE = 40  # the task's index
 
 
@@ -57,13 +57,15 @@ class ServerRate(Variant):
     other rates: :math:`x + s u^t`. All probes use the same devices and samples.
 
     * The first one descends a ladder of rates, from 32 times the perturbation of a number by
-      factors of four, and takes the first at which f falls. If f rises in proportion to the rate,
-      no rate helps: the update is mostly noise, and the next round has a first probe again.
-    * Later ones evaluate s = 6 η_s and 12 η_s. The parabola through the three points has its
-      minimum at :math:`s^*`. The average of past updates has less noise than each of them, so at
-      a good rate f falls for several steps along the same line. From 2 to 12 steps η_s stays.
-      Otherwise it is multiplied by :math:`s^* / 2 \eta_s`, at least 3/4, or by
-      :math:`s^* / 12 \eta_s`, at most 2.
+      factors of four, to the first at which f falls. It takes this rate, or less if the parabola
+      through neighbouring rates has its minimum before it. If f rises in proportion to the rate, no
+      rate helps: the update is mostly noise, and the next round has a first probe again.
+    * Later ones evaluate s = 6 η_s and 12 η_s; if f falls beyond these, 24 η_s and 48 η_s, too. The
+      parabola has its minimum at :math:`s^*`. The average of past updates has less noise than each
+      of them, so at a good rate f falls for several steps along the same line. From 2 to 8 steps
+      η_s stays. Otherwise it is multiplied by :math:`s^* / 2 \eta_s`, at least 3/4, or by
+      :math:`s^* / 8 \eta_s`. In the first rounds there is less to average: there it stays from
+      1 + t / 4 to 2 t + 2 steps.
 
     The run returns to the best model that a probe has seen, without momentum and with half the
     rate, if f is not finite or has risen too much: by half of all that was gained since the start,
@@ -74,8 +76,8 @@ class ServerRate(Variant):
     run, and the rate doubles while f falls.
 
     Points are offsets from x, made part by part from the optimizer's state and the update: no
-    vector of the model's size is held. A probe takes three values per sample, the first one five
-    or more. There is one in every eighth round, and in every fourth of the first 32.
+    vector of the model's size is held. A probe takes three or six values per sample, the first one
+    five or more. There is one in rounds 0, 1 and 2, in every fourth to 16, and in every eighth.
 
     Parameters
     ----------
@@ -115,7 +117,7 @@ class ServerRate(Variant):
             return self._gone_back(state, setting), RoundInfo(len(devices), cost)
         info = RoundInfo.of(updates, sent)
         begins = math.isinf(state.numbers[1])
-        if begins or t % (EVERY if t > 4 * EVERY else EVERY // 2) == 0:
+        if begins or t in (1, 2) or t % (EVERY if t > 2 * EVERY else EVERY // 2) == 0:
             before = state
             state, info = yield from self._probe(t, state, delta, setting, info)
             if state.server is not before.server:
@@ -132,7 +134,7 @@ class ServerRate(Variant):
         """Return the state with a measured rate, and the costs with those of the probe."""
         rate, first, best, refused, *own = state.numbers.tolist()
         begins, least, f = math.isinf(first), math.inf, math.nan
-        unit = own[1] / math.sqrt(state.x.size)  # the perturbation of a number
+        unit, steps = own[1] / math.sqrt(state.x.size), math.nan  # the perturbation of a number
         for rates in () if refused else unit * LADDER if begins else rate * BEYOND:
             values, info = yield from self._values(t, state, delta, rates, setting, info)
             if not values.size:
@@ -141,17 +143,25 @@ class ServerRate(Variant):
             f = float(values[0])
             rises = np.where(np.isfinite(values), values, np.inf)[1:] - f
             if not begins:
-                beyond = lowest_at(*rises.tolist())  # in units of six steps
-                rate *= min(3 * beyond, max(beyond / 2, 1.0))
-                continue
-            least, falls = min([least, *rises[rises > 0]]), rates[rises < 0]
+                steps = float(rates[0]) / rate * lowest_at(*rises.tolist())
+                if steps > rates[1] / rate:
+                    continue  # f may be lowest further on
+                break
+            least, falls = min([least, *rises[rises > 0]]), np.flatnonzero(rises < 0)
             rate = float(rates[-1]) if rises[-1] > 0 else unit
             if falls.size:
-                rate = float(falls[0])
+                at = max(int(falls[0]), 1)
+                high, low = rises[at - 1 : at + 1].tolist()  # of four times the rate, and of it
+                bend = high - 4 * low
+                lowest = 0.5 - 6 * low / bend if bend > 0 else math.inf  # in this rate
+                rate = min(float(rates[falls[0]]), lowest * float(rates[at]))
                 break
             if rises[-1] > rises[-2] / 8:  # a quarter of the rate: half as a line, half as a bowl
                 least, f = math.inf, math.nan
                 break
+        if not math.isnan(steps):
+            fewest, most = min(1 + t / 4, 2), min(2 * t + 2, 8)
+            rate *= min(max(steps / fewest, 0.75), 1.0) * max(steps / most, 1.0)
         if refused:
             evaluation = yield Losses(state.x)  # type: ignore[misc]
             f = float(np.nanmean(evaluation.losses))  # type: ignore[attr-defined]
