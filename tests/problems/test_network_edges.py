@@ -290,6 +290,33 @@ def test_a_loss_that_switches_to_training_mode_is_rejected(where, algorithm):
     assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
 
 
+def test_a_batch_that_the_loss_changes_is_the_same_at_all_points():
+    """Inputs that are scaled in place, and a label that is taken out of a dictionary."""
+
+    def scaled(module, batch):
+        return loss(module, (2 * batch["x"], batch["y"]))
+
+    def changing(module, batch):
+        labels = batch.pop("y")
+        return loss(module, (batch["x"].mul_(2), labels))
+
+    runs = []
+    for one in (scaled, changing):
+        problem = fedzo.TorchProblem(network(), one, [{"x": x, "y": y} for x, y in DATA])
+        runs.append(fedzo.minimize(problem, algorithm=FEDZO, rounds=3).last)
+    assert np.array_equal(*runs)
+
+
+def test_a_new_layer_of_a_module_in_evaluation_mode_is_trained():
+    """A new head is in training mode, though nobody asked for it."""
+    module = torch.nn.Sequential(network(), torch.nn.Dropout(0.5), torch.nn.Linear(4, 3)).eval()
+    module[1], module[2] = torch.nn.Dropout(0.5), torch.nn.Linear(4, 3)
+    before = module[2].weight.detach().clone()
+    fedzo.minimize(fedzo.TorchProblem(module, loss, DATA, "2"), algorithm=FEDZO, rounds=1)
+    assert not torch.equal(module[2].weight, before)
+    assert not any(layer.training for layer in module.modules())
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, MemoryError])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("call", [1, 2, 25, 40])

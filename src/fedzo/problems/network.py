@@ -24,7 +24,7 @@ from fedzo.errors import (
     require,
 )
 from fedzo.models.torch import import_torch, on_device
-from fedzo.problems.network_inputs import NamedBatch, pieces_of, samples_of_devices
+from fedzo.problems.network_inputs import NamedBatch, map_tree, pieces_of, samples_of_devices
 from fedzo.problems.network_points import ModulePoints, ThreadChoice, why_not_in_place
 
 Module = Any  # torch.nn.Module: torch is imported where it is used
@@ -123,6 +123,7 @@ class TorchProblem(Objective):
         self.dtype = np.dtype(np.float64 if double else np.float32)
         self._evaluate: Callable[..., Any] = self._first_time
         self._random = True  # until the first run
+        self._changes_batch = True  # so too
         self._threads = ThreadChoice()
         if in_place is None:
             in_place = self.dim >= LARGE and not why_not_in_place(self.pieces)
@@ -259,7 +260,18 @@ class TorchProblem(Objective):
             if self._random:  # all points of an estimate have the same random numbers
                 torch.manual_seed(crc32(np.array(batch.names).tobytes()))
             before = self._random and torch.get_rng_state()
-            losses = self._evaluate(self.loss, self.module, batch.content)
+            copies: list[tuple[Tensor, Tensor]] = []
+
+            def give(one: Any) -> Any:
+                if not (self._changes_batch and isinstance(one, torch.Tensor)):
+                    return one
+                copies.append((one, one.clone()))
+                return copies[-1][1]
+
+            # A loss may change its batch, but all points of an estimate need the same.
+            content = map_tree(give, batch.content)
+            losses = self._evaluate(self.loss, self.module, content)
+            self._changes_batch = not all(torch.equal(*pair) for pair in copies)
             if self._random and not others:
                 self._random = not torch.equal(before, torch.get_rng_state())
         found = f"a {type(losses).__name__}"
@@ -275,6 +287,7 @@ class TorchProblem(Objective):
         """Return the loss; raise if it lets a layer run in training mode."""
         from torch.nn.modules.module import register_module_forward_pre_hook
 
+        module.eval()  # also a new layer of a module that is in evaluation mode already
         own, graph = set(module.modules()), import_torch().fx.GraphModule
 
         def check(layer: Module, _: Any) -> None:
