@@ -166,7 +166,7 @@ def draw(path: Path, panels: Any) -> None:
         dress(ax, title, axis_label(x), axis_label(y))
         ax.set_xscale("log" if log_x else "linear")
     handles = axes.flat[0].get_legend_handles_labels()
-    wide = min(3 * columns, len(handles[1]))
+    wide = min(2 * columns, len(handles[1]))
     figure.legend(*handles, loc="outside lower center", ncols=wide, **LEGEND)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
