@@ -84,6 +84,26 @@ def test_one_input_per_request_several_in_flight():
         assert len(asked) == 5
 
 
+def test_a_service_that_answers_one_label_per_request():
+    with serving(lambda content: {"label": int(np.argmax(logits(content["x"])))}) as (url, _):
+        options = {"request": {"x": "$input"}, "parse": "label", "outputs": "labels", "classes": 3}
+        model = HttpModel(url, input_shape=(2, 3), **options)
+        assert model.predict(INPUTS).tolist() == np.argmax(logits(INPUTS), axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    "answer", [0.3, None, "cat", {"a": 1}, [1, 2, 3], [[1, 2]] * 2, [[1, 2], [1]], [[1.0]] * 5]
+)
+@pytest.mark.parametrize("word", ["$input", "$inputs"])
+def test_answers_of_another_shape_are_errors_of_the_model(answer, word):
+    if (answer, word) == ([1, 2, 3], "$input"):
+        return  # three scores of a single input
+    with serving(lambda content: answer) as (url, _):
+        model = HttpModel(url, request={"x": word}, input_shape=(2, 3), retries=0)
+        with pytest.raises(ModelError):
+            model(INPUTS)
+
+
 def test_functions_both_ways_and_labels():
     with serving(lambda content: [f"class {np.argmax(row)}" for row in logits(content)]) as (
         url,

@@ -170,8 +170,8 @@ class HttpModel(Model):
             shown = reply.body[:80].decode(errors="replace")
             problem = f"parse does not fit the answer {shown!r}: {error!r}"
             raise self._error(problem, "protocol") from None
-        if self._single:
-            scores = scores.reshape(1, *scores.shape[1:]) if len(scores) == 1 else scores[None]
+        if self._single and (not scores.ndim or len(scores) != 1):  # no batch around the scores
+            scores = scores[None]
         if scores.dtype.kind in "iu" and self.outputs != "labels":
             scores = scores.astype(np.float64)  # a score of 1 is often written without its point
         return scores
