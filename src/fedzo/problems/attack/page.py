@@ -31,6 +31,7 @@ td:first-child { overflow-wrap: break-word; min-width: 6rem; }
 .three { display: grid; grid-template-columns: repeat(3, 1fr); gap: .6rem; margin: .8rem 0; }
 figure { margin: 0; } figcaption { font-size: .85rem; color: var(--faint); }
 .three img { width: 100%; image-rendering: pixelated; border: 1px solid var(--faint); }
+@media (max-width: 500px) { .three { grid-template-columns: 1fr; } }
 .charts svg { width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 12px; }
 @media print { section { break-inside: avoid; } body { max-width: none; } }
 """
