@@ -15,6 +15,7 @@ from fedzo.algorithms.search.adaptive import is_separable, search_lines, turns
 from fedzo.algorithms.search.base import SearchContext, Suspended, complete
 from fedzo.algorithms.search.descent import curvature, two_loops, typical_scale
 from fedzo.algorithms.search.model import ModelDescent, minimum_in_ball
+from fedzo.algorithms.search.population import SEPARABLE, Evolution
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Slopes, Update, owners
 from fedzo.problems import FunctionObjective
@@ -780,3 +781,37 @@ def test_the_first_value_may_be_the_largest_or_the_smallest_of_all_numbers(large
     result = fedzo.minimize(fun, np.zeros(3), max_queries=200)
     assert result.fun <= fun(np.zeros(3))
     assert result.fun == fun(result.x)
+
+
+@pytest.mark.parametrize(("dim", "size"), [(2, None), (6, None), (6, 20), (201, None)])
+def test_a_generation_moves_the_distribution_as_in_the_library(dim, size):
+    cmaes = pytest.importorskip("cmaes")
+    context = SearchContext(np.full(dim, 2.0), 1, np.inf, Draws(3, Stream.SEARCH))
+    ours = Evolution(context, context.x, 0.7, np.ones(dim), size)
+    kind = cmaes.SepCMA if dim > SEPARABLE else cmaes.CMA
+    theirs = kind(mean=np.full(dim, 2.0), sigma=0.7, population_size=ours.size)
+    weights = np.logspace(0, 2, dim)
+    for _ in range(12):
+        drawn, points = ours.sample()
+        values = points**2 @ weights
+        ours.tell(drawn, values)
+        theirs.tell(list(zip(points, values.tolist(), strict=True)))
+        theirs.should_stop()  # where the library computes its axes
+        assert ours.mean == pytest.approx(theirs.mean, rel=1e-6, abs=1e-9)
+
+
+def test_a_plateau_is_no_end_without_a_budget():
+    result = fedzo.minimize(lambda x: float(np.floor(np.abs(x - 3.3)).sum()), np.zeros(3))
+    assert result.fun == 0
+
+
+def test_the_result_of_a_short_noisy_search_is_not_lost():
+    found = []
+    for seed in range(8):
+        draws = np.random.default_rng(seed)
+
+        def bowl(x, draws=draws):
+            return float(np.sum((x - 1) ** 2) + 0.1 * draws.normal())
+
+        found.append(fedzo.minimize(bowl, np.zeros(2), max_queries=30, seed=seed).x)
+    assert np.median(np.sum((np.array(found) - 1) ** 2, axis=1)) < 0.2  # 2 at the start

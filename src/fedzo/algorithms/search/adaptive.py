@@ -24,7 +24,7 @@ from fedzo.algorithms.search.base import (
     surely_lowest,
 )
 from fedzo.algorithms.search.descent import Curvature, Descent, curvature, typical_scale
-from fedzo.algorithms.search.model import FIRST, LARGEST, ModelDescent
+from fedzo.algorithms.search.model import FIRST, LARGEST, LAST, ModelDescent
 from fedzo.algorithms.search.population import SEPARABLE, Evolution, population_for, repeats_for
 from fedzo.core.types import Array
 from fedzo.errors import require
@@ -33,7 +33,10 @@ MEMORY = 30  # pairs of L-BFGS
 RACE = 0.08  # share of the queries that each method has under noise, before one is chosen
 FADING = 0.5  # of the noise at the start, below which a racer's says that noise falls with f
 FAR, FAR_GUESSED = 100.0, 30.0  # units of the scale, over which it is not that of f
-FEW_QUERIES = 100  # per device: too few to look at f before it is modelled
+FEW_QUERIES = 100  # per device: too few to look at f before it is modelled,
+FEW_QUERIES_OF_FEW = 300  # and of one device, if x has at most so many numbers:
+FEWEST_NUMBERS = 6  # with more, a gradient is a batch that workers evaluate side by side
+COARSE = (3e-3, 0.5)  # with few queries: resolution of models, and then the width of CMA-ES
 SHARED_FROM = 20  # queries per device, with which devices measure shares of the slopes instead,
 SHARED_UNTIL = 3  # if there are fewer than so many times d: a model takes d of each device
 FEW_NUMBERS = 10  # for which CMA-ES needs no slopes beside it, where there are few queries
@@ -46,6 +49,7 @@ RETURNS = 4  # descents to the same minimum, after which no other one is looked 
 LOOKS = 0.1  # share of the queries that looking at f may take
 LOW, HIGH = 1.0, 30.0  # times its fall, that f shall rise within the length of f
 WITHIN_BOUNDS = 2.0  # of such lengths, which are a quarter of the width
+PLATEAU = 0.01  # units of the scale, over which f does not change where a descent may not end
 SHORTEST = 1e-9  # of such lengths, in units of the scale
 ON_LINES = (0.4, 0.8)  # of the queries left: every line early, and then once more
 LEAST = 56  # values on a line, for it to be searched
@@ -136,12 +140,13 @@ class Adaptive(Search):
         modelled = context.dim <= LARGEST
         each = budget / context.devices
         shared = context.devices > 1 and SHARED_FROM <= each < SHARED_UNTIL * context.dim
-        if modelled and each < FEW_QUERIES and not shared:
-            return (yield from self._few(context, scale))
-        if not context.rough:
+        small = context.devices == 1 and context.dim <= FEWEST_NUMBERS
+        enough = FEW_QUERIES_OF_FEW if small else FEW_QUERIES
+        few = modelled and each < enough and not shared
+        if not (few or context.rough):
             yield from context.probe(scale)
-        if context.rough and modelled:
-            return (yield from self._rough(context, scale, budget, known))
+        if few or (context.rough and modelled):
+            return (yield from self._modelled(context, scale, budget, known))
         return (yield from self._smooth(context, scale, budget, known))
 
     def _smooth(
@@ -164,13 +169,13 @@ class Adaptive(Search):
                 window = max(0.15 * budget, 3.0 * context.dim)
                 if not ended:
                     ended = yield from descent.run(window=window, slow=0.002, tol=self.tol)
-                if ended and not limited:
+                if ended and not limited and not (yield from is_flat(context, scale)):
                     return "no step improves on x any more"
                 if context.devices > 1 and not descent.exact:
                     averaged = AveragedDescent(context, scale, curved.second)
                     yield from averaged.run(window=window, slow=0.002)
                 slow = not ended
-                if ended:
+                if ended and limited:
                     yield from from_elsewhere(context, scale, curved.second, (x0, start))
         left = context.left if limited else 4 * budget
         searched = rugged and ON_LINES[0] * left >= LEAST * context.dim * context.devices
@@ -180,24 +185,17 @@ class Adaptive(Search):
                 yield from search_lines(context, scale, share * left)
         return (yield from self._share(context, scale, budget, start, descent, slow))
 
-    def _few(self, context: SearchContext, scale: Array) -> Asking[str]:
-        """Descend by models, from x0 and then from elsewhere."""
-        x0, at = context.x, None
-        while True:
-            yield from ModelDescent(context, scale, last=1e-6, at=at).run()
-            points = x0 + 2 * scale * context.draw().normals(BEGINNINGS, context.dim)
-            values = yield from context.values(points)
-            first = int(np.argmin(values))
-            at = points[first], float(values[first])
-
-    def _rough(
+    def _modelled(
         self, context: SearchContext, scale: Array, budget: float, known: bool
     ) -> Asking[str]:
-        """Descend by models; then CMA-ES, as long as it improves on that."""
-        start = context.fun
-        yield from ModelDescent(context, scale).run()
+        """Descend by models; then CMA-ES, as long as it improves on that.
+
+        With few queries the models stay coarse, until the last queries.
+        """
+        start, (last, sigma) = context.fun, (LAST, 1.0) if context.rough else COARSE
+        yield from ModelDescent(context, scale, last=last).run()
         scale = scale * (yield from reach(context, scale, start, known))
-        return (yield from self._share(context, scale, budget, start, None, slow=False))
+        return (yield from self._share(context, scale, budget, start, sigma=sigma))
 
     def _share(
         self,
@@ -205,8 +203,9 @@ class Adaptive(Search):
         scale: Array,
         budget: float,
         start: float,
-        descent: Descent | None,
-        slow: bool,
+        descent: Descent | None = None,
+        slow: bool = False,
+        sigma: float = 1.0,
     ) -> Asking[str]:
         """Give the rest to CMA-ES, and what it finds to a second descent; then again.
 
@@ -216,7 +215,7 @@ class Adaptive(Search):
         reserved = LAST_SHARE * budget if modelled or slow else 0.0
         before, population, longest = context.fun, None, LONGEST * max(budget, LONGEST)
         while context.left > 0:
-            run = Evolution(context, context.x, 1.0, scale, population)
+            run = Evolution(context, context.x, sigma, scale, population)
             # A descent that was only slow gets half of the rest back, if CMA-ES is no better.
             until = reserved
             if slow and math.isfinite(context.left):
@@ -343,6 +342,13 @@ def from_elsewhere(
             lowest = descent
     if lowest is not None:
         yield from lowest.run(window=4 * step, slow=0.002)
+
+
+def is_flat(context: SearchContext, scale: Array) -> Asking[bool]:
+    """Return whether f does not change at all around the best x, as on a plateau."""
+    moves = PLATEAU * scale * context.draw().normals(2, context.dim)
+    values = yield from context.values(context.x + moves)
+    return bool((values == context.fun).all())
 
 
 def is_rugged(context: SearchContext, scale: Array, count: int) -> Asking[bool]:

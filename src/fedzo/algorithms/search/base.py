@@ -519,8 +519,7 @@ class Search(Algorithm):
         """Return f(x), if an evaluation by the run would ask for the very same values.
 
         So it is of a plain function, which has one value per device. A training has another seed in
-        an evaluation: the best trial is scored again. What a noisy search ends with is evaluated
-        freshly.
+        an evaluation: the best trial is scored again. The run evaluates a noisy result freshly.
         """
         context, meter = search.context, setting.engine.meter
         if meter is None:
@@ -533,8 +532,6 @@ class Search(Algorithm):
             search.same = same and setting.engine.provides(HasUserView)
         if not search.same:
             return math.inf
-        if context.noise:
-            return math.inf if search.reason else search.fun
         meter.evaluations = 0
         return search.fun
 

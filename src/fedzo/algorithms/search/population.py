@@ -1,21 +1,31 @@
 r"""Any ask-and-tell optimiser across a federation: all devices get its points, it gets their mean.
 
 A generation of points x_1, ..., x_k goes to all participating devices, and only their values come
-back; the optimiser receives :math:`f(x_j) = \sum_i w_i F_i(x_j) / \sum_i w_i`. Each
-optimiser is that of a well-kept library, whose random numbers follow from the run's seed.
+back; the optimiser receives :math:`f(x_j) = \sum_i w_i F_i(x_j) / \sum_i w_i`. CMA-ES is
+written here; TPE and the CMA-ES of whole numbers are those of well-kept libraries, whose random
+numbers follow from the run's seed.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections import deque
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedzo.algorithms.search.base import Asking, Search, SearchContext, SearchState, typical
+from fedzo.algorithms.search.base import (
+    EPS,
+    TINY,
+    Asking,
+    Search,
+    SearchContext,
+    SearchState,
+    typical,
+)
 from fedzo.algorithms.search.descent import typical_scale
 from fedzo.core.types import Array
 from fedzo.errors import Halted, MissingExtra, check_counts, check_positive, require
@@ -23,8 +33,11 @@ from fedzo.uplinks.base import RunSetting
 
 SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
 LEAST_GENERATIONS, GENERATIONS = 6, 60  # that the queries are enough for: at least; under noise
-_WIDE = 1e3  # the width of a generation that has not converged, but diverged
-_FAR = 1e32  # beyond which the library asserts that nothing lies
+_WIDE, _WIDEST = 1e3, 1e4  # widths of a generation that has diverged; where it ends
+_FAR = 1e32  # beyond which nothing is looked for
+_LEVEL = 1e-14  # of the range of the first generation's values, that counts as nothing
+_NEAR = 1e-12  # of the first width, that counts as nothing
+_LONG = 1e7  # times the shortest axis, which the longest may be
 _EVEN = 10  # points of TPE before the first that follows from the others
 _FINALISTS = 20  # trials of TPE for each that is scored again, twice
 _MOST_LEVELS = 1000  # of a whole number that has a margin; more are as good as real
@@ -32,7 +45,11 @@ _WORST = 1e300  # what stands for a point that has no value
 
 
 class Evolution:
-    """A CMA-ES run of ``cmaes``, in units of ``scale``: generations, and the mean they lead to."""
+    r"""A run of CMA-ES, in units of ``scale``: generations, and the mean that they lead to.
+
+    Its constants are those of Hansen's tutorial (2016), with negative weights; beyond ``SEPARABLE``
+    numbers only the variances are adapted (Ros & Hansen 2008). The comments have its equations.
+    """
 
     width = 0.0  # of the last generation
 
@@ -44,39 +61,53 @@ class Evolution:
         scale: Array,
         population: int | None,
     ) -> None:
-        import cmaes
-
-        self.context, self.scale = context, scale
-        kind: Any = cmaes.SepCMA if context.dim > SEPARABLE else cmaes.CMA
-        # The library knows no single number: a second one is added, and not looked at.
-        start = np.append(mean / scale, [0.0] * (context.dim == 1))
-        seed = int(context.draw().words(1)[0])
+        d = context.dim
+        self.context, self.scale, self.sigma = context, scale, sigma
         self.luckiest: list[Array] = []  # the point of the lowest value so far
         self.lowest = math.inf
-        check_near(start)
-        self.strategy = kind(mean=start, sigma=sigma, seed=seed, population_size=population)
-
-    @property
-    def size(self) -> int:
-        """How many points a generation has."""
-        return int(self.strategy.population_size)
+        self.mean: Array = mean / scale
+        self.size = k = population or 4 + int(3 * math.log(d))
+        self.separable = d > SEPARABLE
+        raw = math.log((k + 1) / 2) - np.log(np.arange(1, k + 1))  # (49)
+        best, rest = np.maximum(raw, 0.0), np.minimum(raw, 0.0)
+        self.mass = mass = float(best.sum() ** 2 / (best @ best))  # mu_eff
+        mass_rest = float(rest.sum() ** 2 / max(float(rest @ rest), 1e-300))
+        self.rate_step = (mass + 2) / (d + mass + 5)  # c_sigma, (55)
+        self.damping = 1 + 2 * max(0.0, math.sqrt((mass - 1) / (d + 1)) - 1) + self.rate_step
+        self.rate_path = (4 + mass / d) / (d + 4 + 2 * mass / d)  # c_c, (56)
+        faster = (d + 2) / 3 if self.separable else 1.0
+        self.rate_one = faster * 2 / ((d + 1.3) ** 2 + mass)  # c_1, (57)
+        rank = 2 * (mass - 2 + 1 / mass) / ((d + 2) ** 2 + mass)
+        self.rate_rank = min(1 - self.rate_one, faster * rank)  # c_mu, (58)
+        one, many = self.rate_one, max(self.rate_rank, 1e-300)
+        least = min(1 + one / many, 1 + 2 * mass_rest / (mass + 2), (1 - one - many) / (d * many))
+        below = 0.0 if self.separable else max(least, 0.0) / max(-float(rest.sum()), 1e-300)
+        self.weights = best / best.sum() + below * rest  # (50) to (53)
+        self.expected = math.sqrt(d) * (1 - 1 / (4 * d) + 1 / (21 * d**2))  # of |N(0, I)|
+        self.path, self.path_step = np.zeros(d), np.zeros(d)  # p_c, p_sigma
+        self.covariance: Array = np.ones(d) if self.separable else np.eye(d)
+        self.axes, self.widths = np.eye(0 if self.separable else d), np.ones(d)  # B and D
+        self.each = max(1, int(0.5 / (d * (one + many))))  # generations, for which B and D last
+        self.age, self.first, self.least = 0, 0.0, _NEAR * sigma
+        self.trend = deque[float](maxlen=10 + -(-30 * d // k))  # lowest values of generations
 
     @property
     def x(self) -> Array:
         """The mean of the distribution."""
-        return np.asarray(self.strategy.mean[: self.context.dim] * self.scale)
+        return np.asarray(self.mean * self.scale)
 
-    def sample(self) -> tuple[list[Any], Array]:
-        """Return a generation as the library knows it, and its points."""
-        asked = [self.strategy.ask() for _ in range(self.size)]
-        check_near(np.array(asked))
-        self.width = float(np.ptp(asked, axis=0).max())
-        return asked, np.array(asked)[:, : self.context.dim] * self.scale
+    def sample(self) -> tuple[Any, Array]:
+        """Return a generation in units of the distribution, N(0, I), and its points."""
+        z = self.context.draw().normals(self.size * self.context.dim).reshape(self.size, -1)
+        points = self.mean + self.sigma * self._stretched(z)
+        check_near(points)
+        self.width = float(np.ptp(points, axis=0).max())
+        return z, points * self.scale
 
-    def finite(self, values: Array) -> list[float]:
-        """Return what the library receives: a number for each point."""
-        found: list[float] = np.minimum(values, _WORST).tolist()
-        return found
+    def _stretched(self, z: Array) -> Array:
+        """Return y = B D z."""
+        y = z * self.widths
+        return y if self.separable else np.asarray(y @ self.axes.T)
 
     def run(self, limit: float) -> Asking[bool]:
         """Ask for generations; return True when it has converged, False after ``limit`` queries."""
@@ -97,8 +128,55 @@ class Evolution:
             middle, deviation = typical(values)
             error = float(deviation) / math.sqrt(len(values))
             self.context.suggest(self.x, float(middle), error)
-        self.strategy.tell(list(zip(asked, self.finite(values), strict=True)))
-        return not self.strategy.should_stop()
+        return self.tell(asked, np.minimum(values, _WORST))
+
+    def tell(self, asked: Any, values: Array) -> bool:
+        """Adapt the distribution; return False when it has converged."""
+        d, w, order = self.context.dim, self.weights, np.argsort(values, kind="stable")
+        z = asked[order]
+        y, self.age = self._stretched(z), self.age + 1
+        best = np.maximum(w, 0.0)
+        step, inner = best @ y, best @ z  # <y>_w, and D^-1 B^T <y>_w
+        self.mean = self.mean + self.sigma * step  # (42)
+        rate = self.rate_step
+        whitened = inner if self.separable else self.axes @ inner  # C^-1/2 <y>_w
+        self.path_step = (1 - rate) * self.path_step + math.sqrt(
+            rate * (2 - rate) * self.mass
+        ) * whitened  # (43)
+        length = float(np.linalg.norm(self.path_step))
+        grown = math.sqrt(1 - (1 - rate) ** (2 * self.age)) * (1.4 + 2 / (d + 1)) * self.expected
+        slow, rate = length < grown, self.rate_path  # h_sigma
+        self.path = (1 - rate) * self.path + slow * math.sqrt(rate * (2 - rate) * self.mass) * step
+        self.sigma *= math.exp(
+            min(1.0, self.rate_step / self.damping * (length / self.expected - 1))
+        )  # (44)
+        one, many = self.rate_one, self.rate_rank
+        w = np.where(w >= 0, w, w * d / (np.sum(z**2, axis=1) + EPS))  # (46)
+        kept = 1 - many * self.weights.sum() - one * (1 - (not slow) * rate * (2 - rate))
+        if self.separable:
+            self.covariance = kept * self.covariance + one * self.path**2 + many * (w @ y**2)
+            self.widths = np.sqrt(np.maximum(self.covariance, TINY))
+        else:
+            ranks = one * np.outer(self.path, self.path) + many * (y.T * w) @ y
+            self.covariance = kept * self.covariance + ranks  # (47)
+            if self.age % self.each == 0:
+                squares, self.axes = np.linalg.eigh(self.covariance)
+                self.widths = np.sqrt(np.maximum(squares, TINY))
+        return not self._has_converged(values)
+
+    def _has_converged(self, values: Array) -> bool:
+        """Return whether all is level, or the points too close, in a plane or too far apart."""
+        low, high = float(np.min(values)), float(np.max(values))
+        known = values[values < _WORST]
+        self.first = self.first or float(np.ptp(known) if known.size else 0.0)
+        self.trend.append(low)
+        recent = max(high, *self.trend) - min(self.trend)
+        whole = len(self.trend) == self.trend.maxlen
+        level = whole and recent <= max(16 * EPS * abs(low), _LEVEL * self.first)
+        size = float(self.widths.max())
+        near = self.sigma * size <= max(EPS * float(np.abs(self.mean).max()), self.least)
+        narrow = size > _LONG * float(self.widths.min())
+        return level or near or narrow or not self.sigma * size < _WIDEST
 
 
 class MixedEvolution(Evolution):
@@ -123,6 +201,7 @@ class MixedEvolution(Evolution):
         seed = int(context.draw().words(1)[0])
         x, z, c = (space or None for space in spaces)
         self.strategy = cmaes.CatCMAwM(x, z, c, population_size=population, seed=seed)
+        self.size = int(self.strategy.population_size)
 
     @property
     def x(self) -> Array:
@@ -142,13 +221,14 @@ class MixedEvolution(Evolution):
                 point[j] = side.point(side.at(value) if i < reals else value)
         return asked, points
 
-    def finite(self, values: Array) -> list[float]:
-        """Return different numbers: the library divides by their quartiles' distance."""
-        known = values[np.isfinite(values)]
+    def tell(self, asked: Any, values: Array) -> bool:
+        """Send different numbers: the library divides by their quartiles' distance."""
+        known = values[values < _WORST]
         worst = float(known.max()) if known.size else 0.0
         ties = 1e-9 * max(abs(worst), 1e-9) * np.arange(len(values))
-        found: list[float] = (np.where(np.isfinite(values), values, worst) + ties).tolist()
-        return found
+        told = np.minimum(values, worst) + ties
+        self.strategy.tell(list(zip(asked, told.tolist(), strict=True)))
+        return not self.strategy.should_stop()
 
 
 def check_near(points: Array) -> None:
