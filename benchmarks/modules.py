@@ -10,8 +10,8 @@ algorithm with ``Adam(learning_rate=rate)``, for five rates a factor of three ap
 queries as the plain call has used, its probes included. All runs return the best of their
 evaluated models. Printed is the mean test accuracy over the seeds, and which share of the best
 rate's gain the plain call reaches. None of these pairs is an example of the repository. The rules
-of :mod:`fedzo.algorithms.server_rate` were chosen on the first ten pairs; three further ones
-were measured once, afterwards.
+of :mod:`fedzo.algorithms.server_rate` were chosen on the first thirteen pairs; three further
+ones were made and measured once, afterwards.
 
 ``--directions`` compares the plain call's directions instead: ±1 or uniform on the sphere, of each
 device or shared by all devices of a round. The pair "guide" is the network of the guide.
@@ -307,7 +307,7 @@ PAIRS: dict[str, Pair] = {  # a module, its samples, and N
     "lora, digits": (lora, lambda: tabular("digits"), 8),
     "frozen trunk, images": (frozen, images, 20),
 }
-FRESH: dict[str, Pair] = {  # no rule was chosen on these
+FRESH: dict[str, Pair] = {  # on these faults of the first rules were found
     "conv1d, signals": (conv1d, signals, 7),
     "lstm, sequences": (Lstm, sequences, 5),
     "mlp, raw digits": (lambda: mlp(64, 40, 10, activation=nn.GELU), raw_digits, 12),

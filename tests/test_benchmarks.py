@@ -125,3 +125,16 @@ def test_the_plain_call_keeps_up_with_the_best_of_three_rates(pair):
     rounds = int(queries // modules.run_cost(pair))
     best = max(modules.run(pair, rate, 0, rounds)[1] for rate in (0.003, 0.01, 0.03))
     assert reached - start > 0.85 * (best - start)
+
+
+def test_spectral_steps_are_orthogonal_and_as_long_as_adams():
+    """The root mean square of a matrix's step is the rate, and vectors take Adam's step."""
+    from matrices import Spectral
+
+    delta = np.random.default_rng(0).standard_normal(17)
+    server = Spectral(learning_rate=0.1, matrices=((2, 3, 4),))
+    x, _ = server.apply(0, server.init(np.zeros(17)), np.zeros(17), delta)
+    matrix = x[2:14].reshape(3, 4)
+    np.testing.assert_allclose(matrix @ matrix.T, 0.1**2 * 4 * np.eye(3), atol=1e-6)
+    assert np.trace(matrix @ delta[2:14].reshape(3, 4).T) > 0
+    np.testing.assert_allclose(x[[0, 1, 14, 15, 16]], 0.1 * np.sign(delta[[0, 1, 14, 15, 16]]))
