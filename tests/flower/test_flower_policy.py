@@ -223,8 +223,8 @@ def test_time_of_an_evaluation_and_its_metrics_is_limited():
     content = ask(grid, devices=[0, 1], kind=protocol.EVALUATE, metrics=True)
     found, metrics = protocol.read_losses(content, asked=2)
     go_on.set()
-    assert metrics == {}
-    assert found[0].startswith("seconds ")  # with one core, device 1 waits for 0
+    assert (set(found) - {0, 1}, metrics) == (set(), {})  # with one core, device 1 waits for 0
+    assert found[0].startswith("seconds ")
 
 
 def test_metrics_are_paid_for():
@@ -258,7 +258,7 @@ def test_device_with_few_records_answers_nothing():
     grid = limited(problem, records=problem.size(0) + 1)
     content = ask(grid, kind=protocol.EVALUATE, x=problem.initial(), metrics=True)
     found, metrics = protocol.read_losses(content, asked=1)
-    assert metrics == {}
+    assert (list(found), metrics) == ([0], {})
     assert found[0].startswith("records ")
 
 

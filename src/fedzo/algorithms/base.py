@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 from fedzo.algorithms.schedules import Schedule
 from fedzo.core.capabilities import HasSizes
 from fedzo.core.directions import check_directions
-from fedzo.core.estimator import Estimator, local_steps
+from fedzo.core.estimator import Correction, Estimator, local_steps
 from fedzo.core.objective import Objective
 from fedzo.core.random import Draws
-from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update
+from fedzo.core.tasks import WEIGHTINGS, LocalSteps, Replies, Task, Update, weight_of
 from fedzo.core.types import Array
 from fedzo.errors import (
     InvalidValue,
@@ -194,15 +194,25 @@ class ZerothOrder(Algorithm):
     @property
     def coefficients_shape(self) -> tuple[int, int] | None:
         """(H, b2), where H = 1 unless there are local steps."""
-        return 1, self.directions
+        return self.local_steps, self.directions
 
     @property
     def automatic(self) -> bool:
         """Whether a number has still to be chosen."""
         return self.smoothing == "auto"
 
-    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
-        """Return one step: -η times the estimate at the model that the device starts from."""
+    def local(
+        self,
+        objective: Objective,
+        device: int,
+        task: LocalSteps,
+        draws: Draws,
+        correction: Correction | None = None,
+    ) -> Update:
+        """Return Δ_i^t: H steps of eq. (6) from where the device starts.
+
+        Variants pass a ``correction`` of x, which every step adds to the estimate.
+        """
         return local_steps(
             self.estimator,
             objective,
@@ -210,6 +220,9 @@ class ZerothOrder(Algorithm):
             draws,
             learning_rate=task.learning_rate,
             batch_size=self.batch_size,
+            steps=self.local_steps,
+            weight=weight_of(self.weighting, objective, device),
+            correction=correction,
         )
 
     def check(self, setting: RunSetting) -> None:

@@ -14,10 +14,7 @@ from fedzo.algorithms.base import (
 )
 from fedzo.algorithms.schedules import Schedule
 from fedzo.algorithms.server.optimizers import Mean, ServerOptimizer, ServerState
-from fedzo.core.estimator import Correction, local_steps
-from fedzo.core.objective import Objective
-from fedzo.core.random import Draws
-from fedzo.core.tasks import LocalSteps, Update, weight_of
+from fedzo.core.tasks import LocalSteps
 from fedzo.core.types import Array
 from fedzo.errors import check_counts, check_positive, require
 from fedzo.uplinks.base import RunSetting
@@ -112,11 +109,6 @@ class FedZO(ZerothOrder):
         check_settings(self)
 
     @property
-    def coefficients_shape(self) -> tuple[int, int] | None:
-        """(H, b2)."""
-        return self.local_steps, self.directions
-
-    @property
     def automatic(self) -> bool:
         """Whether a number has still to be chosen."""
         return "auto" in (self.learning_rate, self.smoothing)
@@ -141,30 +133,6 @@ class FedZO(ZerothOrder):
         asked: dict[str, Any] = {"seed": setting.seed, "round": t, "devices": devices}
         x = setting.uplink.broadcast(t, state.x, devices, setting)
         return LocalSteps(self, x, rate, state=state, **asked)
-
-    def local(
-        self,
-        objective: Objective,
-        device: int,
-        task: LocalSteps,
-        draws: Draws,
-        correction: Correction | None = None,
-    ) -> Update:
-        """Return Δ_i^t: H steps of eq. (6) from x^t.
-
-        Variants pass a ``correction`` of x, which every step adds to the estimate.
-        """
-        return local_steps(
-            self.estimator,
-            objective,
-            task.start(device),
-            draws,
-            learning_rate=task.learning_rate,
-            batch_size=self.batch_size,
-            steps=self.local_steps,
-            weight=weight_of(self.weighting, objective, device),
-            correction=correction,
-        )
 
 
 def check_settings(algorithm: Any) -> None:

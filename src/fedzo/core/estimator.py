@@ -300,9 +300,10 @@ def local_steps(
     """
     streamed = objective.capability(Streamed)
     if streamed is not None and estimator.kind in STREAMABLE and correction is None:
-        return _streamed_steps(
-            estimator, objective, streamed, x, at, learning_rate, batch_size, steps, weight
+        along = _streamed_steps(
+            estimator, objective, streamed, x, at, learning_rate, batch_size, steps
         )
+        return along._replace(weight=weight)
     x = np.asarray(x)  # may lie on an accelerator
     buffer = estimator.buffer(x.size, x.dtype)
     start, delta, queries = x, np.zeros_like(x), 0
@@ -323,13 +324,8 @@ def local_steps(
             delta -= pull
             x = start + delta
         queries += asked
-    return Update(
-        device=at.device,
-        delta=delta,
-        weight=weight,
-        queries=queries,
-        coefficients=coefficients if correction is None else None,
-    )
+    found = coefficients if correction is None else None
+    return Update(at.device, delta, weight, queries, coefficients=found)
 
 
 def _streamed_steps(
@@ -341,7 +337,6 @@ def _streamed_steps(
     learning_rate: float,
     batch_size: int,
     steps: int,
-    weight: float,
 ) -> Update:
     """Take the same steps without holding a direction.
 
@@ -364,4 +359,4 @@ def _streamed_steps(
     assert walked is not None
     in_place = objective.capability(InPlace) is not None
     delta = replace(walked, in_place=True) if in_place else np.asarray(walked, x.dtype)
-    return Update(device=at.device, delta=delta, weight=weight, queries=queries, coefficients=moves)
+    return Update(at.device, delta, 1, queries, coefficients=moves)

@@ -228,9 +228,7 @@ def _serve(pipe: Any, sent: bytes) -> None:
                 else:
                     found = function(*task)
                 answer: tuple[bool, Any] = True, found
-            except (
-                BaseException
-            ) as error:  # KeyboardInterrupt has the effect that it has on a thread
+            except BaseException as error:  # KeyboardInterrupt has the same effect as in a thread
                 answer = False, _sendable(error)
             try:
                 pipe.send(answer)
