@@ -105,35 +105,23 @@ class FedAvg(Algorithm):
         x = setting.uplink.broadcast(t, x, devices, setting)
         return LocalSteps(self, x, self.learning_rate, seed=setting.seed, round=t, devices=devices)
 
+    def correction(self, task: LocalSteps, device: int) -> Correction | None:
+        """Return what a device's steps add to the gradient, a function of x; None for nothing."""
+        return None
+
     def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return Δ_i^t: H gradient steps from x^t."""
-        return gradient_steps(self, objective, device, task, draws)
-
-
-def gradient_steps(
-    algorithm: FedAvg,
-    objective: Objective,
-    device: int,
-    task: LocalSteps,
-    draws: Draws,
-    correction: Correction | None = None,
-) -> Update:
-    """Take H gradient steps from x^t, each with the ``correction`` of x; return the update."""
-    first_order, start = objective.capability(HasGradient), task.start(device)
-    assert first_order is not None, "init checks it"
-    delta = np.zeros_like(start)
-    for k in range(algorithm.local_steps):
-        at = draws.on(Stream.BATCHES)._replace(step=k)
-        batch, x = objective.batch(device, algorithm.batch_size, at), start + delta
-        gradient = first_order.gradient(x, batch)
-        if correction is not None:
-            gradient = gradient + correction(x)
-        delta -= (task.learning_rate * gradient).astype(delta.dtype)
-    if not np.isfinite(delta).all():
-        raise NonFinite("the gradient", draws.round + 1, device)
-    return Update(
-        device=device,
-        delta=delta,
-        weight=weight_of(algorithm.weighting, objective, device),
-        queries=algorithm.local_steps * algorithm.batch_size,
-    )
+        first_order, start = objective.capability(HasGradient), task.start(device)
+        assert first_order is not None, "init checks it"
+        delta, correction = np.zeros_like(start), self.correction(task, device)
+        for k in range(self.local_steps):
+            at = draws.on(Stream.BATCHES)._replace(step=k)
+            batch, x = objective.batch(device, self.batch_size, at), start + delta
+            gradient = first_order.gradient(x, batch)
+            if correction is not None:
+                gradient = gradient + correction(x)
+            delta -= (task.learning_rate * gradient).astype(delta.dtype)
+        if not np.isfinite(delta).all():
+            raise NonFinite("the gradient", draws.round + 1, device)
+        weight = weight_of(self.weighting, objective, device)
+        return Update(device, delta, weight, queries=self.local_steps * self.batch_size)

@@ -2,11 +2,9 @@ r"""FedProx: Li et al. 2020."""
 
 from dataclasses import dataclass
 
-from fedzo.algorithms.fedavg import FedAvg, gradient_steps
-from fedzo.core.objective import Objective
-from fedzo.core.random import Draws
-from fedzo.core.tasks import LocalSteps, Update
-from fedzo.core.types import Array
+from fedzo.algorithms.fedavg import FedAvg
+from fedzo.core.estimator import Correction
+from fedzo.core.tasks import LocalSteps
 from fedzo.errors import check_not_negative
 
 
@@ -51,11 +49,7 @@ class FedProx(FedAvg):
         super().__post_init__()
         check_not_negative("proximal", self.proximal)
 
-    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
-        """Return Δ_i^t of steps that are pulled back to x^t."""
+    def correction(self, task: LocalSteps, device: int) -> Correction:
+        """Return the pull back to x^t."""
         start = task.start(device)
-
-        def pull(x: Array) -> Array:
-            return self.proximal * (x - start)
-
-        return gradient_steps(self, objective, device, task, draws, pull)
+        return lambda x: self.proximal * (x - start)
