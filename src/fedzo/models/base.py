@@ -30,6 +30,7 @@ from fedzo.errors import (
 )
 
 OUTPUTS = ("logits", "probabilities", "log-probabilities", "labels")
+NETWORK_NUMBERS = 1 << 22  # in the inputs of a part, for a network in this process
 _SMALLEST_PART = 16  # inputs: a batch is not shared among threads in smaller parts
 _SUM_TOLERANCE = 1e-3  # of the sum of a model's probabilities
 Write = Callable[[Array, int], None]
@@ -153,6 +154,9 @@ class Model(ABC):
         ...
     fedzo.errors.BudgetSpent: the budget of 5 queries is spent
     """
+
+    # In the inputs of a part: the layers of a network in this process need many times as much.
+    _most_numbers: int | None = None
 
     def __init__(
         self,
@@ -299,6 +303,8 @@ class Model(ABC):
         After a failure, no further part is started, and parts not started are not counted.
         """
         size = self.max_batch or len(batch)
+        if self._most_numbers is not None:
+            size = min(size, max(1, self._most_numbers // batch[:1].size))
         if self.in_flight > 1:  # parts of about equal size, equally many per thread
             many = self.in_flight * math.ceil(len(batch) / (self.in_flight * size))
             size = min(size, max(math.ceil(len(batch) / many), _SMALLEST_PART))

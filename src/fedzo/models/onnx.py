@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedzo.core.machine import cores
 from fedzo.core.types import Array
 from fedzo.errors import MissingExtra, UsageError, check_count, first_line, one_of, require
-from fedzo.models.base import Common, Model
+from fedzo.models.base import NETWORK_NUMBERS, Common, Model
 
 _TYPES: dict[str, type[np.floating[Any]]] = {
     "tensor(float)": np.float32,
@@ -56,6 +56,8 @@ class OnnxModel(Model):
     >>> model([[0.25, 0.5]])
     array([[-0.25, -0.5 ]], dtype=float32)
     """
+
+    _most_numbers = NETWORK_NUMBERS
 
     def __init__(
         self,

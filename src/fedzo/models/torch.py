@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 from fedzo.core.types import Array
 from fedzo.errors import InvalidValue, MissingExtra, UsageError, first_line
-from fedzo.models.base import Common, Model
+from fedzo.models.base import NETWORK_NUMBERS, Common, Model
 
 
 def import_torch() -> Any:
@@ -61,6 +61,8 @@ class TorchModel(Model):
     >>> model([[0.25, 0.5]])
     array([[0.75, 0.75, 0.75]], dtype=float32)
     """
+
+    _most_numbers = NETWORK_NUMBERS
 
     def __init__(
         self,
