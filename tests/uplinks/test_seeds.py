@@ -63,8 +63,8 @@ def test_updates_without_coefficients_are_refused():
     class Corrected(fedzo.FedZO):
         coefficients_shape = None
 
-        def local(self, objective, device, task, draws):
-            return super().local(objective, device, task, draws, correction=lambda x: x - task.x)
+        def correction(self, task, device):
+            return lambda x: x - task.x
 
     with fails("no-coefficients"):
         fedzo.minimize(PROBLEM, algorithm=Corrected(), uplink=fedzo.Seeds(), rounds=1)

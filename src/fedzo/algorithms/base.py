@@ -201,18 +201,12 @@ class ZerothOrder(Algorithm):
         """Whether a number has still to be chosen."""
         return self.smoothing == "auto"
 
-    def local(
-        self,
-        objective: Objective,
-        device: int,
-        task: LocalSteps,
-        draws: Draws,
-        correction: Correction | None = None,
-    ) -> Update:
-        """Return Δ_i^t: H steps of eq. (6) from where the device starts.
+    def correction(self, task: LocalSteps, device: int) -> Correction | None:
+        """Return what a device's steps add to the estimate, a function of x; None for nothing."""
+        return None
 
-        Variants pass a ``correction`` of x, which every step adds to the estimate.
-        """
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
+        """Return Δ_i^t: H steps of eq. (6) from where the device starts."""
         return local_steps(
             self.estimator,
             objective,
@@ -222,7 +216,7 @@ class ZerothOrder(Algorithm):
             batch_size=self.batch_size,
             steps=self.local_steps,
             weight=weight_of(self.weighting, objective, device),
-            correction=correction,
+            correction=self.correction(task, device),
         )
 
     def check(self, setting: RunSetting) -> None:

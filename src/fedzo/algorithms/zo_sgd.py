@@ -9,7 +9,6 @@ import numpy as np
 from fedzo.algorithms.base import Round, RoundInfo, ZerothOrder, check_uplink
 from fedzo.algorithms.fedzo import State
 from fedzo.core import capabilities as can
-from fedzo.core.estimator import Correction
 from fedzo.core.objective import Objective, ObjectiveWrapper
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import LocalSteps, Update
@@ -73,16 +72,9 @@ class ZOSGD(ZerothOrder):
             x = (x + update.delta).astype(x.dtype)
         return State(x), RoundInfo(participants=updates.count, queries=updates.queries)
 
-    def local(
-        self,
-        objective: Objective,
-        device: int,
-        task: LocalSteps,
-        draws: Draws,
-        correction: Correction | None = None,
-    ) -> Update:
+    def local(self, objective: Objective, device: int, task: LocalSteps, draws: Draws) -> Update:
         """Return -η times the estimate over all devices' data, as if one place held them all."""
-        return super().local(Pooled(objective), device, task, draws, correction)
+        return super().local(Pooled(objective), device, task, draws)
 
 
 class Pooled(ObjectiveWrapper):
