@@ -15,7 +15,8 @@ from typing import Any
 def start() -> int:
     """Import the command line and run it; return its exit code."""
     usual = (signal.SIG_DFL, signal.default_int_handler)  # a signal may be ignored
-    ours = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) in usual]
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # Ctrl-C, kill, a closed terminal
+    ours = [n for n in signal.Signals if n.name in names and signal.getsignal(n) in usual]
     came = []
 
     def handle(handler: Any) -> None:

@@ -141,11 +141,12 @@ def test_killed_again_and_again(slow):
 
 
 @pytest.mark.slow
-def test_interrupt_says_how_to_go_on(slow):
-    out = "it's a run"  # a name that a shell would take apart
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
+def test_interrupt_says_how_to_go_on(ending, slow):
+    out = f"it's {ending}"  # a name that a shell would take apart
     with start(slow, "slow.toml", "--out", out) as process:
         wait_for_round(process, 8)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         stdout, stderr = process.communicate()
     assert process.returncode == 130
     reached = RunFolder(slow / out).load().at.round
@@ -543,7 +544,7 @@ sys.exit(start())
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("module", ["fedzo", "argparse", "fedzo.cli.run", "numpy"])
 def test_interrupt_while_it_imports(module, name, tmp_path):
     """The first three are imported before main is called, the last by the command itself."""
@@ -575,7 +576,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("last", [False, True])
 def test_interrupt_while_python_exits(last, name, tmp_path):
     code = INTERRUPTED_EXIT % {"name": name, "last": last}

@@ -115,7 +115,8 @@ def test_a_noisy_run_that_is_stopped_knows_the_value_of_its_model():
                 return float(np.sum((x - 1) ** 2)) + 0.5 * noise.normal()
 
             found = fedzo.minimize(fun, np.full(5, 4.0), callback=lambda p, t=stop: p.round == t)
-            assert (found.nit, found.status in (Status.STOPPED, Status.STALLED)) == (stop, True)
+            assert found.nit <= stop  # it may end by itself before
+            assert found.status in (Status.STOPPED, Status.STALLED)
             assert found.fun_error > 0
             error = found.fun - np.sum((found.x - 1) ** 2)
             beyond.append(abs(error) > 3.18 * found.fun_error)

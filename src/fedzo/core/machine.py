@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+# Signals that end a program: Ctrl-C, kill, and, on Unix, a terminal that was closed.
+ENDING = [one for one in signal.Signals if one.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
@@ -18,7 +21,7 @@ def cores() -> int:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the end of the block, in the main thread.
+    """Let signals that end a program wait until the end of the block, in the main thread.
 
     >>> try:
     ...     with deferred_signals():
@@ -32,7 +35,7 @@ def deferred_signals() -> Iterator[None]:
     came: list[int] = []
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ENDING:
             if signal.getsignal(number) is not None:  # else it is not Python's to restore
                 before[number] = signal.signal(number, lambda number, _: came.append(number))
     try:

@@ -16,6 +16,7 @@ from importlib import import_module
 from numbers import Real
 from typing import Any, Self, TextIO
 
+from fedzo.core.machine import ENDING
 from fedzo.core.progress import LiveLine, duration
 from fedzo.errors import (
     MissingExtra,
@@ -327,7 +328,7 @@ class MLflow(_Tracker):
 
 
 class Interrupts:
-    """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt, so that a run saves its state.
+    """A context in which Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt: a run saves its state.
 
     It is also a callback. Compiled code or a user's function may swallow the exception; the
     callback then raises it again after the round. Any error that leaves the context after a signal
@@ -355,7 +356,7 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread handles signals
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._come)
         return self

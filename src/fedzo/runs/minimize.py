@@ -106,7 +106,8 @@ def minimize(
         ``curves.png``.
     resume : bool
         Resume from the checkpoint in ``run_dir``. ``rounds`` counts from the beginning: 100
-        rounds and a resume with ``rounds=200`` are the same run as 200 rounds at once.
+        rounds and a resume with ``rounds=200`` are the same run as 200 rounds at once. Only
+        ``smoothing="auto"`` is chosen for the ``rounds`` of the first call.
     **options
         The options of the run, see :class:`~fedzo.runs.options.RunOptions`: ``rounds``, ``seed``,
         ``workers``, ``target``, and how often to evaluate and to save. The options of a plain
