@@ -10,7 +10,7 @@ import os
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -607,9 +607,12 @@ def type_name(hint: Any) -> str:
 
     >>> type_name(int | None), type_name(float | typing.Literal["auto"])
     ('a whole number', "a number or 'auto'")
+    >>> type_name(str | os.PathLike[str]), type_name(Callable[..., Any])
+    ('a string or a path', 'a function')
     """
     names: dict[Any, str] = {int: "a whole number", float: "a number", str: "a string"}
-    names |= {bool: "true or false", dict: "a table", Any: "a value"}
+    names |= {bool: "true or false", dict: "a table", Mapping: "a table", Any: "a value"}
+    names |= {Callable: "a function", os.PathLike: "a path"}
     items = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of strings"}
     found = []
     for option in type_options(hint):
