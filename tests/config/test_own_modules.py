@@ -16,9 +16,8 @@ import fedzo
 class Pulled(fedzo.FedZO):
     pull: float = 0.1
     coefficients_shape = None  # corrected steps are not sums of directions
-    def local(self, objective, device, task, draws):
-        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
-        return super().local(objective, device, task, draws, pull)
+    def correction(self, task, device):
+        return lambda x: self.pull * (x - task.x)
 """
 CONFIG = """
 [problem]
