@@ -411,9 +411,8 @@ class Proximal(fedzo.FedZO):
 
     coefficients_shape = None  # corrected steps are not sums of directions
 
-    def local(self, objective, device, task, draws):
-        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
-        return super().local(objective, device, task, draws, pull)
+    def correction(self, task, device):
+        return lambda x: self.pull * (x - task.x)
 
 
 def test_algorithm_of_ones_own(tmp_path):

@@ -45,9 +45,8 @@ class Slope(fedzo.Objective):
 class Proximal(fedzo.FedZO):
     pull: float = 0.0
     coefficients_shape = None  # corrected steps are not sums of directions
-    def local(self, objective, device, task, draws):
-        pull = lambda x: self.pull * (x - task.x)  # noqa: E731
-        return super().local(objective, device, task, draws, pull)
+    def correction(self, task, device):
+        return lambda x: self.pull * (x - task.x)
 
 @dataclass(frozen=True)
 class Louder(fedzo.Ideal):
