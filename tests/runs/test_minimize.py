@@ -72,11 +72,18 @@ def test_precision_is_that_of_x0(x0, dtype):
     assert not np.array_equal(result.last, before)
 
 
-@pytest.mark.xfail(strict=True, reason="the default search asks at float64 points all the same")
-def test_the_default_search_asks_in_the_precision_of_x0():
+def test_the_default_search_asks_at_float64_points_and_returns_the_precision_of_x0():
     kinds = set()
-    minimize(lambda x, i: kinds.add(x.dtype) or x @ x, np.ones(3, np.float32), devices=4, rounds=2)
-    assert kinds == {np.dtype(np.float32)}
+
+    def fun(x):
+        kinds.add(x.dtype)
+        return float(((x - 0.1) ** 2).sum())
+
+    result = minimize(fun, np.ones(3, np.float32), max_queries=100)
+    assert np.dtype(np.float64) in kinds  # differences of float32 points would be rounding
+    assert result.x.dtype == np.float32
+    assert result.fun == fun(result.x)  # not the value at the float64 point before rounding
+    assert result.success
 
 
 def test_precision_is_kept_in_the_files_and_over_a_resume(tmp_path):

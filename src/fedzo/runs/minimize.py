@@ -75,8 +75,9 @@ def minimize(
         0, ..., N-1, or an :class:`~fedzo.Objective`. With several devices it is called from
         several threads at once unless ``workers=1``.
     x0 : array, optional
-        The start. The run has its precision, float32 or float64. By default an objective
-        starts at its ``initial()``, which is zero unless the objective defines it.
+        The start. The result has its precision, float32 or float64, and so have the points of
+        FedZO. Searches, such as the default one, ask at float64 points. By default an
+        objective starts at its ``initial()``, which is zero unless the objective defines it.
     devices : int, optional
         N, for a plain function ``fun(x, device)``. An objective has its own.
     method : str, optional

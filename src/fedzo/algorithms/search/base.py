@@ -501,13 +501,13 @@ class Search(Algorithm):
                     words = f"device {device} never replied: f is the mean of the others"
                     warnings.warn(words, FedzoWarning, stacklevel=2)
         if not search.unit and values.min() == values.max():  # exact: no evaluations at the end
-            self._known(search, setting)
+            self._known(search, state, setting)
         left = setting.queries_left
         search.tell(left, values)
         search.log = search.read = np.concatenate([search.log, [left], values])
         x = search.context.x.astype(state.x0.dtype)
         info = RoundInfo.of(replies, sent)._replace(done=search.reason)
-        fun = np.array(self._known(search, setting))
+        fun = np.array(self._known(search, state, setting))
         return SearchState(x, state.x0, search.log, known, silent, fun), info
 
     def _are_asked(self, t: int, state: SearchState) -> NDArray[np.bool_]:
@@ -515,11 +515,12 @@ class Search(Algorithm):
         asked = (state.silent < GIVEN_UP) | (self.participants is not None)
         return asked | np.isfinite(state.known) if t % ASKED_AGAIN == 0 else asked
 
-    def _known(self, search: Suspended, setting: RunSetting) -> float:
+    def _known(self, search: Suspended, state: SearchState, setting: RunSetting) -> float:
         """Return f(x), if an evaluation by the run would ask for the very same values.
 
         So it is of a plain function, which has one value per device. A training has another seed in
-        an evaluation: the best trial is scored again. The run evaluates a noisy result freshly.
+        an evaluation: the best trial is scored again. The run evaluates a noisy result freshly, and
+        a float32 model too, which is not quite the point that the search asked for.
         """
         context, meter = search.context, setting.engine.meter
         if meter is None:
@@ -529,6 +530,7 @@ class Search(Algorithm):
         if search.same is None:
             same = self.tracks_best and self.participants is None and self.weighting == "uniform"
             same = same and setting.engine.evaluation_cost == setting.devices
+            same = same and state.x0.dtype == np.float64
             search.same = same and setting.engine.provides(HasUserView)
         if not search.same:
             return math.inf
@@ -550,7 +552,7 @@ class Search(Algorithm):
             if end >= log.size:  # a resumed run may have more queries to give
                 log[at] = max(log[at], setting.queries_left)
             search.tell(float(log[at]), log[at + 1 : end])
-            self._known(search, setting)  # sets the queries that are reserved, as a round does
+            self._known(search, state, setting)  # sets the reserved queries, as a round does
             at = end
         search.log, search.read = log, state.log
         setting.scratch["search"] = search
