@@ -1,4 +1,4 @@
-"""For all tests: Ctrl-C works, and what needs an extra that is not installed is skipped.
+"""For all tests: Ctrl-C and SIGHUP work, and what needs an extra that is not installed is skipped.
 
 A test says itself what it needs: by ``pytest.importorskip``, by an example that imports it, by the
 folder that it lies in, or by calling what raises :class:`~fedzo.errors.MissingExtra`. Any other
@@ -23,9 +23,12 @@ from fedzo.errors import MissingExtra
 settings.register_profile("fedzo", deadline=None)
 settings.load_profile("fedzo")
 
-# A shell has what it starts in the background ignore Ctrl-C, and so would all that a test starts.
+# A shell has what it starts in the background ignore Ctrl-C, and nohup the end of a terminal. So
+# would all that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).parent
 FLOWER = {"flower", "processes"}  # folders whose files import Flower
