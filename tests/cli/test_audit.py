@@ -1,5 +1,6 @@
 """``fedzo audit``: a stranger's model, from a folder of images to a page."""
 
+import argparse
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedzo.cli import main
+from fedzo.cli.audit import _files
 from fedzo.problems.attack.page import wilson
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -107,6 +109,19 @@ def test_a_folder_with_more_images_than_queries_allow_is_sampled(audit, capsys):
     told = json.loads((out / "attack.json").read_text())
     assert told["inputs"]["count"] <= 8
     assert told["queries"] <= 200
+
+
+def test_a_class_without_an_image_in_the_sample_keeps_its_column(place, tmp_path):
+    """Else all labels after it would be those of other classes."""
+    image = next((place / "images").rglob("*.png"))
+    for number, name in enumerate(["ant", "bee", "cat"]):
+        (tmp_path / name).mkdir()
+        for copy in range([60, 1, 60][number]):
+            shutil.copy(image, tmp_path / name / f"{copy}.png")
+    given = argparse.Namespace(images=tmp_path, max_queries=200, seed=0)
+    files, labels = _files(given)
+    assert "bee" not in {file.parent.name for file in files}
+    assert [["ant", "bee", "cat"][label] for label in labels] == [f.parent.name for f in files]
 
 
 def test_a_function_that_needs_arguments_is_no_factory(place, monkeypatch, capsys):

@@ -70,12 +70,12 @@ def audit(arguments: argparse.Namespace) -> int:
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"--out {out}: is not empty; choose another folder", code="holds-run")
     check_count("--seed", arguments.seed, least=0)
-    files, names = _files(arguments)
+    files, labels = _files(arguments)
     model = _model(arguments)
     shape, eps = _shape(model, arguments.shape), _eps(arguments.eps)
     check_ball(eps, arguments.norm, shape)
     units = np.stack([_read(file, shape) for file in files])
-    labels = _find_range(model, units, names, arguments)
+    _find_range(model, units, labels, arguments)
     inputs = _scaled(units, model.input_range)
     order = np.random.default_rng(arguments.seed).permutation(len(inputs))
     predictions = model.predict(_batch(model, inputs))
@@ -111,10 +111,11 @@ def _eps(text: str) -> float:
         raise UsageError(words, code="bad-eps") from None
 
 
-def _files(arguments: argparse.Namespace) -> tuple[list[Path], list[str] | None]:
-    """Return images of a folder, and the names of their sub-folders, if it has some.
+def _files(arguments: argparse.Namespace) -> "tuple[list[Path], Array | None]":
+    """Return images of a folder, and their columns, if it has a sub-folder per class.
 
     If the folder has many, these are as many as a share of the queries allows, chosen at random.
+    Columns follow from all sub-folders: a class may have no image among those.
     """
     import numpy as np
 
@@ -130,13 +131,14 @@ def _files(arguments: argparse.Namespace) -> tuple[list[Path], list[str] | None]
     if most < _FEWEST:
         words = f"must be {probes + _QUERIES_PER_IMAGE * _FEWEST} or more"
         raise UsageError(f"--max-queries {arguments.max_queries}: {words}", code="few-queries")
+    flat = all(file.parent == folder for file in files)
+    labels = None if flat else _columns([file.relative_to(folder).parts[0] for file in files])
     if most < len(files):
         say(f"{most:,} of {len(files):,} images are used: more would take too many queries")
-        chosen = np.random.default_rng(arguments.seed).choice(len(files), most, replace=False)
-        files = [files[number] for number in sorted(chosen)]
-    names = [file.relative_to(folder).parts[0] for file in files]
-    flat = all(file.parent == folder for file in files)
-    return files, None if flat else names
+        rng = np.random.default_rng(arguments.seed)
+        chosen = np.sort(rng.choice(len(files), most, replace=False))
+        files, labels = [files[i] for i in chosen], None if labels is None else labels[chosen]
+    return files, labels
 
 
 def _model(arguments: argparse.Namespace) -> "Model":
@@ -234,15 +236,14 @@ def _batch(model: "Model", inputs: "Array") -> "Array":
 
 
 def _find_range(
-    model: "Model", units: "Array", names: list[str] | None, arguments: argparse.Namespace
-) -> "Array | None":
-    """Set the model's input range and kind of scores; return the labels that folders tell."""
+    model: "Model", units: "Array", labels: "Array | None", arguments: argparse.Namespace
+) -> None:
+    """Set the model's input range and kind of scores, by the labels that folders tell."""
     import numpy as np
 
     from fedzo.models.base import range_of
 
     some = np.unique(np.arange(_PROBES) * len(units) // _PROBES)
-    labels = None if names is None else _columns(names)
     if labels is None and arguments.span is None:
         words = "without a sub-folder per class the input range is unknown: give --range LOW HIGH"
         raise UsageError(f"--images {arguments.images}: {words}, such as 0 1", code="no-range")
@@ -262,7 +263,6 @@ def _find_range(
     if arguments.span is None:
         way = "" if model.moments is None else ", normalised by ImageNet's mean and std"
         say(f"inputs in {model.input_range}{way}: {max(rates):.0%} of {len(some)} images right")
-    return labels
 
 
 def _columns(names: list[str]) -> "Array":
