@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from functools import partial
@@ -92,6 +93,18 @@ def test_whatever_a_process_raises_or_returns_is_an_error_of_the_user_here():
             calls(name)
         assert failure_of(caught.value).code == codes.get(kind, Exit.OWN_CODE), name
         assert calls("a value") == "a value"
+    calls.close()
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_is_left_to_the_parent_of_a_process():
+    """The parent hears it, too, and saves its state: no call may fail before that."""
+    calls = Calls(os.getpid, workers=1, processes=True)
+    process = calls()
+    for name in ("SIGINT", "SIGHUP"):
+        os.kill(process, signal.Signals[name])
+        time.sleep(0.2)
+        assert calls() == process
     calls.close()
 
 

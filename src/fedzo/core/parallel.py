@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from fedzo.core.importing import REMOTE
-from fedzo.core.machine import cores
+from fedzo.core.machine import ENDING, cores
 from fedzo.errors import UsageError, UserCodeError, described, is_number, require
 
 _WORTH_A_THREAD = 2e-4  # seconds of a call
@@ -216,7 +216,8 @@ class _Process:
 
 def _serve(pipe: Any, sent: bytes) -> None:
     """Answer calls until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
+    for number in set(ENDING) - {signal.SIGTERM}:  # a terminal sends these to all its processes
+        signal.signal(number, signal.SIG_IGN)  # the parent ends its own
     threading.Thread(target=_end_with_parent, daemon=True).start()
     function: Callable[..., Any] | None = None
     task: Any = None
