@@ -91,6 +91,21 @@ def test_what_is_no_number_is_an_error_of_the_user(kind, found):
     assert caught.value.code in ("not-a-number", "not-numbers", "shape")
 
 
+def test_tensors_that_have_gradients_are_values():
+    torch = pytest.importorskip("torch")
+    weight = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    def fun(points):
+        return ((torch.as_tensor(points) - weight) ** 2).sum(dim=1)
+
+    def listed(points):
+        return list(fun(points))
+
+    assert fedzo.minimize(fun, np.zeros(2), vectorized=True, max_queries=60).fun < 1e-3
+    with fails("not-numbers"):
+        fedzo.minimize(listed, np.zeros(2), vectorized=True, max_queries=60)
+
+
 class Model:
     """Functions of the kinds that people pass."""
 

@@ -184,10 +184,11 @@ def returned(name: str, found: Any, shape: tuple[int, ...]) -> Array:
     """
     try:
         check_unmasked(name, found)
-        array = np.asarray(found)
+        array = np.asarray(found.detach() if hasattr(found, "detach") else found)
         if array.dtype == object and not any(v is None or isinstance(v, str) for v in array.flat):
             array = array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):  # masked, ragged, complex, too large
+    # Masked, ragged, complex, too large, or a list of tensors that have gradients.
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         array = np.empty(0, object)
     if array.dtype.kind not in "biuf":
         words = f"{name} returned {shown(found)}, not real numbers"
