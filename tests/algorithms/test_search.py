@@ -19,6 +19,7 @@ from fedzo.algorithms.search.population import SEPARABLE, Evolution
 from fedzo.core.random import Draws, Stream
 from fedzo.core.tasks import Evaluate, Slopes, Update, owners
 from fedzo.problems import FunctionObjective
+from raising import rejects
 
 SEARCHES = {
     "adaptive": fedzo.Adaptive(),
@@ -798,6 +799,14 @@ def test_a_generation_moves_the_distribution_as_in_the_library(dim, size):
         theirs.tell(list(zip(points, values.tolist(), strict=True)))
         theirs.should_stop()  # where the library computes its axes
         assert ours.mean == pytest.approx(theirs.mean, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("population", [0, 1, 2.5])
+def test_a_generation_has_two_points_at_least(population):
+    with rejects("population"):
+        fedzo.CMA(population=population)
+    two = fedzo.CMA(population=2)
+    assert fedzo.minimize(lambda x: float(x @ x), np.ones(2), algorithm=two, max_queries=80).success
 
 
 def test_a_plateau_is_no_end_without_a_budget():

@@ -190,7 +190,7 @@ class Adaptive(Search):
     ) -> Asking[str]:
         """Descend by models; then CMA-ES, as long as it improves on that.
 
-        With few queries the models stay coarse, until the last queries.
+        With few queries the models stay coarse, until CMA-ES has found something better.
         """
         start, (last, sigma) = context.fun, (LAST, 1.0) if context.rough else COARSE
         yield from ModelDescent(context, scale, last=last).run()

@@ -28,10 +28,17 @@ from fedzo.algorithms.search.base import (
 )
 from fedzo.algorithms.search.descent import typical_scale
 from fedzo.core.types import Array
-from fedzo.errors import Halted, MissingExtra, check_counts, check_positive, require
+from fedzo.errors import (
+    Halted,
+    MissingExtra,
+    check_count,
+    check_counts,
+    check_positive,
+    require,
+)
 from fedzo.uplinks.base import RunSetting
 
-SEPARABLE = 200  # from so many dimensions on a full covariance cannot be learnt in time
+SEPARABLE = 200  # numbers, beyond which a full covariance cannot be learnt in time
 LEAST_GENERATIONS, GENERATIONS = 6, 60  # that the queries are enough for: at least; under noise
 _WIDE, _WIDEST = 1e3, 1e4  # widths of a generation that has diverged; where it ends
 _FAR = 1e32  # beyond which nothing is looked for
@@ -100,7 +107,9 @@ class Evolution:
         """Return a generation in units of the distribution, N(0, I), and its points."""
         z = self.context.draw().normals(self.size * self.context.dim).reshape(self.size, -1)
         points = self.mean + self.sigma * self._stretched(z)
-        check_near(points)
+        if not (np.abs(points) < _FAR).all():
+            words = f"f seems unbounded below: the search has moved x by {_FAR:g} times its scale"
+            raise Halted(words)
         self.width = float(np.ptp(points, axis=0).max())
         return z, points * self.scale
 
@@ -231,12 +240,6 @@ class MixedEvolution(Evolution):
         return not self.strategy.should_stop()
 
 
-def check_near(points: Array) -> None:
-    """Raise where the library would stop at an assertion: f falls without end, or is flat."""
-    if not (np.abs(points) < _FAR).all():
-        raise Halted(f"f seems unbounded below: the search has moved x by {_FAR:g} times its scale")
-
-
 def population_for(context: SearchContext) -> int:
     """Return how many points a generation should have, for some generations at least.
 
@@ -255,7 +258,7 @@ def repeats_for(context: SearchContext, budget: float) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class CMA(Search):
-    r"""CMA-ES across a federation, the separable one from d = 200 on.
+    r"""CMA-ES across a federation, the separable one beyond d = 200.
 
     .. math:: x_j \sim m + \sigma\, N(0, C), \qquad m \leftarrow \sum_j w_j x_{j:\lambda}
 
@@ -270,7 +273,7 @@ class CMA(Search):
         The standard deviation to begin with, in units of the problem's scale, or of the start's
         size.
     population : int, optional
-        λ, points in a round; 4 + 3 log d by default.
+        λ, points in a round, 2 or more; 4 + 3 log d by default.
     levels : sequence of int
         See :class:`TPE`.
     batch_size, participants, weighting
@@ -306,7 +309,8 @@ class CMA(Search):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "sigma")
-        check_counts(self, optional=["population"])
+        if self.population is not None:
+            check_count("population", self.population, least=2)
 
     def search(self, context: SearchContext, scale: Array | None) -> Asking[str]:
         """Run CMA-ES, again with twice the population when it has converged, to the end."""
