@@ -82,6 +82,7 @@ def test_from_a_folder_of_images_to_a_report(audit, capsys):
     ("arguments", "named"),
     [
         (["--eps", "many"], "--eps"),
+        (["--eps", "8/"], "--eps"),
         (["--eps", "8"], "eps"),
         (["--shape", "3by4"], "--shape"),
         (["--images", "nowhere"], "--images"),

@@ -103,9 +103,9 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def _eps(text: str) -> float:
-    above, _, below = text.partition("/")
+    above, divided, below = text.partition("/")
     try:
-        return float(above) / float(below or 1)
+        return float(above) / (float(below) if divided else 1)
     except (ValueError, ZeroDivisionError):
         words = f"--eps {text}: must be a number or a fraction, such as 8/255"
         raise UsageError(words, code="bad-eps") from None
