@@ -227,6 +227,17 @@ def test_time_of_an_evaluation_and_its_metrics_is_limited():
     assert found[0].startswith("seconds ")
 
 
+def test_a_loss_of_another_shape_is_the_error_of_its_device():
+    class Odd(Quadratic):
+        def losses(self, x, devices):
+            return np.zeros(2) if 1 in devices else super().losses(x, devices)
+
+    content = ask(limited(Odd(dim=8, devices=6)), devices=[0, 1, 2], kind=protocol.EVALUATE)
+    found, _ = protocol.read_losses(content, asked=3)
+    assert {i for i, loss in found.items() if isinstance(loss, float)} == {0, 2}
+    assert isinstance(found[1], str)
+
+
 def test_metrics_are_paid_for():
     class Telling(Quadratic):
         def metrics(self, x):

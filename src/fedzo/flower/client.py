@@ -27,7 +27,7 @@ from fedzo._version import __version__
 from fedzo.algorithms import Algorithm
 from fedzo.core.capabilities import HasEvaluationCost, HasGradient, HasSizes, Streamed
 from fedzo.core.fixed_point import grid_step, to_grid
-from fedzo.core.objective import Objective, check_objective, name_of
+from fedzo.core.objective import Objective, check_objective, name_of, returned
 from fedzo.core.tasks import LocalSteps, Losses, Task, Update
 from fedzo.core.types import Array
 from fedzo.errors import NonFinite, UsageError, require
@@ -295,7 +295,8 @@ class _Host:
             if totals is not None and objective.size(device) <= (batch or 0):  # another divisor
                 raise Rejected(ErrorCode.RECORDS, f"device {device} has no more than b1 records")
             if isinstance(task, Losses):
-                loss = np.asarray(objective.losses(task.x, np.array([device])), np.float64)
+                loss = objective.losses(task.x, np.array([device]))
+                loss = returned(f"{name_of(objective)}.losses", loss, (1,)).astype(np.float64)
                 update = Update(device, np.empty(0), 1, 0, values=loss)
                 if form and size is None and device == devices[0]:
                     metrics = objective.metrics(task.x)
