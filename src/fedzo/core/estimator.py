@@ -214,9 +214,8 @@ class Estimator:
         # v_n is scales[n] * buffer.rows[n], so a step of μ along v_n is this along the row:
         steps = self.smoothing * signs * buffer.scales[rows]
         values = values_along(objective, x, buffer.rows, rows, steps, batch)
-        return np.asarray(
-            returned(f"{type(objective).__name__}.values", values, (len(rows), -1)), np.float64
-        )
+        found = returned(f"{type(objective).__name__}.values", values, (len(rows), -1))
+        return np.asarray(found, np.float64)
 
     @cached_property
     def stencil(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

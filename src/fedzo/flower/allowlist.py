@@ -176,11 +176,8 @@ def run_task(words: list[str]) -> None:
     _enforced, sys.argv = True, words
     np.random.seed()  # noqa: NPY002 - an app may draw from it: not the same for each message
     flower: Any = run_clientapp
-    pull, install, loader = (
-        flower.pull_task_input,
-        flower.install_from_fab,
-        flower.get_load_client_app_fn,
-    )
+    pull, install = flower.pull_task_input, flower.install_from_fab
+    loader = flower.get_load_client_app_fn
     node_config: dict[str, Any] = {}
     unpacked: list[Path] = []
 

@@ -147,18 +147,16 @@ class Evolution:
         best = np.maximum(w, 0.0)
         step, inner = best @ y, best @ z  # <y>_w, and D^-1 B^T <y>_w
         self.mean = self.mean + self.sigma * step  # (42)
-        rate = self.rate_step
         whitened = inner if self.separable else self.axes @ inner  # C^-1/2 <y>_w
-        self.path_step = (1 - rate) * self.path_step + math.sqrt(
-            rate * (2 - rate) * self.mass
-        ) * whitened  # (43)
+        rate = self.rate_step
+        gain = math.sqrt(rate * (2 - rate) * self.mass)
+        self.path_step = (1 - rate) * self.path_step + gain * whitened  # (43)
         length = float(np.linalg.norm(self.path_step))
         grown = math.sqrt(1 - (1 - rate) ** (2 * self.age)) * (1.4 + 2 / (d + 1)) * self.expected
         slow, rate = length < grown, self.rate_path  # h_sigma
         self.path = (1 - rate) * self.path + slow * math.sqrt(rate * (2 - rate) * self.mass) * step
-        self.sigma *= math.exp(
-            min(1.0, self.rate_step / self.damping * (length / self.expected - 1))
-        )  # (44)
+        growth = self.rate_step / self.damping * (length / self.expected - 1)
+        self.sigma *= math.exp(min(1.0, growth))  # (44)
         one, many = self.rate_one, self.rate_rank
         w = np.where(w >= 0, w, w * d / (np.sum(z**2, axis=1) + EPS))  # (46)
         kept = 1 - many * self.weights.sum() - one * (1 - (not slow) * rate * (2 - rate))
