@@ -168,6 +168,6 @@ def quiet_log() -> Iterator[None]:
         log.setLevel(before)
 
 
-def short_line(text: str, length: int = 200) -> str:
+def short_line(text: str) -> str:
     """Return text of another machine as one printable line of bounded length."""
-    return one_line(text[:1000], length)
+    return one_line(text[:1000], 200)

@@ -216,7 +216,7 @@ def krum(rows: Array, bad: int) -> Array:
     return np.argsort(scores, kind="stable")
 
 
-def geometric_median(rows: Array, iterations: int = 1000) -> Array:
+def geometric_median(rows: Array) -> Array:
     """Return the point with the smallest sum of distances to the rows, by Weiszfeld's iteration.
 
     It starts at the median of each coordinate. A row at the point itself counts as if it were a
@@ -227,7 +227,7 @@ def geometric_median(rows: Array, iterations: int = 1000) -> Array:
     """
     own = rows.astype(np.float64)
     centre = np.median(own, axis=0)
-    for _ in range(iterations):
+    for _ in range(1000):  # at most
         distances = np.linalg.norm(own - centre, axis=1)
         scale = median_low(distances.tolist())
         if not scale:  # half of the rows are this point

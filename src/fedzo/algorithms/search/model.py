@@ -34,12 +34,10 @@ class ModelDescent:
         scale: Array,
         radius: float = FIRST,
         last: float = LAST,
-        at: tuple[Array, float] | None = None,
     ) -> None:
         self.context, self.scale, self.last = context, scale, last
         dim = context.dim
-        self.origin: Array = context.x if at is None else at[0]
-        self.fun = context.fun if at is None else at[1]
+        self.origin, self.fun = context.x, context.fun
         self.points, self.values = np.zeros((1, dim)), np.array([self.fun])
         self.most = min(2 * dim + 1 + dim // 2, (dim + 1) * (dim + 2) // 2)
         self.radius = self.resolution = radius  # Δ and ρ
