@@ -158,9 +158,15 @@ def test_a_receipt_of_which_any_part_was_changed_is_one_line(tmp_path, capsys):
                     np.testing.assert_array_equal(np.load(out), result.x)
 
 
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """Return a folder for what the tests of this file compile for other processors."""
+    return tmp_path_factory.mktemp("kernels")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain call", "auto", "adam", "air"])
-def test_every_processor_rebuilds_the_same_bits(name, tmp_path):
+def test_every_processor_rebuilds_the_same_bits(name, tmp_path, kernels):
     """Kernels for AVX2, for AVX-512 and for a processor without either, in other processes."""
     run(tmp_path / "run", name)
     receipt, start = tmp_path / "run" / "receipt.json", tmp_path / "run" / "start.npy"
@@ -168,7 +174,7 @@ def test_every_processor_rebuilds_the_same_bits(name, tmp_path):
     found = set()
     for numba, blas in [("haswell", "Haswell"), ("", ""), ("nehalem", "Nehalem")]:
         own = {"NUMBA_CPU_NAME": numba, "OPENBLAS_CORETYPE": blas} if numba else {}
-        folder = {"NUMBA_CACHE_DIR": str(tmp_path / f"cache{numba}")}
+        folder = {"NUMBA_CACHE_DIR": str(kernels / (numba or "here"))}
         words = [sys.executable, "-m", "fedzo", "receipt", str(receipt), "--apply", str(start)]
         out = tmp_path / f"{numba}.npy"
         done = subprocess.run(

@@ -292,7 +292,7 @@ def test_random_interrupts(tmp_path):
     moments, whole = random.Random(3), Asked()
     function_run(tmp_path / "whole", False, whole)
     wanted = contents(tmp_path / "whole")
-    for number in range(int(os.environ.get("FEDZO_INTERRUPTS", "60"))):
+    for number in range(int(os.environ.get("FEDZO_INTERRUPTS", "25"))):
         folder, fun, resume = tmp_path / str(number), Asked(), False
         for _ in range(2):
             before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
