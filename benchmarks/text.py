@@ -57,6 +57,9 @@ def adam(rate: float) -> ServerOptimizer:
 METHODS = {
     "adam": Method((0.01, 0.025), adam),
     "adam, shared directions": Method((0.01, 0.025), adam, {"shared_directions": True}),
+    "adam, shared directions, b1 = 1": Method(
+        (0.005, 0.01), adam, {"shared_directions": True, "batch_size": 1}
+    ),
     "adam, b2 = 4": Method((0.01, 0.025), adam, {"directions": 4}),
     "adam, mu x 10": Method((0.01, 0.025), adam, {"smoothing": 1.2}),
     "lora, adam": Method((0.002, 0.005), adam),
@@ -116,14 +119,15 @@ class Bench:
 def by_fedzo(
     problem: TextProblem, start: np.ndarray, method: Method, rate: float, seed: int, passes: int
 ) -> Best:
-    settings = {"directions": 1, "smoothing": 1e-3 * problem.dim**0.5, **method.changes}
+    settings = {"directions": 1, "batch_size": BATCH, "smoothing": 1e-3 * problem.dim**0.5}
+    settings |= method.changes
     if method.of_devices:
         settings["learning_rate"] = rate
-    rounds = passes // (problem.devices * 2 * settings["directions"])
+    texts = problem.devices * 2 * settings["directions"] * settings["batch_size"]
+    rounds = passes * BATCH // texts
     algorithm = fedzo.FedZO(
         **settings,
         local_steps=1,
-        batch_size=BATCH,
         direction_kind="gaussian",
         difference="central",
         server=method.server(rate),
