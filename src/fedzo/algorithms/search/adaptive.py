@@ -245,8 +245,8 @@ class Adaptive(Search):
     ) -> Asking[str]:
         """Race CMA-ES and two descents from the start: the winner has the rest, then the others.
 
-        The result is compared with the start by repeats, at last and before the next method
-        goes on from there.
+        The result is compared with the start by repeats, at the end and before the next
+        method continues from there.
         """
         x0, repeats, curved = context.x, repeats_for(context, budget), None
         few = 8 * context.devices > LOOKS * budget
@@ -388,8 +388,8 @@ def reach(
 ) -> Asking[float]:
     """Return the length of f in units of the scale: where it is about as high as at the start.
 
-    It does not depend on where the origin of x is. Waves do not grow with the length: they are no
-    reason for a shorter one. Where nothing has fallen, it is a length at which f was ``seen``. A
+    It does not depend on where the origin of x is. Waves do not grow with the length: they are
+    not a reason for a shorter one. If f has not fallen, it is a length at which f was ``seen``. A
     scale that is ``known``, as bounds tell it, is at most doubled: beyond, bounds reflect x.
     """
     x, fun = context.x, context.fun

@@ -125,7 +125,7 @@ class SearchContext:
         return values
 
     def average(self, times: int) -> None:
-        """Make every value from here on the mean of so many more values."""
+        """Make every value from here on the mean of ``times`` as many values."""
         self.times *= times
         self.noise /= math.sqrt(times)
 
